@@ -1,0 +1,1 @@
+"""The ground floor of Text2Grad: the method, and what two or more stages share."""

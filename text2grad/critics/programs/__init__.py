@@ -1,0 +1,16 @@
+"""Critics that need no model: one file per task."""
+
+from __future__ import annotations
+
+from text2grad.critics import Critic
+from text2grad.errors import InputError
+from text2grad.tasks import Task
+
+
+def program_for(task: Task, **options) -> Critic:
+    """The program that judges a task's responses."""
+    if task.name == "slf5k":
+        from text2grad.critics.programs.slf5k import SummaryCritic
+
+        return SummaryCritic(**options)
+    raise InputError(f"there is no programmatic critic for {task.name}")

@@ -1,0 +1,31 @@
+"""Errors a user can mend, and the one place that turns them into an exit code."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong: a file, a record, a flag.
+
+    The message names the file, the record and the remedy; entry scripts print it and exit with 2.
+    """
+
+
+def command(main: Callable[..., None]) -> Callable[..., None]:
+    """Wrap an entry script's ``main``: ``InputError`` exits with 2, Ctrl-C with 130, all else is a bug and traces."""
+
+    @functools.wraps(main)
+    def wrapped(*args, **kwargs) -> None:
+        try:
+            main(*args, **kwargs)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            print("\ninterrupted; run the same command again to go on from here", file=sys.stderr)
+            raise SystemExit(130) from None
+
+    return wrapped

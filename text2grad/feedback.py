@@ -1,0 +1,126 @@
+"""Natural-language feedback on one response, and its text form z = [c; A(y)] (paper, section 3.4).
+
+z is one JSON object, critique first, so that the spans are written in the light of the critique::
+
+    {"textual_feedback": "Names the cause, but invents a date.", "good_spans": ["…"], "poor_spans": ["…"]}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+
+class FeedbackError(ValueError):
+    """A text that should hold feedback does not. The message says what is wrong and where."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A critique c and the quotes A(y) of the response that it is about.
+
+    ``good`` and ``poor`` are the two span slots; what each is worth is the task's to say (for code, ``poor`` holds
+    the wrong code at −1 and ``good`` the improvable code at 0).
+    """
+
+    critique: str
+    good: list[str] = field(default_factory=list)
+    poor: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FeedbackFields:
+    """The names a task gives to critique, good and poor spans, in its records and in z alike."""
+
+    critique: str
+    good: str
+    poor: str
+
+    def to_dict(self, feedback: Feedback) -> dict:
+        return {self.critique: feedback.critique, self.good: list(feedback.good), self.poor: list(feedback.poor)}
+
+    def render(self, feedback: Feedback) -> str:
+        """z: the JSON text that a reward model learns to write."""
+        return json.dumps(self.to_dict(feedback), ensure_ascii=False)
+
+    def from_dict(self, value: dict, where: str = "the feedback") -> Feedback:
+        """Check and convert one decoded object; keys may differ in case, spaces and underscores."""
+        by_name = {_normalised(key): item for key, item in value.items()}
+        missing = [name for name in (self.critique, self.good, self.poor) if _normalised(name) not in by_name]
+        if missing:
+            raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {sorted(value)!r}")
+        critique = by_name[_normalised(self.critique)]
+        if not isinstance(critique, str) or not critique.strip():
+            raise FeedbackError(f"{self.critique!r} of {where} is not a text but {_shown(critique)}")
+        _check_encodable(critique, self.critique)
+        good, poor = (self._spans(by_name[_normalised(name)], name) for name in (self.good, self.poor))
+        return Feedback(critique=critique.strip(), good=good, poor=poor)
+
+    def parse(self, text: str) -> Feedback:
+        """Read feedback back from what a model wrote.
+
+        Prose and code fences around the object are allowed; where several complete objects carry the fields, the
+        last one counts (a model that reasons first may draft). A cut-off object is an error, never a guess.
+
+        Raises:
+            FeedbackError: no complete object, a missing field, or a field of the wrong type.
+        """
+        objects, problem = _objects(text)
+        candidates = [value for value in objects if _normalised(self.critique) in map(_normalised, value)]
+        if candidates:
+            return self.from_dict(candidates[-1])
+        if objects:
+            return self.from_dict(objects[-1])
+        raise FeedbackError(problem)
+
+    def _spans(self, value: object, name: str) -> list[str]:
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(span, str) for span in value):
+            raise FeedbackError(f"{name!r} is not a list of quotes but {_shown(value)}")
+        for span in value:
+            _check_encodable(span, name)
+        return [span for span in value if span.strip()]
+
+
+def _normalised(key: str) -> str:
+    return "_".join(key.lower().replace("_", " ").replace("-", " ").split())
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _check_encodable(text: str, name: str) -> None:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise FeedbackError(f"{name!r} holds half of a surrogate pair, which no file can store: {_shown(text)}")
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise FeedbackError(f"the object names a field twice: {sorted({key for key in keys if keys.count(key) > 1})}")
+    return dict(pairs)
+
+
+def _objects(text: str) -> tuple[list[dict], str]:
+    """All outermost JSON objects in ``text``, and why there are none where there are none."""
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_unique_keys)
+    objects: list[dict] = []
+    problem = f"no JSON object in the reply ({_shown(text)})" if text.strip() else "the reply is empty"
+    position = text.find("{")
+    while position != -1:
+        try:
+            value, end = decoder.raw_decode(text, position)
+            objects.append(value)
+            position = text.find("{", end)
+        except FeedbackError as error:
+            problem, position = str(error), text.find("{", position + 1)
+        except RecursionError:
+            return objects, "the reply nests objects too deeply to read"
+        except json.JSONDecodeError as error:
+            cut = error.pos >= len(text.rstrip()) - 1 or "Unterminated" in error.msg
+            problem = f"{'the JSON is cut off' if cut else 'broken JSON'} at character {error.pos}: {error.msg}"
+            position = text.find("{", position + 1)
+    return objects, problem
