@@ -1,0 +1,76 @@
+"""What a critic thinks of a system's responses, in the terms of training: δ per token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evaluation.results import Figure
+from text2grad.critics import Critic
+from text2grad.feedback import FeedbackError
+from text2grad.records import map_records
+from text2grad.tasks import Record, Task
+from text2grad.token_rewards import token_rewards
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Figures by name, the feedback by record id, and why the critic failed where it did."""
+
+    figures: dict[str, Figure]
+    feedback: dict[str, dict]
+    failures: dict[str, str]
+
+
+def judge_with_critic(
+    records: Mapping[str, Record],
+    task: Task,
+    critic: Critic,
+    tokenizer: PreTrainedTokenizerBase,
+    journal: str | Path,
+    *,
+    batch_size: int = 8,
+    retry_failed: bool = False,
+) -> Judged:
+    """Mean δ per token, shares of poor and good tokens, share of quotes that were found.
+
+    Responses are encoded by ``tokenizer``, so that systems with different tokenizers can share one ruler. All four
+    are over the tokens (or quotes) of all responses together: a long response weighs more than a short one.
+    """
+
+    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
+        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
+        answers = critic(prompts, responses, batch)
+        return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item) for item in answers]
+
+    outcome = map_records(
+        records,
+        work,
+        journal=journal,
+        settings={"critic": critic.name, "task": task.name},
+        batch_size=batch_size,
+        retry_failed=retry_failed,
+        description=f"{critic.name} judges",
+    )
+    delta, poor, good, found = {}, {}, {}, {}
+    for key, stored in outcome.results.items():
+        ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)
+        rewards = token_rewards(ids, tokenizer, task.fields.from_dict(stored), task)
+        count = len(ids)
+        delta[key] = (sum(rewards.values), count)
+        poor[key] = (sum(value < 0 for value in rewards.values), count)
+        good[key] = (sum(value > 0 for value in rewards.values), count)
+        found[key] = (rewards.matched, rewards.matched + rewards.unmatched)
+    figures = {
+        "mean_delta": Figure(delta),
+        "poor_tokens": Figure(poor),
+        "good_tokens": Figure(good),
+        "spans_found": Figure(found),
+        "critic_failures": Figure.mean({key: float(key in outcome.failures) for key in records}),
+    }
+    return Judged(figures, outcome.results, outcome.failures)

@@ -1,0 +1,190 @@
+"""A policy's answers to a task's prompts, as the task's records.
+
+    python evaluation/generate.py --task slf5k --data_path posts.json --output_path answers.json --model smollm2
+
+Killed and run again, it goes on where it was: every answer is in ``<output_path>.journal.jsonl`` at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from evaluation.policies import Chat, LocalPolicy, Policy, PolicyConfig, Reply, SamplingConfig, load_policy
+from evaluation.results import prompt_id
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.records import Outcome, Records, check_writable, load_records, map_records, save_json, save_records
+from text2grad.tasks import Record, Task, get_task
+
+ANSWER_TOKENS = {"slf5k": 128, "kodcode": 512, "ultrafeedback": 512}
+"""Longest answer by task (the answer tokens of training, DESIGN table of the paper's runs)."""
+
+
+@dataclass
+class GenerateConfig:
+    """What is asked, and where the answers go."""
+
+    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
+    data_path: str = field(
+        metadata={"help": "The task's file; responses in it are ignored, one record per prompt is kept."}
+    )
+    output_path: str = field(metadata={"help": "The same records with this policy's responses."})
+    num_samples: int = field(
+        default=1, metadata={"help": "Answers per prompt; above 1 the file's ids end in @0, @1, …"}
+    )
+    limit: int | None = field(default=None, metadata={"help": "Only the first so many prompts."})
+    max_prompt_tokens: int | None = field(
+        default=None, metadata={"help": "Longer prompts lose the end of x; by default what the model's context leaves."}
+    )
+    skip_empty: bool = field(
+        default=False, metadata={"help": "Leave empty answers out of the file (annotation refuses them)."}
+    )
+    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "limit", "max_prompt_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InputError(f"--{name} {value}: must be at least 1")
+
+
+def answer(
+    policy: Policy,
+    chats: dict[str, Chat],
+    sampling: SamplingConfig,
+    *,
+    journal: str,
+    settings: dict[str, Any] | None = None,
+    retry_failed: bool = False,
+    description: str = "answers",
+) -> Outcome:
+    """Ask the policy every chat once, ever: results are ``Reply`` fields, longest prompts first.
+
+    Args:
+        chats: messages by id; the id also seeds the sampling.
+        journal: remembers the answers between runs.
+        settings: what else must be equal for a journal to be gone on with.
+    """
+    ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
+
+    def work(ids: list[str], batch: list[Chat]) -> list[Any]:
+        replies = policy(batch, ids, sampling)
+        return [asdict(reply) if isinstance(reply, Reply) else reply for reply in replies]
+
+    return map_records(
+        ordered,
+        work,
+        journal=journal,
+        settings={"policy": policy.identity, **asdict(sampling), **(settings or {})},
+        batch_size=policy.batch_size,
+        workers=policy.workers,
+        retry_failed=retry_failed,
+        description=description,
+    )
+
+
+def prompts_of(records: Records, task: Task) -> dict[str, Record]:
+    """One record per prompt, by an id that is equal for every policy."""
+    by_id: dict[str, Record] = {}
+    for key, record in records.items():
+        own = key if records.keyed else prompt_id(task, record)
+        by_id[own if own not in by_id else f"{own}~{key}"] = record
+    return by_id
+
+
+def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bool]:
+    """The chat for prompt x, with x cut at its end where the chat would be longer than ``limit`` tokens."""
+    chat, cut = task.messages(x), False
+    while limit is not None and isinstance(policy, LocalPolicy) and (excess := policy.length(chat) - limit) > 0:
+        x, cut = policy.shorten(x, excess), True
+        if not x:
+            raise InputError(
+                f"--max_prompt_tokens leaves {limit} tokens for a prompt, less than the instruction alone needs"
+            )
+        chat = task.messages(x)
+    return chat, cut
+
+
+def generate(policy: Policy, config: GenerateConfig, sampling: SamplingConfig) -> Records:
+    """Answer the prompts of ``config.data_path``, write ``config.output_path``, and return what was written."""
+    task = get_task(config.task)
+    check_writable(config.output_path)
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    source = load_records(config.data_path, task, responses=False)
+    records = dict(list(prompts_of(source, task).items())[: config.limit])
+
+    limit = config.max_prompt_tokens
+    context = getattr(policy, "context", None)
+    if limit is None and context is not None:
+        limit = context - sampling.max_new_tokens
+        if limit < 1:
+            raise InputError(
+                f"--max_new_tokens {sampling.max_new_tokens}: {policy.name} holds only {context} tokens in all"
+            )
+    fitted = {key: fit(policy, task, task.prompt(record), limit) for key, record in records.items()}
+    chats = {answer_id: fitted[key][0] for key in records for answer_id in _answer_ids(key, config.num_samples)}
+
+    outcome = answer(
+        policy,
+        chats,
+        sampling,
+        journal=f"{config.output_path}.journal.jsonl",
+        retry_failed=config.retry_failed,
+        description=f"{policy.name} answers",
+    )
+    written: dict[str, Record] = {}
+    for key, record in records.items():
+        for answer_id in _answer_ids(key, config.num_samples):
+            reply = outcome.results.get(answer_id)
+            if reply is None or (config.skip_empty and not reply["text"].strip()):
+                continue
+            about = {"id": answer_id, "model": policy.identity, **asdict(sampling), "prompt_cut": fitted[key][1]}
+            about |= {name: value for name, value in reply.items() if name != "text"}
+            written[answer_id] = {
+                **task.with_response(task.training_prompts(record), reply["text"]),
+                "generation": about,
+            }
+    output = source.like(written)
+    if config.num_samples == 1:
+        save_records(config.output_path, output)
+    else:
+        save_json(config.output_path, dict(output))
+    _report(outcome, chats, fitted, config)
+    return output
+
+
+def _answer_ids(key: str, samples: int) -> list[str]:
+    return [key] if samples == 1 else [f"{key}@{sample}" for sample in range(samples)]
+
+
+def _report(outcome: Outcome, chats: dict, fitted: dict, config: GenerateConfig) -> None:
+    replies = outcome.results
+    empty = [key for key, reply in replies.items() if not reply["text"].strip()]
+    finished = sum(reply["finished"] for reply in replies.values())
+    cut = sum(was_cut for _, was_cut in fitted.values())
+    print(
+        f"{len(replies)} of {len(chats)} answers ({outcome.resumed} from an earlier run), "
+        f"{finished} ended by themselves, {cut} prompts cut -> {config.output_path}"
+    )
+    if empty:
+        fate = "left out" if config.skip_empty else "kept; annotation refuses them, --skip_empty leaves them out"
+        print(f"{len(empty)} empty answers ({fate}): {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}")
+    if outcome.failures:
+        for key, reason in list(outcome.failures.items())[:5]:
+            print(f"failed: {key}: {reason}", file=sys.stderr)
+        print(f"{len(outcome.failures)} answers failed; --retry_failed asks them again", file=sys.stderr)
+
+
+@command
+def main() -> None:
+    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, GenerateConfig)
+    check_writable(config.output_path)
+    get_task(config.task)
+    records = generate(load_policy(policy_config), config, sampling)
+    if not records:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""KodCode: whether the programs pass their tests."""

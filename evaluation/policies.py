@@ -1,0 +1,200 @@
+"""Policies to evaluate: a model in this process (folder, adapter, hub id), or one behind an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from text2grad.errors import InputError
+from text2grad.models import base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
+
+if TYPE_CHECKING:
+    import torch
+
+Chat = list[dict[str, str]]
+
+
+@dataclass
+class PolicyConfig:
+    """Which policy answers."""
+
+    model: str = field(metadata={"help": "Model folder, adapter folder, hub id, or `smollm2`."})
+    dtype: str = field(default="auto", metadata={"help": "auto, bfloat16, float16 or float32."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1, …; the best there is by default."})
+    batch_size: int = field(default=16, metadata={"help": "Prompts in one batch of a model in this process."})
+
+
+@dataclass
+class SamplingConfig:
+    """How it answers."""
+
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "Longest answer in tokens; by default the task's."}
+    )
+    temperature: float = field(default=0.0, metadata={"help": "0 takes the likeliest token (greedy)."})
+    top_p: float = field(
+        default=1.0, metadata={"help": "Sample from the smallest set of tokens with this probability."}
+    )
+    seed: int = field(default=42, metadata={"help": "Each answer's randomness comes from this and its own id alone."})
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise InputError(f"--temperature {self.temperature}: must be 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"--top_p {self.top_p}: must be above 0 and at most 1")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise InputError(f"--max_new_tokens {self.max_new_tokens}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. ``finished``: the policy ended it itself, rather than the length limit."""
+
+    text: str
+    tokens: int
+    prompt_tokens: int
+    finished: bool
+
+
+class Policy(Protocol):
+    """Answers chats. ``identity`` is what must be equal for two answers to come from one policy."""
+
+    name: str
+    identity: str
+    batch_size: int
+    workers: int
+
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+        """One reply per chat, in order; a chat that failed gives its exception. ``ids`` seed the sampling."""
+        ...
+
+    def length(self, chat: Chat) -> int:
+        """Tokens of the chat (an estimate where the tokenizer is out of reach), to batch by."""
+        ...
+
+
+def load_policy(config: PolicyConfig) -> Policy:
+    """The policy that ``--model`` and ``--base_url`` name."""
+    if config.batch_size < 1:
+        raise InputError(f"--batch_size {config.batch_size}: must be at least 1")
+    return LocalPolicy(config.model, config.dtype, config.device, config.batch_size)
+
+
+class LocalPolicy:
+    """A causal LM in this process; an adapter stays an adapter on its base."""
+
+    workers = 1
+
+    def __init__(self, name: str, dtype: str = "auto", device: str | None = None, batch_size: int = 16):
+        from transformers import GenerationConfig
+
+        self.name, self.batch_size = name, batch_size
+        self.identity = model_identity(name)
+        self.device = device or best_device()
+        self.tokenizer = load_tokenizer(name)
+        self.model = load_model(name, dtype, self.device)
+        stops = self.model.generation_config.eos_token_id
+        stops = {self.tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+        self.stops = sorted(stops)
+        # Replaced as a whole: a model's own file may set top-k or a repetition penalty that nobody asked for here.
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=self.stops, pad_token_id=self.tokenizer.pad_token_id, bos_token_id=self.tokenizer.bos_token_id
+        )
+        text_config = self.model.config.get_text_config()
+        self.context: int | None = getattr(text_config, "max_position_embeddings", None)
+
+    def token_ids(self, chat: Chat) -> list[int]:
+        return self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+
+    def length(self, chat: Chat) -> int:
+        return len(self.token_ids(chat))
+
+    def shorten(self, text: str, excess: int) -> str:
+        """``text`` without its last ``excess`` tokens (or a little more)."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        kept = self.tokenizer.decode(ids[: max(0, len(ids) - excess)], clean_up_tokenization_spaces=False)
+        return kept.rstrip("\ufffd").rstrip()  # half of a multi-byte character decodes to U+FFFD
+
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+        import torch
+        from transformers import LogitsProcessorList
+
+        prompts = [self.token_ids(chat) for chat in chats]
+        width = max(map(len, prompts))
+        pad = self.tokenizer.pad_token_id
+        input_ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        processors = LogitsProcessorList()
+        if sampling.temperature > 0:
+            seeds = [_seed(sampling.seed, answer_id) for answer_id in ids]
+            processors.append(OwnRandomness(seeds, sampling.temperature, sampling.top_p, self.device))
+        with torch.inference_mode():
+            output = self.model.generate(
+                input_ids=input_ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                max_new_tokens=sampling.max_new_tokens,
+                do_sample=False,
+                logits_processor=processors,
+            )
+        return [self._reply(row, len(prompt)) for row, prompt in zip(output[:, width:].tolist(), prompts, strict=True)]
+
+    def _reply(self, ids: list[int], prompt_tokens: int) -> Reply:
+        end = next((index for index, token in enumerate(ids) if token in self.stops), None)
+        answer = ids if end is None else ids[:end]
+        text = self.tokenizer.decode(answer, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Reply(text, len(answer), prompt_tokens, finished=end is not None)
+
+
+class OwnRandomness:
+    """Turns greedy decoding into sampling, each row from its own generator (a ``LogitsProcessor``).
+
+    The argmax of log p + Gumbel noise is a draw from p. So an answer does not depend on which others share its batch,
+    and a run that was killed goes on as if it had not been.
+    """
+
+    def __init__(self, seeds: Sequence[int], temperature: float, top_p: float, device: str):
+        import torch
+        from transformers import TopPLogitsWarper
+
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.temperature = temperature
+        self.nucleus = TopPLogitsWarper(top_p) if top_p < 1 else None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        scores = scores.float() / self.temperature
+        if self.nucleus:
+            scores = self.nucleus(input_ids, scores)
+        noise = torch.empty_like(scores)
+        for row, generator in zip(noise, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores - noise.log()
+
+
+def _seed(seed: int, answer_id: str) -> int:
+    digest = hashlib.sha256(f"{seed}:{answer_id}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def model_identity(name: str) -> str:
+    """The model's name and a hash of its weights where they lie in a folder, so that retrained weights are noticed.
+
+    Of a large file its size and evenly spaced pieces are hashed, not the whole.
+    """
+    path = Path(model_path(name))
+    if not path.is_dir():
+        return name
+    digest = hashlib.sha256()
+    for file in sorted((*path.glob("*.safetensors"), *path.glob("*.bin"))):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as content:
+            for piece in range(256):
+                content.seek(piece * size // 256)
+                digest.update(content.read(min(1 << 16, size // 256 + 1)))
+    own = f"{name}@{digest.hexdigest()[:12]}"
+    return f"{own} on {model_identity(base_of(str(path)))}" if is_adapter(str(path)) else own

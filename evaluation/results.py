@@ -1,0 +1,259 @@
+"""Result files: a system's figures on a benchmark, with intervals over its records, and comparisons between systems.
+
+A figure is a function of sums over records (a mean is Σx/Σ1, a rate per token Σδ/Σtokens, BLEU a function of summed
+n-gram counts), so resampling records needs only their rows, and all resamples are one matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+from text2grad.tasks import Record, Task
+from text2grad.tasks.base import content_id
+
+RESAMPLES = 2000
+SEED = 42
+
+
+def _ratio(sums: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums[..., 0] / sums[..., 1]
+
+
+def _exp_ratio(sums: np.ndarray) -> np.ndarray:
+    return np.exp(_ratio(sums))
+
+
+def _bleu(sums: np.ndarray) -> np.ndarray:
+    """sums: [..., 10], the columns of :func:`bleu_row`."""
+    from sacrebleu.metrics import BLEU
+
+    flat = sums.reshape(-1, sums.shape[-1])
+    scores = []
+    for row in flat.astype(int).tolist():
+        scores.append(BLEU.compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score)
+    return np.array(scores).reshape(sums.shape[:-1])
+
+
+COMBINE: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ratio": _ratio, "exp_ratio": _exp_ratio, "bleu": _bleu}
+
+
+@dataclass
+class Figure:
+    """One metric of one system: a row of sums per record, and how the summed rows become the figure.
+
+    Attributes:
+        rows: record id -> row. For ``ratio`` and ``exp_ratio`` (numerator, denominator); for ``bleu`` see
+            :func:`bleu_row`.
+        combine: a name in :data:`COMBINE`.
+        each: record id -> the value shown beside that record; by default its own row, combined.
+    """
+
+    rows: dict[str, Sequence[float]]
+    combine: str = "ratio"
+    each: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.each and self.rows:
+            values = COMBINE[self.combine](np.array(list(self.rows.values()), dtype=float))
+            self.each = dict(zip(self.rows, values.tolist(), strict=True))
+
+    @classmethod
+    def mean(cls, values: Mapping[str, float]) -> Figure:
+        """The mean over records."""
+        return cls({key: (float(value), 1.0) for key, value in values.items()})
+
+    def value(self) -> float:
+        return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Percentile bootstrap over records."""
+        values = COMBINE[self.combine](_resampled(self._matrix()))
+        return _quantiles(values, level)
+
+    def summary(self) -> dict[str, float | int | None]:
+        low, high = self.interval()
+        return {"value": _json(self.value()), "low": _json(low), "high": _json(high), "n": len(self.rows)}
+
+    def _matrix(self) -> np.ndarray:
+        return np.array(list(self.rows.values()), dtype=float)
+
+
+def bleu_row(response: str, reference: str) -> list[float]:
+    """Matched and possible 1- to 4-grams, and the two lengths, of one pair, as sacrebleu counts them."""
+    from sacrebleu.metrics import BLEU
+
+    score = BLEU(effective_order=True).sentence_score(response, [reference])
+    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
+
+
+def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[str, dict[str, Any]]:
+    """Paired bootstrap of ``first`` − ``second`` on the records that both have, metric by metric.
+
+    Returns:
+        metric -> difference, its 95 % interval, two-sided p (twice the smaller share of resamples on either side of
+        zero), and the number of pairs.
+    """
+    differences = {}
+    for name, figure in first.items():
+        other = second.get(name)
+        shared = [key for key in figure.rows if other and key in other.rows]
+        if not shared or figure.combine != other.combine:
+            continue
+        pair = [np.array([side.rows[key] for key in shared], dtype=float) for side in (figure, other)]
+        combine = COMBINE[figure.combine]
+        resampled = combine(_resampled(pair[0])) - combine(_resampled(pair[1]))  # the same records in both
+        resampled = resampled[np.isfinite(resampled)]
+        low, high = _quantiles(resampled, 0.95)
+        tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
+        differences[name] = {
+            "difference": _json(float(combine(pair[0].sum(axis=0)) - combine(pair[1].sum(axis=0)))),
+            "low": _json(low),
+            "high": _json(high),
+            "p": float(min(1.0, 2 * (tail + 1) / (len(resampled) + 1))),
+            "n": len(shared),
+        }
+    return differences
+
+
+def _resampled(matrix: np.ndarray) -> np.ndarray:
+    """[records, s] -> [RESAMPLES, s]: the sums over records drawn with replacement, the same draws at every call."""
+    count = len(matrix)
+    draws = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    return draws @ matrix
+
+
+def _quantiles(values: np.ndarray, level: float) -> tuple[float, float]:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return math.nan, math.nan
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _json(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def save_result(
+    path: str | Path,
+    *,
+    task: str,
+    benchmark: str,
+    system: str,
+    figures: Mapping[str, Figure],
+    responses: Mapping[str, str],
+    settings: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write one system's result on one benchmark, and return it.
+
+    ``records`` holds the response and each metric of it; ``statistics`` the rows of the metrics that are no plain mean
+    of those, so that intervals and comparisons can be recomputed from the file alone.
+    """
+    records = {
+        key: {"response": text, **{name: _json(fig.each[key]) for name, fig in figures.items() if key in fig.each}}
+        for key, text in responses.items()
+    }
+    result = {
+        "task": task,
+        "benchmark": benchmark,
+        "system": system,
+        "n": len(responses),
+        "metrics": {name: figure.summary() for name, figure in figures.items() if figure.rows},
+        "settings": dict(settings),
+        **(extra or {}),
+        "records": records,
+        "statistics": {
+            name: {
+                "combine": figure.combine,
+                "rows": {key: " ".join(f"{x:.12g}" for x in row) for key, row in figure.rows.items()},
+            }
+            for name, figure in figures.items()
+            if figure.rows and not _is_mean(figure)
+        },
+    }
+    save_json(path, result)
+    return result
+
+
+def _is_mean(figure: Figure) -> bool:
+    return figure.combine == "ratio" and all(row[1] == 1 for row in figure.rows.values())
+
+
+def load_result(path: str | Path) -> dict[str, Any]:
+    """A result file, checked."""
+    result = load_json(path)
+    wanted = {"task", "benchmark", "system", "metrics", "records"}
+    if not isinstance(result, dict) or not wanted <= set(result):
+        raise InputError(f"{path}: not a result file of evaluation/; one is written by evaluation/<task>/evaluate.py")
+    return result
+
+
+def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of a loaded result file, ready to compare."""
+    figures = {}
+    for name in result["metrics"]:
+        stored = result.get("statistics", {}).get(name)
+        if stored:
+            rows = {key: [float(x) for x in row.split()] for key, row in stored["rows"].items()}
+            each = {key: record.get(name) for key, record in result["records"].items() if key in rows}
+            figures[name] = Figure(rows, stored["combine"], each)
+        else:
+            values = {key: record[name] for key, record in result["records"].items() if record.get(name) is not None}
+            figures[name] = Figure.mean(values)
+    return figures
+
+
+def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
+    """A small table on the screen."""
+    print(title)
+    for name, metric in metrics.items():
+        if metric["value"] is None:
+            print(f"  {name:<24} undefined (no record has what it needs)")
+            continue
+        spread = f"[{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
+        print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
+
+
+def prompt_id(task: Task, record: Record) -> str:
+    """An id of a record of a list file that does not depend on its response."""
+    return task.id_of(task.with_response(record, "")).removesuffix(content_id("", ""))
+
+
+def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
+    """A file of responses by ids that are equal for equal prompts, whatever system answered; empty answers included.
+
+    The ids are those that ``evaluation/generate.py`` gave, else the file's own.
+
+    Raises:
+        InputError: names the file, the record and the remedy.
+    """
+    value = load_json(path)
+    if not isinstance(value, dict | list) or not value:
+        raise InputError(f"{path}: holds no records; give the {task.name} file of a system's responses")
+    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
+    records: dict[str, Record] = {}
+    for index, (key, record) in enumerate(pairs):
+        where = f"{path}: record {index if key is None else repr(key)}"
+        if not isinstance(record, dict):
+            raise InputError(f"{where} is not an object but {type(record).__name__}")
+        try:
+            if not task.prompt(record).strip():
+                raise InputError("its prompt is empty")
+            task.response(record)
+            key = (record.get("generation") or {}).get("id") or key or prompt_id(task, record)
+        except InputError as error:
+            raise InputError(f"{where}: {error}; see the {task.name} format in README.md") from None
+        if key in records:
+            raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
+        records[str(key)] = record
+    return records

@@ -1,0 +1,1 @@
+"""SLF5K: how good the summaries are."""

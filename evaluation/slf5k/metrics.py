@@ -1,0 +1,78 @@
+"""Metrics of a summary against its reference and its post. Each returns record id -> value (or row of sums)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import SequenceMatcher
+
+from evaluation.results import Figure, bleu_row
+
+Texts = Mapping[str, str]
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words without punctuation."""
+    return _WORD.findall(text.lower())
+
+
+def rouge(responses: Texts, references: Texts) -> dict[str, Figure]:
+    """ROUGE-1, -2 and -L, F1, with stemming (rouge-score's implementation of Lin 2004), mean over records."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    scores = {key: scorer.score(references[key], responses[key]) for key in references}
+    return {
+        name: Figure.mean({key: score[name].fmeasure for key, score in scores.items()}) for name in scorer.rouge_types
+    }
+
+
+def bleu(responses: Texts, references: Texts) -> Figure:
+    """Corpus BLEU, 0 to 100, of sacrebleu (13a tokens, exponential smoothing); beside a record its sentence BLEU."""
+    from sacrebleu.metrics import BLEU
+
+    rows = {key: bleu_row(responses[key], references[key]) for key in references}
+    sentence = BLEU(effective_order=True)
+    each = {key: sentence.sentence_score(responses[key], [references[key]]).score for key in references}
+    return Figure(rows, "bleu", each)
+
+
+def novelty(responses: Texts, posts: Texts, n: int) -> Figure:
+    """The share of a response's n-grams of words that are not in its post, mean over responses that have any."""
+    shares = {}
+    for key, response in responses.items():
+        grams = _ngrams(words(response), n)
+        if grams:
+            known = set(_ngrams(words(posts[key]), n))
+            shares[key] = sum(gram not in known for gram in grams) / len(grams)
+    return Figure.mean(shares)
+
+
+def longest_copy(responses: Texts, posts: Texts) -> Figure:
+    """The longest run of words that stands in the response as in the post, in words."""
+    lengths = {}
+    for key, response in responses.items():
+        post, own = words(posts[key]), words(response)
+        match = SequenceMatcher(None, post, own, autojunk=False).find_longest_match(0, len(post), 0, len(own))
+        lengths[key] = match.size
+    return Figure.mean(lengths)
+
+
+def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
+    return [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+
+
+def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str, Figure]:
+    """All that needs no model. Metrics against the reference are over the records that have one."""
+    figures = {}
+    if references:
+        figures |= rouge(responses, references) | {"bleu": bleu(responses, references)}
+    return figures | {
+        "words": Figure.mean({key: len(words(response)) for key, response in responses.items()}),
+        "novelty_1": novelty(responses, posts, 1),
+        "novelty_2": novelty(responses, posts, 2),
+        "novelty_3": novelty(responses, posts, 3),
+        "longest_copy": longest_copy(responses, posts),
+    }

@@ -1,0 +1,1 @@
+"""UltraFeedback: open questions, by the benchmarks people cite."""
