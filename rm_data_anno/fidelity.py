@@ -1,0 +1,184 @@
+"""What annotations are worth: fidelity of the spans, their number and length, label balance, tokens and cost.
+
+    python rm_data_anno/fidelity.py --task slf5k --data_path spans.json dense.json
+
+prints one column for each annotated file, as the paper's tables 12, 14, 15 and 18 do.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.grounding import ground
+from text2grad.records import load_records
+from text2grad.tasks import Record, Task, get_task
+
+
+def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Figures of a set of annotated records. Rates are shares of 1, lengths are in white-space separated words.
+
+    The unmatched rate is that of first replies (table 15); the dropped rate is what is left of it after asking again.
+
+    Args:
+        records: annotated records; those without feedback are refused.
+        failures: reasons by id of the records that could not be annotated.
+    """
+    failures = failures or {}
+    rows = [_row(task, record_id, record) for record_id, record in records.items()]
+    checks = [row["validation"] for row in rows]
+    first = [check.get("first", check) for check in checks]
+    kept = sum(len(row["good"]) + len(row["poor"]) for row in rows)
+    characters = sum(row["characters"] for row in rows)
+    return {
+        "records": {
+            "annotated": len(rows),
+            "failed": len(failures),
+            "asked_again": sum("first" in check for check in checks),
+        },
+        "spans": {
+            "offered": _count(checks, "offered"),
+            "kept": kept,
+            "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
+            "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
+            "mended": _count(checks, "mended"),
+            "unjudged": _count(checks, "unjudged"),
+            "contradicted": _count(checks, "contradicted"),
+            "unsupported_rate": _rate(_count(checks, "unsupported"), kept),
+        },
+        **{
+            slot: {
+                "per_record": _quartiles([len(row[slot]) for row in rows]),
+                "words": _quartiles([len(span.split()) for row in rows for span in row[slot]]),
+            }
+            for slot in ("good", "poor")
+        },
+        "labels": {
+            "characters_good": _rate(sum(row["good_characters"] for row in rows), characters),
+            "characters_poor": _rate(sum(row["poor_characters"] for row in rows), characters),
+            "records_with_both": _rate(sum(bool(row["good"] and row["poor"]) for row in rows), len(rows)),
+            "records_good_only": _rate(sum(bool(row["good"] and not row["poor"]) for row in rows), len(rows)),
+            "records_poor_only": _rate(sum(bool(row["poor"] and not row["good"]) for row in rows), len(rows)),
+            "records_without_spans": _rate(sum(not (row["good"] or row["poor"]) for row in rows), len(rows)),
+        },
+        "critique_words": _quartiles([row["critique_words"] for row in rows]),
+        "usage": _usage([row["usage"] for row in rows]),
+        "failures": dict(Counter(kind_of(reason) for reason in failures.values()).most_common()),
+    }
+
+
+def kind_of(reason: str) -> str:
+    """A failure's reason without what differs from record to record (quotes and numbers)."""
+    return re.sub(r"\d+", "N", re.sub(r"(['\"(]).*", r"\1…", reason, flags=re.DOTALL)).strip(" '\"(…")[:80]
+
+
+def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
+    feedback = task.feedback(record)
+    if feedback is None:
+        raise InputError(
+            f"record {record_id!r} carries no feedback ({task.fields.critique!r}); annotate the file first"
+        )
+    response = task.response(record)
+    judged = {position for start, end in task.judged(response) for position in range(start, end)}
+    poor = _covered(feedback.poor, response) & judged
+    good = (_covered(feedback.good, response) & judged) - poor
+    annotation = record.get("annotation") or {}
+    return {
+        "good": feedback.good,
+        "poor": feedback.poor,
+        "characters": len(judged),
+        "good_characters": len(good),
+        "poor_characters": len(poor),
+        "critique_words": len(feedback.critique.split()),
+        "validation": annotation.get("validation") or {},
+        "usage": annotation.get("usage") or {},
+    }
+
+
+def _covered(quotes: list[str], response: str) -> set[int]:
+    return {position for quote in quotes for start, end in ground(quote, response) for position in range(start, end)}
+
+
+def _usage(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """Totals and means per record of what the annotator counted; empty where it counted nothing."""
+    names = [name for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd") if any(map(bool, rows))]
+    totals = {name: round(sum(row.get(name) or 0 for row in rows), 6) for name in names}
+    return {**totals, **{f"{name}_per_record": _rate(total, len(rows)) for name, total in totals.items()}}
+
+
+def _count(checks: list[dict], name: str) -> int:
+    """Sum over records of a number, or of a list's length."""
+    items = [check.get(name, 0) for check in checks]
+    return sum(len(item) if isinstance(item, list) else item for item in items)
+
+
+def _rate(part: float, whole: float) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def _quartiles(values: list[int]) -> dict[str, float]:
+    """Mean, extremes and quartiles (inclusive method); empty for no values."""
+    if not values:
+        return {}
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    figures = {"min": min(values), "q1": low, "median": median, "q3": high, "max": max(values)}
+    return {"mean": round(statistics.fmean(values), 3), **figures}
+
+
+def table(columns: Mapping[str, dict[str, Any]]) -> str:
+    """Reports side by side as a Markdown table, one column each."""
+    flat = {name: _flat(value) for name, value in columns.items()}
+    names = list(dict.fromkeys(row for column in flat.values() for row in column))
+    lines = [f"| | {' | '.join(flat)} |", f"| --- |{' ---: |' * len(flat)}"]
+    for name in names:
+        lines.append(f"| {name} | {' | '.join(column.get(name, '–') for column in flat.values())} |")
+    return "\n".join(lines) + "\n"
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    rows: dict[str, str] = {}
+    for name, item in value.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(item, dict) and "median" in item:
+            shown = {key: _number(key, figure) for key, figure in item.items()}
+            rows[label] = (
+                f"{shown['mean']} [{shown['min']} {shown['q1']} {shown['median']} {shown['q3']} {shown['max']}]"
+            )
+        elif isinstance(item, dict):
+            rows |= _flat(item, f"{label}: ")
+        else:
+            rows[label] = _number(name, item)
+    return rows
+
+
+def _number(name: str, value: object) -> str:
+    if not isinstance(value, float | int):
+        return str(value)
+    if name.endswith("_rate") or name.startswith(("characters_", "records_")):
+        return f"{100 * value:.2f} %"
+    if "usd" in name:
+        return f"${value:.5f}"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
+
+
+@dataclass
+class FidelityConfig:
+    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    data_path: list[str] = field(metadata={"help": "annotated files; one column of the table each"})
+
+
+@command
+def main() -> None:
+    config = parse(FidelityConfig)
+    task = get_task(config.task)
+    print(table({path: report(task, load_records(path, task)) for path in config.data_path}), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The check every annotation passes before it may train anything (paper, appendices L and M.1).
+
+Each span must be an exact quote of the judged part of the response, carry one label only, and be about something the
+critique mentions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from text2grad.feedback import Feedback
+from text2grad.grounding import ground
+from text2grad.tasks import Task
+
+_WORD = re.compile(r"[^\W_]+")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u2e80-\u9fff]")  # Thai, Lao, Chinese and Japanese letters
+_STEM = 5  # letters compared: "summarise" and "summary" agree, "post" and "poster" too
+_FUNCTION_WORDS = frozenset(
+    _WORD.findall("""
+    all and any are but can did for from get had has her him his how its may not off our out own per she the too two
+    use was who why you yet about after again also because been before being between both could does doing down
+    during each from further have having here into itself just more most only other over same should some such than that their them then
+    there these they this those through under until very were what when where which while will with would your
+    """)
+)
+
+
+@dataclass
+class Validated:
+    """Feedback whose spans are all exact quotes, and what happened to those that were not."""
+
+    feedback: Feedback
+    offered: int
+    unmatched: list[str] = field(default_factory=list)  # not in the response: dropped
+    unjudged: list[str] = field(default_factory=list)  # only in text that is not judged (prose around code): dropped
+    contradicted: list[str] = field(default_factory=list)  # in both slots: kept as poor
+    mended: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
+    unsupported: list[str] = field(default_factory=list)  # nothing in the critique speaks of them: kept, flagged
+
+    def complaint(self) -> str | None:
+        """What to tell the model about spans that had to be dropped; None where there are none."""
+        parts = []
+        if self.unmatched:
+            parts.append(f"these spans are not exact quotes of the response: {_listed(self.unmatched)}")
+        if self.unjudged:
+            parts.append(f"these spans lie outside the code of the response: {_listed(self.unjudged)}")
+        if self.contradicted:
+            parts.append(f"these spans stand in both lists: {_listed(self.contradicted)}")
+        return "; ".join(parts) or None
+
+    def to_dict(self) -> dict:
+        """For the record's ``annotation``: empty lists are left out."""
+        lists = {
+            "unmatched": self.unmatched,
+            "unjudged": self.unjudged,
+            "contradicted": self.contradicted,
+            "unsupported": self.unsupported,
+        }
+        return {"offered": self.offered, "mended": self.mended, **{name: rows for name, rows in lists.items() if rows}}
+
+
+def validate(feedback: Feedback, response: str, task: Task) -> Validated:
+    """Keep of each slot the spans that stand in the judged text of the response, in the response's own characters."""
+    result = Validated(Feedback(feedback.critique), offered=len(feedback.good) + len(feedback.poor))
+    poor = _checked(feedback.poor, response, task, result)
+    good = _checked(feedback.good, response, task, result)
+    result.contradicted = [quote for quote in good if quote in poor]
+    good = [quote for quote in good if quote not in poor]
+    result.feedback = Feedback(feedback.critique, good=good, poor=poor)
+    result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
+    return result
+
+
+def _checked(quotes: list[str], response: str, task: Task, result: Validated) -> list[str]:
+    kept: list[str] = []
+    for quote in quotes:
+        intervals = ground(quote, response)
+        judged = task.judged(response)
+        inside = [(start, end) for start, end in intervals if any(low <= start and end <= high for low, high in judged)]
+        if not intervals:
+            result.unmatched.append(quote)
+        elif not inside:
+            result.unjudged.append(quote)
+        else:
+            exact = response[slice(*inside[0])]
+            result.mended += exact != quote
+            if exact not in kept:
+                kept.append(exact)
+    return kept
+
+
+def supported(quote: str, critique: str) -> bool:
+    """Whether the critique speaks of a span: it contains the span, or shares a content word with it.
+
+    Content words are numbers and words of three or more letters that are not function words, compared without case by
+    their first five letters. A span without any (an operator, "it is") needs to be quoted. Text without spaces between
+    words (Chinese, Japanese, Thai) counts as supported when it shares two neighbouring characters with the critique.
+    """
+    if " ".join(quote.split()).lower() in " ".join(critique.split()).lower():
+        return True
+    return bool(_content(quote) & _content(critique))
+
+
+def _content(text: str) -> set[str]:
+    found: set[str] = set()
+    for word in _WORD.findall(text.lower()):
+        if _UNSPACED.search(word):
+            found.update(word[index : index + 2] for index in range(len(word) - 1))
+        elif word.isdigit() or (len(word) >= 3 and word not in _FUNCTION_WORDS):
+            found.add(word[:_STEM])
+    return found
+
+
+def _listed(quotes: list[str]) -> str:
+    return ", ".join(f"<<{quote}>>" for quote in quotes)
