@@ -20,12 +20,14 @@ class Feedback:
     """A critique c and the quotes A(y) of the response that it is about.
 
     ``good`` and ``poor`` are the two span slots; what each is worth is the task's to say (for code, ``poor`` holds
-    the wrong code at −1 and ``good`` the improvable code at 0).
+    the wrong code at −1 and ``good`` the improvable code at 0). ``scores`` is the dense form of the ablations
+    (appendix I.1): pieces of the response in reading order, each with a value in [−1, 1].
     """
 
     critique: str
     good: list[str] = field(default_factory=list)
     poor: list[str] = field(default_factory=list)
+    scores: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,12 @@ class FeedbackFields:
     critique: str
     good: str
     poor: str
+    scores: str = "scores"
 
     def to_dict(self, feedback: Feedback) -> dict:
-        return {self.critique: feedback.critique, self.good: list(feedback.good), self.poor: list(feedback.poor)}
+        spans = {self.good: list(feedback.good), self.poor: list(feedback.poor)}
+        scores = {self.scores: [list(pair) for pair in feedback.scores]} if feedback.scores else {}
+        return {self.critique: feedback.critique, **spans, **scores}
 
     def render(self, feedback: Feedback) -> str:
         """z: the JSON text that a reward model learns to write."""
@@ -46,15 +51,17 @@ class FeedbackFields:
     def from_dict(self, value: dict, where: str = "the feedback") -> Feedback:
         """Check and convert one decoded object; keys may differ in case, spaces and underscores."""
         by_name = {_normalised(key): item for key, item in value.items()}
-        missing = [name for name in (self.critique, self.good, self.poor) if _normalised(name) not in by_name]
+        dense = by_name.get(_normalised(self.scores))
+        needed = (self.critique,) if dense is not None else (self.critique, self.good, self.poor)
+        missing = [name for name in needed if _normalised(name) not in by_name]
         if missing:
             raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {sorted(value)!r}")
         critique = by_name[_normalised(self.critique)]
         if not isinstance(critique, str) or not critique.strip():
             raise FeedbackError(f"{self.critique!r} of {where} is not a text but {_shown(critique)}")
         _check_encodable(critique, self.critique)
-        good, poor = (self._spans(by_name[_normalised(name)], name) for name in (self.good, self.poor))
-        return Feedback(critique=critique.strip(), good=good, poor=poor)
+        good, poor = (self._spans(by_name.get(_normalised(name)), name) for name in (self.good, self.poor))
+        return Feedback(critique=critique.strip(), good=good, poor=poor, scores=self._scores(dense))
 
     def parse(self, text: str) -> Feedback:
         """Read feedback back from what a model wrote.
@@ -82,9 +89,25 @@ class FeedbackFields:
             _check_encodable(span, name)
         return [span for span in value if span.strip()]
 
+    def _scores(self, value: object) -> list[tuple[str, float]]:
+        pairs = [] if value is None else value
+        if not isinstance(pairs, list):
+            raise FeedbackError(f"{self.scores!r} is not a list of [piece, score] pairs but {_shown(value)}")
+        for pair in pairs:
+            if not (
+                isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_score(pair[1])
+            ):
+                raise FeedbackError(f"{self.scores!r} holds {_shown(pair)}; each item is [piece, score in -1..1]")
+            _check_encodable(pair[0], self.scores)
+        return [(piece, float(score)) for piece, score in pairs if piece.strip()]
+
 
 def _normalised(key: str) -> str:
     return "_".join(key.lower().replace("_", " ").replace("-", " ").split())
+
+
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The JSON files between stages: read with clear errors, written atomically, and mapped over so that a kill costs nothing."""
+"""The JSON files between stages: read with clear errors, written atomically, mapped over so that kills cost nothing."""
 
 from __future__ import annotations
 

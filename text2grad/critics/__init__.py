@@ -1,4 +1,4 @@
-"""Critics: R(x, y) = (c, A(y)) (paper, section 3.3). One interface, whether an LLM, a reward model or a program judges."""
+"""Critics: R(x, y) = (c, A(y)) (paper, section 3.3); one interface for LLMs, reward models and programs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Task(ABC):
     name: str
     fields: FeedbackFields
     values: LabelValues
-    keyed: bool = False  # the file is an object {id: record} rather than a list of records
+    is_code: bool = False
+    """Responses are programs: a quote that is a whole line stands for every such line."""
 
     @abstractmethod
     def prompt(self, record: Record) -> str:
@@ -91,7 +92,7 @@ class Task(ABC):
 
     def training_prompts(self, record: Record) -> Record:
         """What stage 3 needs of a record: everything but feedback on an older response."""
-        dropped = {self.fields.critique, self.fields.good, self.fields.poor, "annotation"}
+        dropped = {self.fields.critique, self.fields.good, self.fields.poor, self.fields.scores, "annotation"}
         return {key: value for key, value in record.items() if key not in dropped}
 
 

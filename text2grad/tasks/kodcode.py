@@ -15,6 +15,7 @@ class KodCode(Task):
     name = "kodcode"
     fields = FeedbackFields(critique="code_feedback", good="improvement_code", poor="wrong_code")
     values = LabelValues(poor=-1.0, good=0.0, default=1.0)
+    is_code = True
 
     def prompt(self, record: Record) -> str:
         return text_field(record, "question")

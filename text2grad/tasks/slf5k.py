@@ -10,7 +10,6 @@ class SLF5K(Task):
     name = "slf5k"
     fields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
     values = LabelValues(poor=-1.0, good=1.0, default=0.0)
-    keyed = True
 
     def prompt(self, record: Record) -> str:
         post = text_field(record, "post", "Post").strip()

@@ -1,0 +1,63 @@
+"""Quotes are found exactly, forgiven only for what copying changes, and never guessed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.grounding import ground
+
+
+@pytest.mark.parametrize(
+    ("quote", "response", "found"),
+    [
+        ("a raise", "He wants a raise and a raise.", ["a raise", "a raise"]),
+        ("ha ha", "ha ha ha", ["ha ha", "ha ha"]),  # overlapping occurrences all count
+        ("it's late", "I think it’s late.", ["it’s late"]),
+        ("a raise", "He wants a\n  raise.", ["a\n  raise"]),
+        ("The dog barks.", "At night the dog barks at us.", ["the dog barks"]),
+        ("THE END", "thE eNd", []),  # only the ends may differ in case
+        ("...wants a raise…", "He wants a raise now", ["wants a raise"]),
+        ('"wants a raise."', "He wants a raise now", ["wants a raise"]),
+        ("well-known fact", "a well–known fact", ["well–known fact"]),
+        ("wait... what", "wait… what", ["wait… what"]),
+        ("\u00e9t\u00e9", "un e\u0301te\u0301 chaud", ["e\u0301te\u0301"]),
+        ("a  raise", "a raises", []),  # a forgiven quote ends where a word ends
+        ("a rise", "a raise", []),  # and similarity is not enough
+        ("start ... end", "start of the end", []),
+        ("", "text", []),
+        ("   ", "a   b", []),
+        ("...", "well...", ["..."]),
+        ("“”", "a b", []),
+        ("室友", "我的室友从来不洗碗", ["室友"]),
+        ("🐶🎉", "dog 🐶🎉!", ["🐶🎉"]),
+    ],
+)
+def test_ground(quote, response, found):
+    assert [response[start:end] for start, end in ground(quote, response)] == found
+
+
+@given(st.text(min_size=1, max_size=80), st.data())
+def test_every_cut_is_found_where_it_was_cut(response, data):
+    start = data.draw(st.integers(0, len(response) - 1))
+    end = data.draw(st.integers(start + 1, len(response)))
+    quote = response[start:end]
+    found = ground(quote, response)
+    if quote.strip():
+        assert (start, end) in found
+        assert all(response[low:high] == quote for low, high in found)
+    else:
+        assert found == []
+
+
+@given(st.text(max_size=40), st.text(max_size=80))
+def test_what_is_found_says_the_same(quote, response):
+    """Whatever is returned equals the quote up to white space, quotation marks, dashes, case and dots."""
+
+    def bare(text):
+        import unicodedata
+
+        return [char.casefold() for char in unicodedata.normalize("NFC", text) if char.isalnum()]
+
+    for start, end in ground(quote, response):
+        assert 0 <= start < end <= len(response)
+        assert bare(response[start:end]) == bare(quote)

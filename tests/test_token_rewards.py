@@ -1,0 +1,265 @@
+"""The heart of the method: quotes reach exactly the sampled tokens they are about."""
+
+import random
+from itertools import pairwise
+from os.path import commonprefix
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tiny import CORPUS, tokenizer
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.tasks import get_task
+from text2grad.token_rewards import token_rewards, token_spans
+
+FAMILIES = ("byte", "sentencepiece", "wordpiece")
+
+
+def touched_characters(ids, tok):
+    """Independent of the code under test: which characters each id had a part in, seen only from decoded prefixes."""
+    texts = [tok.decode(ids[:count], skip_special_tokens=True) for count in range(len(ids) + 1)]
+    whole = texts[-1]
+    touched = [set() for _ in ids]
+    shared = [len(commonprefix([text, whole])) for text in texts]
+    begun = [length + (len(text) > length) for text, length in zip(texts, shared, strict=True)]
+    for char in range(len(whole)):
+        first = next(count for count, length in enumerate(begun) if length > char)
+        last = next(count for count, text in enumerate(texts) if text[: char + 1] == whole[: char + 1])
+        for count in range(first, last + 1):
+            touched[count - 1].add(char)
+    return whole, touched
+
+
+def expected_labels(quote, label, whole, touched):
+    """Rules (b) and (e) read literally, character by character."""
+    places = [i for i in range(len(whole)) if whole.startswith(quote, i)]
+    words = sum(max(1, sum("\u3040" <= char <= "\ud7af" for char in word)) for word in quote.split())
+    if words < 3:
+        places = places[:1]
+    labels = []
+    for chars in touched:
+        visible = {char for char in chars if not whole[char].isspace()} or chars
+        inside = any(visible and all(place <= char < place + len(quote) for char in visible) for place in places)
+        labels.append(label if inside else 0.0)
+    return labels
+
+
+def labels_are_exact(ids, tok, draw_cut):
+    """Compare on one quote cut from the text of ids; returns the number of tokens compared."""
+    whole, touched = touched_characters(ids, tok)
+    text, _ = token_spans(ids, tok)
+    assert text == whole
+    start, end = draw_cut(len(whole))
+    quote = whole[start:end]
+    if not quote.strip():
+        return 0
+    got = token_rewards(ids, tok, Feedback("c", good=[quote]), "slf5k")
+    assert got.values == expected_labels(quote, 1.0, whole, touched), (quote, whole)
+    assert (got.matched, got.unmatched) == (1, 0)
+    return len(ids)
+
+
+def clean(ids, tok):
+    """Whether the ids write whole characters (for other ids the prefixes alone do not tell who wrote what)."""
+    return "\N{REPLACEMENT CHARACTER}" not in tok.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("family", ("byte", "sentencepiece"))
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_labels_equal_a_character_by_character_check(family, data):
+    """Any ids, canonical or not, with special tokens among them, over emoji, CJK, combining marks and code."""
+    tok = tokenizer(family)
+    parts = data.draw(st.lists(st.sampled_from([*CORPUS, " \n\n", "ab", "🐶"]), min_size=1, max_size=3))
+    ids = [i for part in parts for i in tok(part[:60], add_special_tokens=False)["input_ids"]]
+    for _ in range(data.draw(st.integers(0, 3))):
+        ids.insert(data.draw(st.integers(0, len(ids))), data.draw(st.sampled_from([0, 1, 2, 70, 90, len(tok) - 1])))
+    if not clean(ids, tok):
+        return
+
+    def cut(length):
+        start = data.draw(st.integers(0, max(length - 1, 0)))
+        return start, data.draw(st.integers(start, length))
+
+    labels_are_exact(ids, tok, cut)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 360), min_size=1, max_size=30), st.data())
+def test_wordpiece_spans_are_the_pieces(ids, data):
+    tok = tokenizer("wordpiece")
+    ids = [i for i in ids if i < len(tok)]
+    text, spans = token_spans(ids, tok)
+    assert text == tok.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    pieces = [text[start:end] for start, end in spans]
+    tokens = ["" if i < 4 else tok.convert_ids_to_tokens(i) for i in ids]
+    first = next((k for k, token in enumerate(tokens) if token), None)
+    assert pieces == [token if k == first else token.removeprefix("##") for k, token in enumerate(tokens)]
+    assert "".join(pieces) == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 900), max_size=40))
+def test_any_ids_are_covered(family, ids):
+    """Random ids, broken UTF-8 included: the text is the decoder's, and every visible character has a token."""
+    tok = tokenizer(family)
+    ids = [i % len(tok) for i in ids]
+    text, spans = token_spans(ids, tok)
+    assert text == tok.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert len(spans) == len(ids)
+    covered = {char for start, end in spans for char in range(start, end)}
+    assert all(char in covered or text[char] == " " for char in range(len(text)))
+    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(spans))
+
+
+def test_a_token_with_part_of_a_character_covers_it():
+    tok = tokenizer("byte")
+    ids = [tok.convert_tokens_to_ids(piece) for piece in ("a", "ð", "Ł", "Ĳ", "¶", "b")]
+    assert token_spans(ids, tok) == ("a🐶b", [(0, 1), (1, 2), (1, 2), (1, 2), (1, 2), (2, 3)])
+    got = token_rewards(ids, tok, Feedback("c", poor=["🐶"]), "slf5k")
+    assert got.values == [0, -1, -1, -1, -1, 0]
+
+
+def ids_and_pieces(text, family="byte"):
+    tok = tokenizer(family)
+    ids = tok(text, add_special_tokens=False)["input_ids"]
+    whole, spans = token_spans(ids, tok)
+    return tok, ids, [whole[start:end] for start, end in spans]
+
+
+def test_poor_beats_good_and_conflicts_are_counted():
+    tok, ids, pieces = ids_and_pieces("my boss told me that I would not get the raise")
+    got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"], poor=["told me", "never said"]), "slf5k")
+    by_piece = dict(zip(pieces, got.values, strict=True))
+    assert (by_piece["my"], by_piece[" boss"], by_piece[" told"], by_piece[" me"], by_piece[" that"]) == (
+        1,
+        1,
+        -1,
+        -1,
+        1,
+    )
+    assert by_piece[" raise"] == 0
+    assert (got.matched, got.unmatched, got.conflicts) == (2, 1, 2)
+
+
+def test_short_quotes_take_the_first_free_place_and_long_ones_all():
+    tok, ids, pieces = ids_and_pieces("the dog barks; the dog barks; the dog")
+    assert token_rewards(ids, tok, Feedback("c", good=["the dog"]), "slf5k").values.count(1.0) == 2
+    everywhere = token_rewards(ids, tok, Feedback("c", good=["the dog barks"]), "slf5k")
+    assert [p for p, v in zip(pieces, everywhere.values, strict=True) if v] == [
+        "the",
+        " dog",
+        " barks",
+        " the",
+        " dog",
+        " barks",
+    ]
+    both = token_rewards(ids, tok, Feedback("c", good=["the dog"], poor=["dog barks; the"]), "slf5k")
+    assert both.conflicts == 0  # the good quote moved on to the last, free place
+    assert both.values[-2:] == [1.0, 1.0]
+
+
+def test_straddling_tokens_get_the_default():
+    tok, ids, pieces = ids_and_pieces("would not get the raise")
+    got = token_rewards(ids, tok, Feedback("c", poor=["ould not get the rai"]), "slf5k")
+    assert got.values == [-1.0 if piece in (" not", " get", " the") else 0.0 for piece in pieces]
+
+
+def test_only_code_is_judged_in_code():
+    response = "Here it is: add(1, 2)\n```python\ndef add(a, b):\n    return a + b\n```\nadd(1, 2) is 3."
+    tok, ids, _ = ids_and_pieces(response)
+    text, spans = token_spans(ids, tok)
+    code = get_task("kodcode").judged(text)
+    assert [text[s:e] for s, e in code] == ["def add(a, b):\n    return a + b\n"]
+    got = token_rewards(ids, tok, Feedback("c", good=["def add(a, b):"], poor=["return a + b", "add(1, 2)"]), "kodcode")
+    (start, end) = code[0]
+    wrong, improvable = text.index("return"), text.index("def")
+    for (low, high), value in zip(spans, got.values, strict=True):
+        visible = text[low:high].strip()
+        low += len(text[low:high]) - len(text[low:high].lstrip()) if visible else 0
+        if not (start <= low and high <= end):
+            assert value == 0
+        elif wrong <= low < wrong + len("return a + b") and visible:
+            assert value == -1
+        elif improvable <= low < improvable + len("def add(a, b):") and visible:
+            assert value == 0
+        else:
+            assert value == 1
+    assert got.unmatched == 1  # the call stands only outside the code
+
+
+def test_a_whole_line_of_code_counts_everywhere():
+    tok, ids, pieces = ids_and_pieces("if a:\n    return b\nelse:\n    return b\n# return b")
+    got = token_rewards(ids, tok, Feedback("c", poor=["return b"]), "kodcode")
+    assert got.values.count(-1.0) == 2 * len([p for p in pieces if p.strip() in ("return", "b")]) // 3
+
+
+def test_linear_decay_is_the_formula():
+    tok, ids, _ = ids_and_pieces("my boss told me that I would not")
+    got = token_rewards(ids, tok, Feedback("c", good=["my boss told me"], poor=["would"]), "slf5k", scheme="decay")
+    tokens = len(tok("my boss told me", add_special_tokens=False)["input_ids"])
+    assert got.values[:tokens] == pytest.approx([1 - 0.9 * i / (tokens - 1) for i in range(tokens)])
+    assert min(got.values) == -1.0  # a span of one token keeps all of its reward
+
+
+def test_dense_and_continuous_scores_follow_the_reading_order():
+    tok, ids, _ = ids_and_pieces("the dog barks; the dog barks")
+    scored = Feedback("c", scores=[("the", 0.5), ("dog", -0.25), ("the", -1.0), ("cat", 1.0), ("barks", 0.0)])
+    got = token_rewards(ids, tok, scored, "slf5k", scheme="continuous")
+    assert [v for v in got.values if v] == [0.5, -0.25, -1.0]
+    assert (got.matched, got.unmatched) == (4, 1)
+    dense = token_rewards(ids, tok, scored, "slf5k", scheme="dense")
+    assert [v for v in dense.values if v] == [1.0, -1.0, -1.0]
+    with pytest.raises(InputError, match="scores"):
+        token_rewards(ids, tok, Feedback("c"), "slf5k", scheme="dense")
+    with pytest.raises(InputError, match="scheme"):
+        token_rewards(ids, tok, Feedback("c"), "slf5k", scheme="sparse")
+
+
+def test_importance_weighs_nouns_and_verbs():
+    pytest.importorskip("spacy")
+    tok, ids, pieces = ids_and_pieces("my boss told me that I would not get the raise")
+    try:
+        got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"]), "slf5k", scheme="importance")
+    except InputError as error:
+        pytest.skip(str(error))
+    by_piece = dict(zip(pieces, got.values, strict=True))
+    assert by_piece[" boss"] == by_piece[" told"] == 1.0
+    assert by_piece["my"] == by_piece[" that"] == 0.2
+
+
+def test_nothing_in_nothing_out():
+    tok = tokenizer("byte")
+    got = token_rewards([], tok, Feedback("c", good=["a"]), "slf5k")
+    assert (got.values, got.unmatched, got.text) == ([], 1, "")
+    assert token_rewards([2, 2], tok, Feedback("c"), "kodcode").values == [0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_thousand_sampled_responses_are_labelled_exactly():
+    """1 000 responses of SmolLM2 sampled at temperature 1, their own ids, and a random quote cut from each."""
+    import torch
+
+    from text2grad.models import load_model, load_tokenizer
+
+    tok, model = load_tokenizer("smollm2"), load_model("smollm2")
+    rng = random.Random(0)
+    torch.manual_seed(0)
+    compared = skipped = 0
+    prompts = [tok.apply_chat_template([{"role": "user", "content": text}], tokenize=False) for text in CORPUS]
+    for _ in range(20):
+        batch = tok(
+            [rng.choice(prompts) + "<|im_start|>assistant\n" for _ in range(50)], return_tensors="pt", padding=True
+        )
+        out = model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=40)
+        for row in out[:, batch["input_ids"].shape[1] :].tolist():
+            if not clean(row, tok):
+                skipped += 1
+                continue
+            compared += labels_are_exact(row, tok, lambda n: sorted((rng.randint(0, n), rng.randint(0, n))))
+    print(f"{compared} tokens compared, {skipped} responses with broken characters left out")
+    assert compared > 20_000
+    assert skipped < 20

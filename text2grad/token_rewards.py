@@ -1,0 +1,207 @@
+"""From feedback to token pseudo-rewards δ_t on the very ids that were sampled (paper, section 3.3 and appendix L).
+
+Nothing is encoded again. The ids are turned into text once, each id keeps the characters it wrote, each quote becomes
+character intervals of that text, and a token is rewarded when its characters lie inside one:
+
+(a) The text is what the ids decode to; special tokens write nothing. A token that holds a part of a multi-byte
+    character covers that character.
+(b) A token belongs to a span when its characters, white space at its ends aside, all lie inside it (a token of white
+    space alone: when all of it does). A token that straddles a boundary gets the default.
+(c) Poor beats good where both claim a token; such tokens are counted.
+(d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text.
+(e) Every occurrence of a quote gets its label when the quote has three words or more, or is a whole line of code;
+    else only the first occurrence that no other span has taken (the first, where all are taken). Long quotes choose
+    before short ones, and poor before good. A Chinese, Japanese or Korean character counts as a word.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.grounding import ground
+from text2grad.tasks import Interval, Task, get_task
+from text2grad.token_text import token_spans
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SCHEMES = ("uniform", "importance", "decay", "dense", "continuous")
+"""How a span's reward spreads over its tokens (appendix I.1): uniform ±1; ±1 on nouns and verbs and ±0.2 on the rest;
+decaying over the span; and, for feedback with ``scores``, the sign of each score or the score itself."""
+
+
+@dataclass(frozen=True)
+class TokenRewards:
+    """δ of one response.
+
+    Attributes:
+        values: δ_t, one per id.
+        matched, unmatched: quotes that were found, and that were not.
+        conflicts: tokens claimed by a poor and a good span.
+        text: what the ids decode to.
+        spans: each id's character interval in ``text``.
+    """
+
+    values: list[float]
+    matched: int
+    unmatched: int
+    conflicts: int
+    text: str
+    spans: list[Interval]
+
+
+def token_rewards(
+    token_ids: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    feedback: Feedback,
+    task: Task | str,
+    scheme: str = "uniform",
+) -> TokenRewards:
+    """The pseudo-rewards that ``feedback`` gives to sampled ids, by the rules at the head of this module.
+
+    Args:
+        token_ids: ids of the response alone, as sampled; special tokens get 0.
+        scheme: one of ``SCHEMES``.
+
+    Raises:
+        InputError: an unknown scheme, or one that the feedback does not carry what it needs for.
+    """
+    task = get_task(task)
+    if scheme not in SCHEMES:
+        raise InputError(f"there is no token-weighting scheme {scheme!r}; choose one of {', '.join(SCHEMES)}")
+    text, spans = token_spans(token_ids, tokenizer)
+    if scheme in ("dense", "continuous"):
+        return _from_scores(feedback, text, spans, scheme)
+
+    judged = task.judged(text)
+    cores = [_core(text, start, end) for start, end in spans]
+    poor, good, unmatched = _claims(feedback, text, judged, task.is_code)
+    values = [0.0] * len(spans)
+    for token in _tokens_inside(judged, cores):
+        values[token] = task.values.default
+    weigh = _weighting(scheme, text, cores)
+    claimed_good = _label(values, good, cores, task.values.good, weigh)
+    claimed_poor = _label(values, poor, cores, task.values.poor, weigh)
+    matched = len(feedback.poor) + len(feedback.good) - unmatched
+    return TokenRewards(values, matched, unmatched, len(claimed_good & claimed_poor), text, spans)
+
+
+def _claims(
+    feedback: Feedback, text: str, judged: list[Interval], is_code: bool
+) -> tuple[list[Interval], list[Interval], int]:
+    """Rule (e): the intervals of the poor and of the good spans, and how many quotes are nowhere in judged text."""
+    found: list[tuple[bool, list[Interval], bool]] = []  # (poor, occurrences, all of them count)
+    unmatched = 0
+    for is_poor, quote in [(True, quote) for quote in feedback.poor] + [(False, quote) for quote in feedback.good]:
+        places = [(start, end) for start, end in ground(quote, text) if _inside(start, end, judged)]
+        if not places:
+            unmatched += 1
+            continue
+        lines = [place for place in places if is_code and _is_line(text, *place)]
+        everywhere = _word_count(quote) >= 3 or bool(lines)
+        found.append((is_poor, places if _word_count(quote) >= 3 else lines or places, everywhere))
+
+    claims: dict[bool, list[Interval]] = {True: [], False: []}
+    for is_poor, places, everywhere in found:
+        if everywhere:
+            claims[is_poor] += places
+    for is_poor, places, everywhere in found:
+        if not everywhere:
+            taken = claims[True] + claims[False]
+            free = (place for place in places if not any(place[0] < end and start < place[1] for start, end in taken))
+            claims[is_poor].append(next(free, places[0]))
+    return claims[True], claims[False], unmatched
+
+
+def _label(
+    values: list[float],
+    intervals: list[Interval],
+    cores: list[Interval],
+    value: float,
+    weigh: Callable[[list[int]], list[float]],
+) -> set[int]:
+    """Write ``value`` times its weight on the tokens of each interval; returns those tokens."""
+    claimed: set[int] = set()
+    for interval in intervals:
+        tokens = _tokens_inside([interval], cores)
+        for token, weight in zip(tokens, weigh(tokens), strict=True):
+            values[token] = value * weight
+        claimed.update(tokens)
+    return claimed
+
+
+def _weighting(scheme: str, text: str, cores: list[Interval]) -> Callable[[list[int]], list[float]]:
+    """The weights of a span's tokens (appendix I.1)."""
+    if scheme == "decay":
+        return lambda tokens: [1 - 0.9 * i / max(len(tokens) - 1, 1) for i in range(len(tokens))]
+    if scheme == "importance":
+        from text2grad.parts_of_speech import nouns_and_verbs
+
+        important = nouns_and_verbs(text)
+        return lambda tokens: [1.0 if _overlaps(cores[token], important) else 0.2 for token in tokens]
+    return lambda tokens: [1.0] * len(tokens)
+
+
+def _from_scores(feedback: Feedback, text: str, spans: list[Interval], scheme: str) -> TokenRewards:
+    """Dense and continuous labels: each piece is looked for behind the one before it."""
+    if not feedback.scores:
+        raise InputError(f"the scheme {scheme!r} needs feedback with scores; annotate with the prompt variant 'dense'")
+    cores = [_core(text, start, end) for start, end in spans]
+    values = [0.0] * len(spans)
+    position = unmatched = 0
+    for piece, score in feedback.scores:
+        place = next(((start, end) for start, end in ground(piece, text) if start >= position), None)
+        if place is None:
+            unmatched += 1
+            continue
+        for token in _tokens_inside([place], cores):
+            values[token] = score if scheme == "continuous" else float((score > 0) - (score < 0))
+        position = place[1]
+    return TokenRewards(values, len(feedback.scores) - unmatched, unmatched, 0, text, spans)
+
+
+def _core(text: str, start: int, end: int) -> Interval:
+    """A token's characters without white space at its ends; all of them where there is nothing else."""
+    piece = text[start:end]
+    if not piece.strip():
+        return start, end
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))
+
+
+def _tokens_inside(intervals: list[Interval], cores: list[Interval]) -> list[int]:
+    """The tokens (that write something) which lie wholly inside one of the intervals."""
+    inside = []
+    for start, end in intervals:
+        token = bisect_left(cores, (start, start))
+        while token < len(cores) and cores[token][0] < end:
+            if cores[token][0] < cores[token][1] <= end:
+                inside.append(token)
+            token += 1
+    return inside
+
+
+def _inside(start: int, end: int, intervals: list[Interval]) -> bool:
+    return any(low <= start and end <= high for low, high in intervals)
+
+
+def _overlaps(interval: Interval, others: list[Interval]) -> bool:
+    return any(start < interval[1] and interval[0] < end for start, end in others)
+
+
+def _is_line(text: str, start: int, end: int) -> bool:
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    after = text[end : (text + "\n").find("\n", end)]
+    return not before.strip() and not after.strip()
+
+
+def _word_count(quote: str) -> int:
+    return sum(max(1, sum(map(_is_cjk, word))) for word in quote.split())
+
+
+def _is_cjk(char: str) -> bool:
+    return "\u3040" <= char <= "\u30ff" or "\u3400" <= char <= "\u9fff" or "\uac00" <= char <= "\ud7af"

@@ -1,0 +1,200 @@
+"""Which characters each sampled token wrote, for any tokenizer and any ids.
+
+The ids need not be the canonical tokenisation of their text. Byte-level BPE, SentencePiece with byte fallback, and
+WordPiece are followed exactly as their decoders work; the result is held against the tokenizer's own ``decode``, and
+where that disagrees (a decoder not known here) the characters are found by decoding the ids' prefixes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from text2grad.tasks.base import Interval
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def token_spans(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[Interval]]:
+    """The text of the ids, and each id's half-open character interval in it.
+
+    Special tokens write nothing: their interval is empty, at the place where they stand. Tokens that share a
+    multi-byte character all cover it.
+    """
+    ids = [int(token_id) for token_id in token_ids]
+    decoder = _Decoder.of(tokenizer)
+    written = [index for index, token_id in enumerate(ids) if token_id not in decoder.special]
+    text = _decode(tokenizer, ids)
+    tokens = tokenizer.convert_ids_to_tokens([ids[index] for index in written])
+    result = decoder.pieces([token or "" for token in tokens], text) if decoder.pieces else None
+    if result is None:
+        result = _by_prefixes(tokenizer, [ids[index] for index in written], text)
+
+    spans: list[Interval] = []
+    of_written = dict(zip(written, result, strict=True))
+    position = 0
+    for index in range(len(ids)):
+        span = of_written.get(index, (position, position))
+        spans.append(span)
+        position = span[1]
+    return text, spans
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """What must be known of a tokenizer; reading it takes milliseconds, so it is remembered on the tokenizer."""
+
+    size: int
+    special: frozenset[int]
+    pieces: Callable[[list[str], str], list[Interval] | None] | None
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> _Decoder:
+        known = getattr(tokenizer, "_text2grad_decoder", None)
+        if known is None or known.size != len(tokenizer):
+            flagged = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+            special = frozenset(flagged | set(tokenizer.all_special_ids))
+            known = tokenizer._text2grad_decoder = cls(len(tokenizer), special, _pieces_of(tokenizer))
+        return known
+
+
+def _pieces_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str], str], list[Interval] | None] | None:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    description = json.dumps(json.loads(backend.to_str()).get("decoder"), ensure_ascii=False) if backend else ""
+    if '"ByteLevel"' in description:
+        return _byte_level
+    if '"WordPiece"' in description:
+        return _wordpiece
+    if '"Metaspace"' in description or "\u2581" in description:
+        return _sentencepiece
+    return None
+
+
+@lru_cache(1)
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def _byte_level(tokens: list[str], text: str) -> list[Interval] | None:
+    table = _byte_of_char()
+    pieces = [
+        bytes(table[char] for char in token) if all(char in table for char in token) else token.encode("utf-8")
+        for token in tokens
+    ]
+    decoded, chars = _decode_bytes(b"".join(pieces))
+    return _from_units(pieces, chars) if decoded == text else None
+
+
+def _decode_bytes(data: bytes) -> tuple[str, list[int]]:
+    """UTF-8 with U+FFFD for what is not, and for each byte the index of the character it is part of."""
+    text: list[str] = []
+    chars: list[int] = []
+    position = 0
+    while position < len(data):
+        try:
+            piece, invalid = data[position:].decode("utf-8"), 0
+        except UnicodeDecodeError as error:
+            piece, invalid = data[position : position + error.start].decode("utf-8"), error.end - error.start
+        for char in piece:
+            chars += [len(text)] * len(char.encode("utf-8"))
+            text.append(char)
+        if invalid:
+            chars += [len(text)] * invalid
+            text.append("\N{REPLACEMENT CHARACTER}")
+        position = len(chars)
+    return "".join(text), chars
+
+
+def _sentencepiece(tokens: list[str], text: str) -> list[Interval] | None:
+    """Pieces with U+2581 for a space; runs of byte tokens that are no UTF-8 become one U+FFFD a byte."""
+    chars_of: list[list[int]] = []
+    written: list[str] = []
+    index = 0
+    while index < len(tokens):
+        run = index
+        while run < len(tokens) and _BYTE_TOKEN.fullmatch(tokens[run]):
+            run += 1
+        if run == index:
+            piece = tokens[index].replace("\u2581", " ")
+            chars_of.append(list(range(len(written), len(written) + len(piece))))
+            written += piece
+            index += 1
+            continue
+        data = bytes(int(_BYTE_TOKEN.fullmatch(token).group(1), 16) for token in tokens[index:run])
+        try:
+            data.decode("utf-8")
+            piece, chars = _decode_bytes(data)
+        except UnicodeDecodeError:
+            piece, chars = "\N{REPLACEMENT CHARACTER}" * len(data), list(range(len(data)))
+        chars_of += [[len(written) + char] for char in chars]
+        written += piece
+        index = run
+    joined = "".join(written)
+    # Most decoders of this family drop the space that the encoder put in front.
+    dropped = len(joined) - len(text)
+    if dropped not in (0, 1) or joined[dropped:] != text or joined[:dropped].strip():
+        return None
+    spans, position = [], 0
+    for chars in chars_of:
+        kept = [char - dropped for char in chars if char >= dropped]
+        spans.append((kept[0], kept[-1] + 1) if kept else (position, position))
+        position = spans[-1][1]
+    return spans
+
+
+def _wordpiece(tokens: list[str], text: str) -> list[Interval] | None:
+    """Pieces in reading order; the decoder only puts and removes spaces between them."""
+    spans, position = [], 0
+    for token in tokens:
+        piece = token.removeprefix("##") if position else token
+        start = position
+        while not text.startswith(piece, start):
+            if start >= len(text) or not text[start].isspace():
+                return None
+            start += 1
+        spans.append((start, start + len(piece)))
+        position = start + len(piece)
+    return spans if not text[position:].strip() else None
+
+
+def _from_units(pieces: list[bytes], chars: list[int]) -> list[Interval]:
+    """Each piece's interval, from the character index of each of its bytes."""
+    spans, position = [], 0
+    for end_byte, piece in zip(accumulate(map(len, pieces)), pieces, strict=True):
+        if piece:
+            position = chars[end_byte - 1] + 1
+            spans.append((chars[end_byte - len(piece)], position))
+        else:
+            spans.append((position, position))
+    return spans
+
+
+def _by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str) -> list[Interval]:
+    """For any decoder: token i wrote what the text of the first i + 1 ids shares with the whole text beyond token i."""
+    spans, start = [], 0
+    for count in range(1, len(ids) + 1):
+        prefix = _decode(tokenizer, ids[:count])
+        shared = _shared_length(prefix, text)
+        unfinished = shared < len(prefix) and shared < len(text)
+        spans.append((start, max(start, shared + unfinished)))
+        start = max(start, shared)
+    return spans
+
+
+def _shared_length(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
