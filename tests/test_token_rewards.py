@@ -1,7 +1,7 @@
 """The heart of the method: quotes reach exactly the sampled tokens they are about."""
 
 import random
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from os.path import commonprefix
 
 import pytest
@@ -22,8 +22,8 @@ def touched_characters(ids, tok):
     texts = [tok.decode(ids[:count], skip_special_tokens=True) for count in range(len(ids) + 1)]
     whole = texts[-1]
     touched = [set() for _ in ids]
-    shared = [len(commonprefix([text, whole])) for text in texts]
-    begun = [length + (len(text) > length) for text, length in zip(texts, shared, strict=True)]
+    shared = list(accumulate((len(commonprefix([text, whole])) for text in texts), max))
+    begun = [length + (text != whole[:length]) for text, length in zip(texts, shared, strict=True)]
     for char in range(len(whole)):
         first = next(count for count, length in enumerate(begun) if length > char)
         last = next(count for count, text in enumerate(texts) if text[: char + 1] == whole[: char + 1])
@@ -112,7 +112,7 @@ def test_any_ids_are_covered(family, ids):
     assert len(spans) == len(ids)
     covered = {char for start, end in spans for char in range(start, end)}
     assert all(char in covered or text[char] == " " for char in range(len(text)))
-    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(spans))
+    assert all(a[0] <= b[0] for a, b in pairwise(spans))
 
 
 def test_a_token_with_part_of_a_character_covers_it():
@@ -131,17 +131,11 @@ def ids_and_pieces(text, family="byte"):
 
 
 def test_poor_beats_good_and_conflicts_are_counted():
-    tok, ids, pieces = ids_and_pieces("my boss told me that I would not get the raise")
-    got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"], poor=["told me", "never said"]), "slf5k")
-    by_piece = dict(zip(pieces, got.values, strict=True))
-    assert (by_piece["my"], by_piece[" boss"], by_piece[" told"], by_piece[" me"], by_piece[" that"]) == (
-        1,
-        1,
-        -1,
-        -1,
-        1,
-    )
-    assert by_piece[" raise"] == 0
+    tok, ids, pieces = ids_and_pieces("I have worked at the same company")
+    assert pieces == ["I", " have", " worked", " at", " the", " same", " company"]
+    feedback = Feedback("c", good=["I have worked at"], poor=["worked at", "never said"])
+    got = token_rewards(ids, tok, feedback, "slf5k")
+    assert got.values == [1, 1, -1, -1, 0, 0, 0]
     assert (got.matched, got.unmatched, got.conflicts) == (2, 1, 2)
 
 
@@ -157,15 +151,16 @@ def test_short_quotes_take_the_first_free_place_and_long_ones_all():
         " dog",
         " barks",
     ]
-    both = token_rewards(ids, tok, Feedback("c", good=["the dog"], poor=["dog barks; the"]), "slf5k")
+    both = token_rewards(ids, tok, Feedback("c", good=["the dog"], poor=["the dog barks"]), "slf5k")
     assert both.conflicts == 0  # the good quote moved on to the last, free place
     assert both.values[-2:] == [1.0, 1.0]
 
 
 def test_straddling_tokens_get_the_default():
-    tok, ids, pieces = ids_and_pieces("would not get the raise")
-    got = token_rewards(ids, tok, Feedback("c", poor=["ould not get the rai"]), "slf5k")
-    assert got.values == [-1.0 if piece in (" not", " get", " the") else 0.0 for piece in pieces]
+    tok, ids, pieces = ids_and_pieces("My sister borrowed my car")
+    assert pieces == ["My", " sister", " borrowed", " my", " car"]
+    got = token_rewards(ids, tok, Feedback("c", poor=["y sister borrowed my ca"]), "slf5k")
+    assert got.values == [0, -1, -1, -1, 0]
 
 
 def test_only_code_is_judged_in_code():

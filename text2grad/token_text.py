@@ -26,8 +26,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 def token_spans(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[Interval]]:
     """The text of the ids, and each id's half-open character interval in it.
 
-    Special tokens write nothing: their interval is empty, at the place where they stand. Tokens that share a
-    multi-byte character all cover it.
+    Special tokens write nothing: their interval is empty and lies where the next token begins. Tokens that share a
+    multi-byte character all cover it. The starts never decrease.
     """
     ids = [int(token_id) for token_id in token_ids]
     decoder = _Decoder.of(tokenizer)
@@ -38,14 +38,13 @@ def token_spans(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     if result is None:
         result = _by_prefixes(tokenizer, [ids[index] for index in written], text)
 
-    spans: list[Interval] = []
     of_written = dict(zip(written, result, strict=True))
-    position = 0
-    for index in range(len(ids)):
-        span = of_written.get(index, (position, position))
-        spans.append(span)
-        position = span[1]
-    return text, spans
+    spans: list[Interval] = []
+    next_start = len(text)
+    for index in reversed(range(len(ids))):
+        spans.append(of_written.get(index, (next_start, next_start)))
+        next_start = spans[-1][0]
+    return text, spans[::-1]
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
