@@ -91,6 +91,18 @@ def token_rewards(
     return TokenRewards(values, matched, unmatched, len(claimed_good & claimed_poor), text, spans)
 
 
+def span_intervals(feedback: Feedback, text: str, task: Task | str) -> tuple[list[Interval], list[Interval]]:
+    """Where the poor and the good spans stand in a response, by rules (d) and (e): character intervals of ``text``."""
+    task = get_task(task)
+    poor, good, _ = _claims(feedback, text, task.judged(text), task.is_code)
+    return poor, good
+
+
+def tokens_in(intervals: list[Interval], text: str, spans: list[Interval]) -> list[int]:
+    """The tokens that belong to the intervals by rule (b); ``spans`` are the tokens' characters."""
+    return _tokens_inside(intervals, [_core(text, start, end) for start, end in spans])
+
+
 def _claims(
     feedback: Feedback, text: str, judged: list[Interval], is_code: bool
 ) -> tuple[list[Interval], list[Interval], int]:
