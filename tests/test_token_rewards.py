@@ -28,7 +28,8 @@ def touched_characters(ids, tok):
         first = next(count for count, length in enumerate(begun) if length > char)
         last = next(count for count, text in enumerate(texts) if text[: char + 1] == whole[: char + 1])
         for count in range(first, last + 1):
-            touched[count - 1].add(char)
+            if ids[count - 1] not in tok.all_special_ids:  # which write nothing
+                touched[count - 1].add(char)
     return whole, touched
 
 

@@ -1,0 +1,77 @@
+"""z = [c; A(y)]: what is rendered is read back, and nothing else is taken for feedback."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import TASKS, get_task
+
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+feedbacks = st.builds(Feedback, text.map(str.strip), st.lists(text, max_size=3), st.lists(text, max_size=3))
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@given(
+    feedback=feedbacks,
+    before=st.text(max_size=20).filter(lambda s: "{" not in s),
+    after=st.sampled_from(["", "\n```", " ok."]),
+)
+def test_round_trip(task, feedback, before, after):
+    assert task.parse_feedback(before + task.render_feedback(feedback) + after) == feedback
+
+
+def test_critique_comes_first():
+    z = get_task("kodcode").render_feedback(Feedback("It fails.", good=["a = 1"], poor=["return b"]))
+    assert list(json.loads(z).items()) == [
+        ("code_feedback", "It fails."),
+        ("improvement_code", ["a = 1"]),
+        ("wrong_code", ["return b"]),
+    ]
+
+
+def test_the_last_complete_object_counts():
+    draft = '{"textual_feedback": "draft", "good_spans": [], "poor_spans": []}'
+    final = '{"Textual Feedback": "final", "Good spans": ["a"], "poor-spans": null, "note": {"x": 1}}'
+    assert get_task("slf5k").parse_feedback(f"Let me think {{hm}}. {draft} Better: {final}") == Feedback("final", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("", "empty"),
+        ("The summary is fine.", "no JSON object"),
+        ('{"textual_feedback": "a", "good_spans": ["b', "cut off"),
+        ('{"textual_feedback": "a", "good_spans": ["b"]', "cut off"),
+        ('{"textual_feedback": "a", "good_spans": []}', "lacks 'poor_spans'"),
+        ('{"textual_feedback": "a", "good_spans": "b", "poor_spans": []}', "'good_spans' is not a list"),
+        ('{"textual_feedback": "a", "good_spans": [1], "poor_spans": []}', "'good_spans' is not a list"),
+        ('{"textual_feedback": 3, "good_spans": [], "poor_spans": []}', "'textual_feedback'"),
+        ('{"textual_feedback": " ", "good_spans": [], "poor_spans": []}', "'textual_feedback'"),
+        ('{"textual_feedback": "a", "textual_feedback": "b", "good_spans": [], "poor_spans": []}', "twice"),
+        ('{"textual_feedback": "\\ud800", "good_spans": [], "poor_spans": []}', "surrogate"),
+        ('{"textual_feedback": "a", "scores": [["b", 2]]}', "'scores'"),
+        ('{"textual_feedback": "a", "scores": [["b", NaN]]}', "'scores'"),
+        ('{"a": ' * 100_000, "nests|no JSON|cut off|broken"),
+        ('[["textual_feedback"]]', "no JSON object"),
+    ],
+)
+def test_what_is_wrong_is_said(reply, reason):
+    with pytest.raises(FeedbackError, match=reason):
+        get_task("slf5k").parse_feedback(reply)
+
+
+def test_dense_scores_need_no_spans():
+    got = get_task("slf5k").parse_feedback('{"textual_feedback": "a", "scores": [["b", 1], [" c", -0.5]]}')
+    assert got == Feedback("a", scores=[("b", 1.0), (" c", -0.5)])
+    assert get_task("slf5k").parse_feedback(get_task("slf5k").render_feedback(got)) == got
+
+
+@given(st.text())
+def test_any_text_is_feedback_or_a_reason(reply):
+    try:
+        assert isinstance(get_task("slf5k").parse_feedback(reply), Feedback)
+    except FeedbackError as error:
+        assert str(error)
