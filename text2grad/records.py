@@ -22,6 +22,10 @@ from text2grad.errors import InputError
 from text2grad.tasks.base import Record, Task
 
 
+class StopRunError(Exception):
+    """Raised by the work of ``map_records``: end the run here (a budget is spent), keep what is finished, fail nothing."""
+
+
 class Records(dict[str, Record]):
     """Records by id, in file order; remembers the file and its shape (object or list), so that output keeps both."""
 
@@ -249,11 +253,15 @@ class Journal:
 
 @dataclass
 class Outcome:
-    """What became of each record: a JSON result, or the reason of its failure. Both in input order."""
+    """What became of each record: a JSON result, or the reason of its failure. Both in input order.
+
+    ``stopped`` says why the run ended before all records had their turn; it is empty where they had.
+    """
 
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     resumed: int = 0
+    stopped: str = ""
 
 
 def map_records(
@@ -273,7 +281,8 @@ def map_records(
     Args:
         records: JSON values by id; order them so that batches suit you (by length, for a model).
         work: ``(ids, values) -> results``, one JSON value for each, or an ``Exception`` instance for a record that
-            failed. An exception it raises ends the run (what is finished stays finished).
+            failed. An exception it raises ends the run (what is finished stays finished): ``StopRunError`` with an
+            outcome, any other by passing through.
         journal: the file that remembers; see :class:`Journal`.
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
         workers: threads that call ``work`` at the same time.
@@ -303,15 +312,18 @@ def map_records(
         return len(batch)
 
     batches = iter([todo[start : start + batch_size] for start in range(0, len(todo), batch_size)])
+    stopped = ""
     try:
         with tqdm(total=len(records), initial=len(records) - len(todo), desc=description, unit="record") as bar:
             for finished in _in_threads(run, batches, workers):
                 bar.update(finished)
                 if status:
                     bar.set_postfix(status())
+    except StopRunError as stop:
+        stopped = str(stop)
     finally:
         book.close()
-    return Outcome(kept(book.results), kept(book.errors), resumed=len(records) - len(todo))
+    return Outcome(kept(book.results), kept(book.errors), resumed=len(records) - len(todo), stopped=stopped)
 
 
 def _in_threads(run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int) -> Iterator[int]:
