@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# The whole method, small and real: a base model's answers, their annotation, a reward model, a better policy, a report.
+#   bash quickstart/run.sh                    SmolLM2-135M, 64 posts; ends with runs/quickstart/report.html
+#   bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
+#   bash quickstart/run.sh --seed 2 --run_dir runs/seed2
+# Interrupted? The same command goes on where it was.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+smoke=false seed=42 run=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --smoke) smoke=true ;;
+        --seed) seed=${2:?--seed needs a number}; shift ;;
+        --run_dir) run=${2:?--run_dir needs a folder}; shift ;;
+        *) echo "error: unknown option $1; see the head of quickstart/run.sh" >&2; exit 2 ;;
+    esac
+    shift
+done
+
+# shellcheck disable=SC1091
+source env.sh
+export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu}
+train=quickstart/data/posts_train.json
+held_out=quickstart/data/posts_validation.json
+if $smoke; then
+    run=${run:-runs/smoke} settings=quickstart/smoke limit=8
+    model=$run/tiny_model
+    [ -d "$model" ] || python quickstart/tiny_model.py "$model"
+else
+    run=${run:-runs/quickstart} settings=quickstart limit=64
+    model=smollm2
+fi
+mkdir -p "$run"
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+say "1/6  The base model answers the posts"
+python evaluation/generate.py --config "$settings/answers.yaml" --model "$model" --seed "$seed" \
+    --data_path $train --limit $limit --output_path "$run/answers.json"
+
+say "2/6  Each answer gets a critique, and quotes of what is good and poor in it"
+python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --annotator programmatic \
+    --data_path "$run/answers.json" --output_path "$run/annotated.json"
+
+say "3/6  A reward model learns to write such feedback"
+python nl_reward_model/slf5k/train_rm.py --config "$settings/reward_model.yaml" --model "$model" --seed "$seed" \
+    --data_path "$run/annotated.json" --output_dir "$run/reward_model"
+
+say "4/6  The policy learns from the feedback, token by token"
+python nl_gradient_policy_optimization/slf5k/train.py --config "$settings/policy.yaml" --model "$model" --seed "$seed" \
+    --data_path $train --critic "$run/reward_model" --output_dir "$run/policy"
+
+say "5/6  Before and after, on posts that nobody trained on"
+for system in base text2grad; do
+    policy=$model
+    [ $system = text2grad ] && policy=$run/policy/policy
+    python evaluation/generate.py --config "$settings/held_out.yaml" --model "$policy" \
+        --data_path $held_out --output_path "$run/held_out.$system.json"
+    python evaluation/slf5k/evaluate.py --responses "$run/held_out.$system.json" --system $system \
+        --critic programmatic --output_path "$run/held_out.$system.result.json"
+done
+
+say "6/6  The report"
+python evaluation/report.py "$run/policy" --baseline base --output "$run/report.html" \
+    --results "$run/held_out.base.result.json" "$run/held_out.text2grad.result.json"
+echo
+echo "open $run/report.html in a browser"
