@@ -63,16 +63,21 @@ class FeedbackFields:
         good, poor = (self._spans(by_name.get(_normalised(name)), name) for name in (self.good, self.poor))
         return Feedback(critique=critique.strip(), good=good, poor=poor, scores=self._scores(dense))
 
-    def parse(self, text: str) -> Feedback:
+    def parse(self, text: str, critique: str | None = None) -> Feedback:
         """Read feedback back from what a model wrote.
 
         Prose and code fences around the object are allowed; where several complete objects carry the fields, the
         last one counts (a model that reasons first may draft). A cut-off object is an error, never a guess.
 
+        Args:
+            critique: the critique, where it is given (a person wrote it) and the model was asked for spans alone.
+
         Raises:
             FeedbackError: no complete object, a missing field, or a field of the wrong type.
         """
-        objects, problem = _objects(text)
+        objects, problem = json_objects(text)
+        if critique is not None and objects:
+            return self.from_dict({**objects[-1], self.critique: critique})
         candidates = [value for value in objects if _normalised(self.critique) in map(_normalised, value)]
         if candidates:
             return self.from_dict(candidates[-1])
@@ -127,7 +132,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict:
     return dict(pairs)
 
 
-def _objects(text: str) -> tuple[list[dict], str]:
+def json_objects(text: str) -> tuple[list[dict], str]:
     """All outermost JSON objects in ``text``, and why there are none where there are none."""
     decoder = json.JSONDecoder(strict=False, object_pairs_hook=_unique_keys)
     objects: list[dict] = []

@@ -23,7 +23,7 @@ from text2grad.tasks.base import Record, Task
 
 
 class StopRunError(Exception):
-    """Raised by the work of ``map_records``: end the run here (a budget is spent), keep what is finished, fail nothing."""
+    """Raised by the work of ``map_records``: end the run here (a budget is spent), keep what is done, fail nothing."""
 
 
 class Records(dict[str, Record]):

@@ -1,0 +1,263 @@
+"""An OpenAI-compatible server that misbehaves on purpose: for tests of whoever talks to one.
+
+It runs in a thread of the test. ``answer(body) -> str`` writes the replies; ``faults`` says which of them go wrong and
+how; ``requests`` holds every body that arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from email.parser import BytesParser
+from email.policy import HTTP
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FAULTS = ("429", "500", "reset", "stall", "half_body", "cut_off", "prose", "wrong_schema", "empty", "no_choices")
+
+
+class FaultServer:
+    """``with FaultServer(answer) as server:`` serves ``server.url`` until the block ends.
+
+    Args:
+        answer: the text of the reply to a request's JSON body.
+        faults: kinds that occur.
+        rate: share of requests at which one occurs.
+        refuses: request parameters that are answered with HTTP 400.
+        key: the API key that is asked for.
+        batch_delay: status requests that a batch stays unfinished for.
+        on_request: called with each body before it is answered.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[dict], str],
+        *,
+        faults: Sequence[str] = FAULTS,
+        rate: float = 0.0,
+        seed: int = 0,
+        refuses: Sequence[str] = (),
+        key: str | None = None,
+        stall: float = 5.0,
+        retry_after: float = 0.2,
+        batch_delay: int = 1,
+        on_request: Callable[[dict], None] = lambda body: None,
+    ):
+        self.answer, self.faults, self.rate, self.refuses, self.key = answer, faults, rate, refuses, key
+        self.stall, self.retry_after, self.batch_delay, self.on_request = stall, retry_after, batch_delay, on_request
+        self.requests: list[dict] = []
+        self.times: list[float] = []
+        self.headers: list[dict[str, str]] = []
+        self.faults_made: dict[str, int] = {}
+        self.files: dict[str, bytes] = {}
+        self.batches: dict[str, dict] = {}
+        self.flying = self.most_flying = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def __enter__(self) -> FaultServer:
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def completion(self, body: dict) -> dict[str, Any]:
+        """The well-behaved answer to a request."""
+        text = self.answer(body)
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 10**9
+        words = text.split(" ")
+        usage = {
+            "prompt_tokens": sum(len(m["content"]) // 4 for m in body["messages"]),
+            "completion_tokens": len(words),
+        }
+        value: dict[str, Any] = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "length" if len(words) > limit else "stop",
+                    "message": {"role": "assistant", "content": " ".join(words[:limit])},
+                }
+            ],
+            "usage": usage,
+        }
+        if body.get("logprobs"):
+            tokens = [{"token": w, "logprob": -0.5, "bytes": None} for w in words[:limit]]
+            content = [{**t, "top_logprobs": [t, {**t, "token": "other", "logprob": -1.5}]} for t in tokens]
+            value["choices"][0]["logprobs"] = {"content": content, "refusal": None}
+        return value
+
+    def _next_fault(self) -> str | None:
+        with self._lock:
+            if self._random.random() >= self.rate:
+                return None
+            fault = self._random.choice(list(self.faults))
+            self.faults_made[fault] = self.faults_made.get(fault, 0) + 1
+            return fault
+
+    def _run_batch(self, batch: dict) -> None:
+        """Answer every request of a batch file; those at fault end in the error file."""
+        good, bad = [], []
+        for line in self.files[batch["input_file_id"]].decode().splitlines():
+            row = json.loads(line)
+            with self._lock:
+                self.requests.append(row["body"])
+            if self._next_fault():
+                body = {"error": {"message": "the model stumbled", "type": "server_error"}}
+                bad.append(
+                    {"custom_id": row["custom_id"], "response": {"status_code": 500, "body": body}, "error": None}
+                )
+            else:
+                response = {"status_code": 200, "body": self.completion(row["body"])}
+                good.append({"custom_id": row["custom_id"], "response": response, "error": None})
+        for name, rows in (("output_file_id", good), ("error_file_id", bad)):
+            if rows:
+                batch[name] = self._store("".join(json.dumps(row) + "\n" for row in reversed(rows)).encode())
+        batch["status"] = "completed"
+
+    def _store(self, content: bytes) -> str:
+        with self._lock:
+            name = f"file-{len(self.files)}"
+            self.files[name] = content
+            return name
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (``self`` is the handler's below)
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                parts = self.path.split("?")[0].strip("/").split("/")[1:]
+                if parts[0] == "files":
+                    self._send(200, server.files[parts[1]], "application/octet-stream")
+                elif len(parts) == 1:
+                    self._json(200, {"object": "list", "data": list(server.batches.values()), "has_more": False})
+                else:
+                    batch = server.batches[parts[1]]
+                    if batch["status"] == "in_progress":
+                        batch["polls"] += 1
+                        if batch["polls"] > server.batch_delay:
+                            server._run_batch(batch)
+                    self._json(200, batch)
+
+            def do_POST(self) -> None:
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/v1/files":
+                    self._json(200, self._upload(data))
+                elif self.path == "/v1/batches":
+                    self._json(200, self._batch(json.loads(data)))
+                elif self.path == "/v1/chat/completions":
+                    self._complete(json.loads(data))
+                else:
+                    self._error(404, f"no such address: {self.path}")
+
+            def _upload(self, data: bytes) -> dict:
+                head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+                parts = BytesParser(policy=HTTP).parsebytes(head + data).iter_parts()
+                content = next(p for p in parts if "filename" in p["Content-Disposition"]).get_payload(decode=True)
+                name = server._store(content)
+                return {
+                    "id": name,
+                    "object": "file",
+                    "bytes": len(content),
+                    "purpose": "batch",
+                    "filename": "batch.jsonl",
+                }
+
+            def _batch(self, body: dict) -> dict:
+                name = f"batch_{len(server.batches)}"
+                server.batches[name] = {"id": name, "object": "batch", "status": "in_progress", "polls": 0, **body}
+                return server.batches[name]
+
+            def _complete(self, body: dict) -> None:
+                with server._lock:
+                    server.requests.append(body)
+                    server.times.append(time.monotonic())
+                    server.headers.append({name.lower(): value for name, value in self.headers.items()})
+                    server.flying += 1
+                    server.most_flying = max(server.most_flying, server.flying)
+                try:
+                    server.on_request(body)
+                    self._answer(body)
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+                finally:
+                    with server._lock:
+                        server.flying -= 1
+
+            def _answer(self, body: dict) -> None:
+                given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+                if server.key and given != server.key:
+                    return self._error(401, f"Incorrect API key provided: {given}")
+                for name in server.refuses:
+                    if name in body:
+                        return self._error(400, f"Unsupported parameter: '{name}'", param=name)
+                fault = server._next_fault()
+                if fault == "429":
+                    return self._error(429, f"slow down, {given}", headers={"Retry-After": str(server.retry_after)})
+                if fault == "500":
+                    return self._error(500, "the model fell over")
+                if fault == "reset":
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    self.connection.close()
+                    self.close_connection = True
+                    return None
+                if fault == "stall":
+                    time.sleep(server.stall)
+                    self.close_connection = True
+                    return None
+                value = server.completion(body)
+                message = value["choices"][0]["message"]
+                text = message["content"]
+                if fault == "half_body":
+                    data = json.dumps(value).encode()
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data[: len(data) // 2])
+                    self.close_connection = True
+                    return None
+                if fault == "cut_off":
+                    message["content"] = text[: int(len(text) * 0.7)]
+                    value["choices"][0]["finish_reason"] = "length"
+                elif fault == "prose":
+                    message["content"] = f"Certainly! Here you go:\n```json\n{text}\n```\nDoes that {{help}}?"
+                elif fault == "wrong_schema":
+                    message["content"] = json.dumps({"verdict": "fine", "textual_feedback": ["no", "text"]})
+                elif fault == "empty":
+                    message["content"] = ""
+                elif fault == "no_choices":
+                    value["choices"] = []
+                self._json(200, value)
+                return None
+
+            def _error(self, status: int, message: str, param: str | None = None, headers: dict | None = None) -> None:
+                self._json(status, {"error": {"message": message, "param": param, "code": None}}, headers)
+
+            def _json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
+                self._send(status, json.dumps(value).encode(), "application/json", headers)
+
+            def _send(self, status: int, data: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+        return Handler

@@ -1,0 +1,79 @@
+"""Prompt files: plain text with ``${prompt}``, ``${response}``, … (``$$`` for a dollar sign)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from text2grad.errors import InputError
+from text2grad.records import fingerprint
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt file's text and the placeholders in it."""
+
+    text: str
+    names: frozenset[str]
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any change of the text."""
+        return fingerprint(self.text)
+
+    def fill(self, fields: Mapping[str, str]) -> str:
+        """The text with every placeholder replaced; what replaces it is not looked into."""
+        absent = self.names - set(fields)
+        if absent:
+            raise InputError(f"{self.source}: names {_shown(absent)}; it may name {_shown(fields)}")
+        return Template(self.text).substitute(fields)
+
+
+def load_prompt(
+    path: str | Path, required: Collection[str] = ("prompt", "response"), offered: Collection[str] | None = None
+) -> Prompt:
+    """Read and check a prompt file.
+
+    Args:
+        required: placeholders that it must hold.
+        offered: all placeholders that it may hold; any, where None.
+
+    Raises:
+        InputError: a missing or empty file, a lone ``$``, a required placeholder that is missing or an unknown one.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise InputError(f"{path}: the prompt file cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: the prompt file is not UTF-8 text at byte {error.start}") from None
+    if not text:
+        raise InputError(f"{path}: the prompt file is empty")
+    names = placeholders(text, str(path))
+    missing = set(required) - names
+    if missing:
+        raise InputError(f"{path}: lacks {_shown(missing)}; put it where that text belongs")
+    unknown = names - set(offered) if offered is not None else set()
+    if unknown:
+        raise InputError(f"{path}: names {_shown(unknown)}; it may name {_shown(offered or ())}")
+    return Prompt(text, frozenset(names), str(path))
+
+
+def placeholders(text: str, source: str = "the prompt file") -> set[str]:
+    """The names of the placeholders in a text. ``InputError`` names the line of a ``$`` that belongs to none."""
+    names: set[str] = set()
+    for match in Template.pattern.finditer(text):
+        if match["invalid"] is not None:
+            line = text.count("\n", 0, match.start()) + 1
+            raise InputError(f"{source}: a lone $ in line {line}; write $$ for a dollar sign")
+        if match["escaped"] is None:
+            names.add(match["named"] or match["braced"])
+    return names
+
+
+def _shown(names: Collection[str]) -> str:
+    return ", ".join(f"${{{name}}}" for name in sorted(names))
