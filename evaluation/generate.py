@@ -106,12 +106,11 @@ def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bo
     return chat, cut
 
 
-def generate(policy: Policy, config: GenerateConfig, sampling: SamplingConfig) -> Records:
-    """Answer the prompts of ``config.data_path``, write ``config.output_path``, and return what was written."""
+def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: SamplingConfig) -> Records:
+    """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
     task = get_task(config.task)
     check_writable(config.output_path)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
-    source = load_records(config.data_path, task, responses=False)
     records = dict(list(prompts_of(source, task).items())[: config.limit])
 
     limit = config.max_prompt_tokens
@@ -180,9 +179,8 @@ def _report(outcome: Outcome, chats: dict, fitted: dict, config: GenerateConfig)
 def main() -> None:
     policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, GenerateConfig)
     check_writable(config.output_path)
-    get_task(config.task)
-    records = generate(load_policy(policy_config), config, sampling)
-    if not records:
+    source = load_records(config.data_path, get_task(config.task), responses=False)
+    if not generate(load_policy(policy_config), source, config, sampling):
         raise SystemExit(1)
 
 

@@ -48,7 +48,8 @@ def posts(tmp_path) -> Path:
 def run(model: str, posts: Path, output: Path, batch_size: int = 4, sampling: dict | None = None, **options) -> dict:
     config = GenerateConfig(task="slf5k", data_path=str(posts), output_path=str(output), **options)
     settings = SamplingConfig(**{"max_new_tokens": 12, **(sampling or {})})
-    return dict(generate(LocalPolicy(model, "float32", "cpu", batch_size), config, settings))
+    source = load_records(posts, get_task("slf5k"), responses=False)
+    return dict(generate(LocalPolicy(model, "float32", "cpu", batch_size), source, config, settings))
 
 
 def summaries(records: dict) -> dict[str, str]:
@@ -101,15 +102,20 @@ def test_a_model_files_own_sampling_settings_do_not_leak_in(tmp_path):
 
 def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     answers = run(
-        model, posts, tmp_path / "a.json", num_samples=8, sampling={"temperature": 1.5, "max_new_tokens": 150}
+        model,
+        posts,
+        tmp_path / "a.json",
+        batch_size=20,
+        num_samples=4,
+        sampling={"temperature": 1.5, "max_new_tokens": 150},
     )
     about = [record["generation"] for record in answers.values()]
-    assert len(about) == 8 * len(POSTS)
+    assert len(about) == 4 * len(POSTS)
     assert {True, False} == {item["finished"] for item in about}
     assert all((item["tokens"] < 150) == item["finished"] for item in about)
     assert not any("</s>" in record["generated_summary"] for record in answers.values())
     assert set(load_responses(tmp_path / "a.json", get_task("slf5k"))) == {
-        f"t3_{i}@{k}" for i in range(5) for k in range(8)
+        f"t3_{i}@{k}" for i in range(5) for k in range(4)
     }
 
 
@@ -137,7 +143,7 @@ def test_killed_and_rerun_answers_nothing_twice(model, posts, tmp_path):
     def command(output: Path) -> list[str]:
         script = Path(__file__).parent.parent / "evaluation" / "generate.py"
         flags = {"task": "slf5k", "data_path": posts, "output_path": output, "model": model, "dtype": "float32"}
-        flags |= {"num_samples": 30, "temperature": 1.0, "max_new_tokens": 40, "batch_size": 2, "device": "cpu"}
+        flags |= {"num_samples": 10, "temperature": 1.0, "max_new_tokens": 30, "batch_size": 2, "device": "cpu"}
         return [
             sys.executable,
             str(script),
@@ -155,13 +161,13 @@ def test_killed_and_rerun_answers_nothing_twice(model, posts, tmp_path):
     process.wait()
     assert not output.exists()
     before = journal.read_bytes().count(b"\n") - 1
-    assert 0 < before < 150
+    assert 0 < before < 50
     finished = subprocess.run(command(output), capture_output=True, text=True, check=True)
     assert f"({before} from an earlier run)" in finished.stdout
     ids = [json.loads(line)["id"] for line in journal.read_text().splitlines()[1:]]
-    assert len(ids) == len(set(ids)) == 150
-    sampling = {"temperature": 1.0, "max_new_tokens": 40}
-    whole = run(model, posts, tmp_path / "whole.json", batch_size=2, num_samples=30, sampling=sampling)
+    assert len(ids) == len(set(ids)) == 50
+    sampling = {"temperature": 1.0, "max_new_tokens": 30}
+    whole = run(model, posts, tmp_path / "whole.json", batch_size=2, num_samples=10, sampling=sampling)
     assert summaries(json.loads(output.read_text())) == summaries(whole)
 
 
@@ -196,7 +202,8 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
     config = GenerateConfig(
         task="kodcode", data_path=str(tmp_path / "questions.json"), output_path=str(tmp_path / "a.json")
     )
-    generate(LocalPolicy(model, "float32", "cpu"), config, SamplingConfig(max_new_tokens=5))
+    questions = load_records(tmp_path / "questions.json", task, responses=False)
+    generate(LocalPolicy(model, "float32", "cpu"), questions, config, SamplingConfig(max_new_tokens=5))
     answers = load_records(tmp_path / "a.json", task)
     assert not answers.keyed and len(answers) == len(POSTS)
     assert list(load_responses(tmp_path / "a.json", task)) == [f"q{i}" for i in range(len(POSTS))]

@@ -1,0 +1,210 @@
+"""The report as one JSON value: everything that the page, the Markdown and the figures show, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evaluation.reporting import comparing, story, training
+from evaluation.reporting.runs import Run
+from evaluation.reporting.training import Variant
+from evaluation.reporting.wording import SECONDARY, wording
+from text2grad.errors import InputError
+from text2grad.records import load_json
+
+
+def assemble(
+    runs: list[Run],
+    results: list[dict[str, Any]],
+    baseline: str | None = None,
+    annotations: list[str] | None = None,
+    reward_models: list[str] | None = None,
+) -> tuple[dict[str, Any], list[Variant]]:
+    """The report's figures, and the variants that the runs form.
+
+    Args:
+        baseline: a system of the results, a method, or a variant's label, that all others are compared with.
+
+    Raises:
+        InputError: nothing to report, or a baseline that nothing is called.
+    """
+    if not runs and not results:
+        raise InputError("nothing to report; give run folders, or result files with --results")
+    groups = training.variants(runs)
+    _check_baseline(baseline, groups, results)
+    slots = {label: slot for slot, label in enumerate(dict.fromkeys(variant.label for variant in groups))}
+    report: dict[str, Any] = {
+        "runs": [_about_run(run, variant) for variant in groups for run in variant.runs],
+        "variants": [_about_variant(variant, slots[variant.label]) for variant in groups],
+        "tables": comparing.tables(results, baseline),
+        "judges": [_about_judge(result) for result in results if "judge" in result["benchmark"]],
+        "training": [_training(task, groups, slots) for task in dict.fromkeys(variant.task for variant in groups)],
+        "updates": _updates(groups, slots),
+        "timing": _timing(groups, slots, baseline),
+        "ablations": _ablations(groups),
+        "annotations": _columns(annotations or []),
+        "reward_models": _columns(reward_models or []),
+    }
+    report["headline"] = story.headline(report)
+    report["standfirst"] = story.standfirst(report)
+    report["cautions"] = story.cautions(report, results)
+    return report, groups
+
+
+def _check_baseline(baseline: str | None, groups: list[Variant], results: list[dict[str, Any]]) -> None:
+    names = {result["system"] for result in results} | {
+        name for group in groups for name in (group.method, group.label)
+    }
+    if baseline is not None and baseline not in names:
+        raise InputError(f"--baseline {baseline!r} is not here; choose one of {', '.join(sorted(names))}")
+
+
+def _about_run(run: Run, variant: Variant) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "task": run.task,
+        "label": variant.label,
+        "method": run.method,
+        "seed": run.seed,
+        "critic": run.critic,
+        "model": run.model,
+        "cycles": len(run.metrics),
+        "last_step": run.steps[-1],
+        "rollouts": len(run.rollouts),
+        "notes": run.notes,
+        "config": run.config,
+        "versions": run.versions,
+    }
+
+
+def _about_variant(variant: Variant, slot: int) -> dict[str, Any]:
+    return {
+        "label": variant.label,
+        "slot": slot,
+        "task": variant.task,
+        "method": variant.method,
+        "seeds": [run.seed for run in variant.runs],
+        "differs": variant.differs,
+    }
+
+
+def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[str, Any]:
+    """Curves and ends of one task's variants."""
+    members = [variant for variant in groups if variant.task == task]
+    charts = []
+    ends: dict[str, dict[str, Any]] = {}
+    for name in training.curve_names(members):
+        lines = []
+        for variant in members:
+            line = training.curve(variant, name)
+            if line:
+                lines.append({"label": variant.label, "slot": slots[variant.label], **line})
+                ends.setdefault(name, {})[variant.label] = training.ends(variant, name)
+        if lines:
+            words = wording(name)
+            about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
+            charts.append({**about, "style": words.style, "secondary": name in SECONDARY, "lines": lines})
+    return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
+
+
+def _updates(groups: list[Variant], slots: dict[str, int]) -> list[dict[str, Any]]:
+    found = []
+    for variant in groups:
+        effect = training.update_effect(variant)
+        if effect:
+            found.append({"task": variant.task, "label": variant.label, "slot": slots[variant.label], **effect})
+    return found
+
+
+def update_charts(updates: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
+    """Two charts of what updates did: criticised tokens that fell, praised tokens that rose, beside unlabelled ones."""
+    charts = []
+    for label, key, title, says in (
+        (
+            "poor",
+            "fell",
+            "Criticised tokens that became less likely",
+            "The more above the dotted line, the better aimed.",
+        ),
+        ("good", "rose", "Praised tokens that became more likely", "The more above the dotted line, the better aimed."),
+    ):
+        lines = []
+        for update in (update for update in updates if update["task"] == task):
+            for source, faint in (("none", True), (label, False)):
+                points = [(step, bin_[key]) for step, bin_ in zip(update["steps"], update[source], strict=True)]
+                points = [point for point in points if point[1] is not None]
+                if points:
+                    values = [value for _, value in points]
+                    name = f"{update['label']}, unlabelled tokens" if faint else update["label"]
+                    line = {"label": name, "slot": update["slot"], "seeds": 1, "faint": faint, "raw": None}
+                    steps = [step for step, _ in points]
+                    lines.append({**line, "steps": steps, "mean": values, "low": values, "high": values})
+        if any(not line["faint"] for line in lines):
+            about = {"id": f"{task}-update-{label}", "name": f"update/{label}", "title": title, "says": says}
+            charts.append({**about, "style": "share", "secondary": False, "lines": lines})
+    return charts
+
+
+def _timing(groups: list[Variant], slots: dict[str, int], baseline: str | None) -> list[dict[str, Any]]:
+    """Phases of each variant, and its time per cycle over the baseline's (scalar PPO where none is named)."""
+    timed = [(variant, training.timing(variant)) for variant in groups]
+    rows = []
+    for variant, timing in timed:
+        if not timing:
+            continue
+        rivals = [(other, figures) for other, figures in timed if figures and other.task == variant.task]
+        named = [pair for pair in rivals if baseline in (pair[0].method, pair[0].label)]
+        scalar = [pair for pair in rivals if pair[0].is_scalar]
+        against = next((pair for pair in [*named, *scalar] if pair[0] is not variant), None)
+        if variant.is_scalar and not named:
+            against = None
+        over = timing["total"] / against[1]["total"] - 1 if against and against[1]["total"] else None
+        row = {"task": variant.task, "label": variant.label, "slot": slots[variant.label], **timing}
+        rows.append({**row, "over_baseline": over, "baseline": against[0].label if against else None})
+    return rows
+
+
+def _ablations(groups: list[Variant]) -> list[dict[str, Any]]:
+    """For each method that was run with several settings: what differed, and where training ended."""
+    tables = []
+    for task, method in dict.fromkeys((variant.task, variant.method) for variant in groups):
+        members = [variant for variant in groups if (variant.task, variant.method) == (task, method)]
+        if len(members) < 2:
+            continue
+        names = [name for name in training.curve_names(members) if name not in SECONDARY]
+        rows = []
+        for variant in members:
+            ends = {name: end for name in names if (end := training.ends(variant, name))}
+            rows.append({"label": variant.label, "differs": variant.differs, "seeds": len(variant.runs), "ends": ends})
+        shown = [name for name in names if all(name in row["ends"] for row in rows)]
+        tables.append({"task": task, "method": method, "metrics": shown, "rows": rows})
+    return tables
+
+
+def _about_judge(result: dict[str, Any]) -> dict[str, Any]:
+    settings = result.get("settings") or {}
+    return {key: result[key] for key in ("task", "benchmark", "system", "metrics")} | {"settings": settings}
+
+
+def _columns(paths: list[str]) -> list[dict[str, Any]]:
+    """Reports of other stages, flattened to rows: file name -> {row: value}."""
+    columns = []
+    for path in paths:
+        value = load_json(path)
+        rows = _flat(value) if isinstance(value, dict) else {}
+        if not rows:
+            raise InputError(f"{path}: holds no figures; give a report or metrics file (a JSON object) of stage 1 or 2")
+        columns.append({"name": Path(path).name, "path": str(path), "rows": rows})
+    return columns
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for name, item in value.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(item, dict):
+            rows |= _flat(item, f"{label}: ")
+        elif isinstance(item, int | float | str | bool) and (not isinstance(item, str) or len(item) <= 60):
+            rows[label] = item
+    return rows

@@ -1,0 +1,164 @@
+"""What the policies are worth: result files side by side, each system against a baseline by paired bootstrap."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from evaluation.reporting.wording import wording
+from evaluation.results import Figure, compare, figures_of, load_result
+from text2grad.errors import InputError
+
+BASELINES = ("base", "before", "start", "sft")
+
+
+def load_results(paths: list[str]) -> list[dict[str, Any]]:
+    """Result files, each with its path; ``InputError`` names the file and the remedy."""
+    results = []
+    for path in paths:
+        result = load_result(path)
+        if not isinstance(result["metrics"], dict) or not isinstance(result["records"], dict):
+            raise InputError(f"{path}: its metrics and records are not objects; write it with evaluation/results.py")
+        for name, metric in result["metrics"].items():
+            if not isinstance(metric, dict) or "value" not in metric:
+                raise InputError(f"{path}: its metric {name!r} has no 'value'; write it with evaluation/results.py")
+        results.append({**result, "path": str(path)})
+    return results
+
+
+def tables(results: list[dict[str, Any]], baseline: str | None) -> list[dict[str, Any]]:
+    """One table per task: systems × metrics, with intervals, and differences to the baseline.
+
+    Files of one system on one benchmark are its seeds: their sums are pooled record by record. A metric that cannot be
+    recomputed from the records' rows (a benchmark of another tool) is shown as the file says, and not compared.
+
+    Args:
+        baseline: a system's name; by default one of ``BASELINES``, else the first system given.
+    """
+    tasks: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        tasks.setdefault(result["task"], []).append(result)
+    return [_table(task, members, baseline) for task, members in tasks.items()]
+
+
+def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> dict[str, Any]:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["benchmark"], result["system"]), []).append(result)
+    systems = list(dict.fromkeys(result["system"] for result in results))
+    chosen = _baseline(systems, baseline)
+    systems.sort(key=lambda system: system != chosen)
+    metrics: dict[str, dict[str, Any]] = {}
+    cells: dict[str, dict[str, Any]] = {system: {} for system in systems}
+    for benchmark in dict.fromkeys(result["benchmark"] for result in results):
+        pooled = {system: pool(groups[benchmark, system]) for system in systems if (benchmark, system) in groups}
+        reference = pooled.get(chosen, {})
+        for system, figures in pooled.items():
+            stored = groups[benchmark, system]
+            differences = compare(figures, reference) if system != chosen else {}
+            for name in stored[0]["metrics"]:
+                key = f"{benchmark}/{name}"
+                metrics.setdefault(key, {"benchmark": benchmark, "name": name})
+                cell = figures[name].summary() if name in figures else _as_stored(stored, name)
+                change = differences.get(name)
+                if change and change["difference"] is not None:
+                    cell["change"] = {**change, "verdict": verdict(change, wording(name).better)}
+                cells[system][key] = cell
+    order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
+    return {
+        "task": task,
+        "baseline": chosen,
+        "systems": [_about(system, [r for r in results if r["system"] == system]) for system in systems],
+        "metrics": [{"key": key, **metrics[key]} for key in order],
+        "cells": cells,
+    }
+
+
+def _rank(metric: dict[str, Any]) -> tuple[str, int]:
+    """Within a benchmark: what is better higher or lower first, what only describes after it."""
+    return metric["benchmark"], 0 if wording(metric["name"]).better else 1
+
+
+def _baseline(systems: list[str], wanted: str | None) -> str:
+    if wanted is None:
+        return next((name for name in BASELINES if name in systems), systems[0])
+    return wanted if wanted in systems else systems[0]
+
+
+def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    by_benchmark: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        by_benchmark.setdefault(result["benchmark"], []).append(result)
+    return {
+        "name": system,
+        "seeds": max(len(files) for files in by_benchmark.values()),
+        "n": {name: len({key for file in files for key in file["records"]}) for name, files in by_benchmark.items()},
+        "files": [result["path"] for result in results],
+    }
+
+
+def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
+    """One system's figures over its seeds: each record's rows summed, so that a record stays one unit of resampling.
+
+    Only figures that the files' own values confirm.
+    """
+    per_file = [_confirmed(result) for result in results]
+    pooled = {}
+    for name, first in per_file[0].items():
+        figures = [figures[name] for figures in per_file if name in figures]
+        if len(figures) != len(results):
+            continue
+        keys = [key for key in first.rows if all(key in figure.rows for figure in figures)]
+        rows = {key: np.sum([figure.rows[key] for figure in figures], axis=0).tolist() for key in keys}
+        if rows:
+            pooled[name] = Figure(rows, first.combine)
+    return pooled
+
+
+def _confirmed(result: dict[str, Any]) -> dict[str, Figure]:
+    confirmed = {}
+    for name, figure in figures_of(result).items():
+        stored = result["metrics"][name]["value"]
+        if figure.rows and stored is not None and math.isclose(figure.value(), stored, rel_tol=1e-4, abs_tol=1e-6):
+            confirmed[name] = figure
+    return confirmed
+
+
+def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """A figure as the files state it: one file's with its interval, several files' mean without one."""
+    stored = [result["metrics"][name] for result in results if name in result["metrics"]]
+    if len(stored) == 1:
+        n = stored[0].get("n", results[0].get("n"))
+        return {"value": stored[0]["value"], "low": stored[0].get("low"), "high": stored[0].get("high"), "n": n}
+    values = [item["value"] for item in stored if item["value"] is not None]
+    return {"value": sum(values) / len(values) if values else None, "low": None, "high": None, "n": results[0].get("n")}
+
+
+def verdict(change: dict[str, Any], better: int) -> str:
+    """``better``, ``worse``, ``higher``, ``lower`` or, where the interval holds zero, ``unclear``."""
+    low, high = change["low"], change["high"]
+    if low is None or high is None or low <= 0 <= high:
+        return "unclear"
+    if better:
+        return "better" if (low > 0) == (better > 0) else "worse"
+    return "higher" if low > 0 else "lower"
+
+
+def pairs(results: list[dict[str, Any]], table: dict[str, Any], limit: int = 200) -> list[dict[str, Any]]:
+    """Answers of the baseline and of another system to the same prompts, to read side by side, in the file's order."""
+    found = []
+    by_system: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in results:
+        if result["task"] == table["task"]:
+            by_system.setdefault((result["benchmark"], result["system"]), result)
+    for (benchmark, system), result in by_system.items():
+        before = by_system.get((benchmark, table["baseline"]))
+        if system == table["baseline"] or before is None:
+            continue
+        shared = [key for key in result["records"] if key in before["records"]][:limit]
+        answers = [(before["records"][key].get("response"), result["records"][key].get("response")) for key in shared]
+        if any(isinstance(first, str) and isinstance(second, str) for first, second in answers):
+            found.append({"benchmark": benchmark, "system": system, "ids": shared, "before": before, "after": result})
+    return found

@@ -1,0 +1,247 @@
+"""What the figures say, in sentences. Written by rules, so that no sentence says more than its figures do.
+
+A sentence is a list of texts and of references to figures: ``{"at": path in the report, "style": …, "form": …}``. So
+every figure in a sentence is printed from, and can be checked against, the report itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluation.reporting.wording import show, show_change, show_interval, show_p, wording
+
+Part = str | dict[str, Any]
+Sentence = list[Part]
+
+PRIMARY = ("mean_delta", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
+SEPARATOR = " > "
+FEW_PROMPTS = 100
+
+
+def at(*path: object, style: str = "number", form: str = "value") -> dict[str, Any]:
+    """A reference to a figure. ``form``: value, change, interval (of a cell), change_interval (of a change), p."""
+    return {"at": SEPARATOR.join(map(str, path)), "style": style, "form": form}
+
+
+def look_up(report: dict[str, Any], path: str) -> Any:
+    """The value at a path such as ``tables > 0 > cells > base``."""
+    value: Any = report
+    for key in path.split(SEPARATOR):
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
+def printed(report: dict[str, Any], part: Part) -> str:
+    """A part of a sentence as text."""
+    if isinstance(part, str):
+        return part
+    value, style = look_up(report, part["at"]), part["style"]
+    if part["form"] == "change":
+        return show_change(value, style)
+    if part["form"] in ("interval", "change_interval"):
+        return show_interval(value["low"], value["high"], style, change=part["form"] == "change_interval")
+    return show_p(value) if part["form"] == "p" else show(value, style)
+
+
+def text(report: dict[str, Any], sentence: Sentence) -> str:
+    return "".join(printed(report, part) for part in sentence)
+
+
+def primary(table: dict[str, Any]) -> str | None:
+    """The key of the metric that speaks first: one of ``PRIMARY``, else the first for which a direction is better."""
+    keys = [metric["key"] for metric in table["metrics"]]
+    ranked = [key for name in PRIMARY for key in keys if _name(key) == name]
+    directed = [key for key in keys if wording(_name(key)).better]
+    return next(iter(ranked + directed), None)
+
+
+def headline(report: dict[str, Any]) -> Sentence:
+    """The one thing that happened, with its figures."""
+    for number, table in enumerate(report["tables"]):
+        key = primary(table)
+        best = _best(table, key) if key else None
+        if best:
+            return _comparison_headline(number, table, key, best)
+    for number, section in enumerate(report["training"]):
+        for name in ("delta/mean", *section["ends"]):
+            if name in section["ends"]:
+                label = section["variants"][0]
+                ends = ("training", number, "ends", name, label)
+                words = wording(name)
+                label_text = _in_sentence("Mean δ per token" if name == "delta/mean" else words.label, start=True)
+                first, last = (at(*ends, end, style=words.style) for end in ("first", "last"))
+                return [label_text, " goes from ", first, " to ", last, " in training"]
+    return ["What was measured"]
+
+
+def _comparison_headline(number: int, table: dict[str, Any], key: str, best: str) -> Sentence:
+    words = wording(_name(key))
+    before = at("tables", number, "cells", table["baseline"], key, "value", style=words.style)
+    after = at("tables", number, "cells", best, key, "value", style=words.style)
+    change = table["cells"][best][key].get("change")
+    label = _in_sentence(words.label, start=True)
+    several = len(table["systems"]) > 2
+    if not change or change["verdict"] == "unclear":
+        tail = [f" under {best}"] if several else []
+        return ["No clear change in ", _in_sentence(words.label), ": ", before, " before, ", after, " after", *tail]
+    verb = "rises" if change["difference"] > 0 else "falls"
+    tail = [f" under {best}"] if several else []
+    return [label, f" {verb} from ", before, " to ", after, *tail]
+
+
+def standfirst(report: dict[str, Any]) -> list[Sentence]:
+    """What was run, and what came out, in a sentence each."""
+    sentences = [_what_was_run(report, section) for section in report["training"]]
+    for number, table in enumerate(report["tables"]):
+        sentences += _what_came_out(number, table)
+    if not report["tables"]:
+        sentences.append(["All figures below are of the training answers themselves; no result files were given."])
+    return sentences
+
+
+def _what_was_run(report: dict[str, Any], section: dict[str, Any]) -> Sentence:
+    runs = [run for run in report["runs"] if run["task"] == section["task"]]
+    described = []
+    for label in section["variants"]:
+        count = sum(run["label"] == label for run in runs)
+        described.append(f"{label} ({count} seeds)" if count > 1 else label)
+    cycles = sorted({run["cycles"] for run in runs})
+    span = f"{cycles[0]}" if len(cycles) == 1 else f"{cycles[0]} to {cycles[-1]}"
+    models, critics = (_listed(dict.fromkeys(_last_part(run[key]) for run in runs)) for key in ("model", "critic"))
+    answers = sum(run["rollouts"] for run in runs)
+    logged = f", {answers:,} answers in all" if answers else ""
+    return [
+        f"{_listed(described)} trained {models} on {section['task']} for {span} cycles{logged}, "
+        f"with feedback from the critic {critics}."
+    ]
+
+
+def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
+    sentences = []
+    first = primary(table)
+    for system in [item["name"] for item in table["systems"] if item["name"] != table["baseline"]][:4]:
+        cells = table["cells"][system]
+        changed = [key for key in cells if "change" in cells[key]]
+        changed.sort(key=lambda key: key != first)
+        told: Sentence = []
+        for key in [key for key in changed if cells[key]["change"]["verdict"] in ("better", "worse")][:4]:
+            style = wording(_name(key)).style
+            base = ("tables", number, "cells", table["baseline"], key, "value")
+            mine = ("tables", number, "cells", system, key)
+            told += ["; " if told else "", _in_sentence(wording(_name(key)).label), " ", at(*base, style=style), " → "]
+            told += [at(*mine, "value", style=style), " (difference ", at(*mine, "change", "difference", style=style)]
+            told[-1]["form"] = "change"
+            told += [", 95 % interval ", at(*mine, "change", style=style, form="change_interval"), ")"]
+        directed = [key for key in changed if wording(_name(key)).better]
+        unclear = [key for key in directed if cells[key]["change"]["verdict"] == "unclear"]
+        if not told and not unclear:
+            continue
+        n = max(cell["change"]["n"] for cell in cells.values() if "change" in cell)
+        sentence: Sentence = [f"On {n:,} prompts, {system} against {table['baseline']}: ", *told]
+        if unclear:
+            names = _listed([_in_sentence(wording(_name(key)).label) for key in unclear])
+            sentence += ["; " if told else "", f"no clear difference in {names}"]
+        sentences.append([*sentence, "."])
+    return sentences
+
+
+def cautions(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sentence]:
+    """What a careful reader should hold against these figures; found by rules, not by judgement."""
+    found: list[Sentence] = []
+    if report["training"] and not report["tables"]:
+        found.append(["Nothing here was measured on prompts that the policy was not trained on."])
+    single = [variant["label"] for variant in report["variants"] if len(variant["seeds"]) == 1]
+    if single:
+        found.append([f"{_listed(single)}: one seed. Another seed may end elsewhere."])
+    found += _about_results(report, results)
+    for number, section in enumerate(report["training"]):
+        found += _about_training(report, number, section)
+    for run in report["runs"]:
+        found += [[f"{run['label']}, seed {run['seed']}: {note}."] for note in run["notes"]]
+    return found
+
+
+def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sentence]:
+    found: list[Sentence] = []
+    critics = {run["critic"] for run in report["runs"]}
+    judges = {(result.get("settings") or {}).get("critic") for result in results}
+    if critics & judges and any("mean_delta" in result["metrics"] for result in results):
+        found.append(
+            ["δ is measured here by the critic that trained the policy. Metrics that it does not see are the check."]
+        )
+    elif critics and judges - {None} and any("mean_delta" in result["metrics"] for result in results):
+        trained, measured = (_listed(map(_last_part, sorted(names - {None}))) for names in (critics, judges))
+        found.append([f"The policy was trained by the critic {trained}; δ on the evaluation prompts is by {measured}."])
+    for number, table in enumerate(report["tables"]):
+        sizes = [size for system in table["systems"] for size in system["n"].values()]
+        if sizes and min(sizes) < FEW_PROMPTS:
+            found.append([f"Only {min(sizes)} evaluation prompts ({table['task']}): small differences cannot be seen."])
+        for system, cells in table["cells"].items():
+            for key, cell in cells.items():
+                if cell.get("change", {}).get("verdict") == "worse":
+                    style, path = wording(_name(key)).style, ("tables", number, "cells", system, key, "change")
+                    change = at(*path, "difference", style=style, form="change")
+                    interval = at(*path, style=style, form="change_interval")
+                    found.append([f"{system} is worse in {wording(_name(key)).label}: ", change, " (", interval, ")."])
+        shared = [cell["change"] for cells in table["cells"].values() for cell in cells.values() if "change" in cell]
+        if len(shared) > 5:
+            found.append(
+                [f"{len(shared)} differences are tested ({table['task']}), without correction for their number."]
+            )
+    return found
+
+
+def _about_training(report: dict[str, Any], number: int, section: dict[str, Any]) -> list[Sentence]:
+    found: list[Sentence] = []
+
+    def compare_ends(name: str, alarm, words: str) -> None:
+        for label, ends in section["ends"].get(name, {}).items():
+            if ends and alarm(ends["first"], ends["last"]):
+                path, style = ("training", number, "ends", name, label), wording(name).style
+                first, last = at(*path, "first", style=style), at(*path, "last", style=style)
+                found.append([f"{label}: {words}, from ", first, " to ", last, "."])
+
+    compare_ends("entropy", lambda first, last: last < 0.5 * first, "entropy fell by more than half")
+    compare_ends("length/finished", lambda first, last: last < first - 0.1, "fewer answers are finished")
+    compare_ends("spans/found", lambda first, last: last < 0.9, "more than a tenth of the quotes is not found")
+    compare_ends("delta/mean", lambda first, last: last <= first, "the reward did not rise in training")
+    for label in section["variants"]:
+        runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
+        cycles = sorted(run["cycles"] for run in runs)
+        if cycles[0] != cycles[-1]:
+            told = f"seeds have come {cycles[0]} to {cycles[-1]} cycles far; curves show what all have"
+            found.append([f"{label}: {told}."])
+    return found
+
+
+def _best(table: dict[str, Any], key: str) -> str | None:
+    """The system that is best by a metric, the baseline aside."""
+    sign = wording(_name(key)).better or 1
+    values = {
+        system: sign * cells[key]["value"]
+        for system, cells in table["cells"].items()
+        if system != table["baseline"] and cells.get(key, {}).get("value") is not None
+    }
+    if not values or table["cells"][table["baseline"]].get(key, {}).get("value") is None:
+        return None
+    return max(values, key=values.__getitem__)
+
+
+def _name(key: str) -> str:
+    return key.split("/", 1)[1]
+
+
+def _in_sentence(label: str, start: bool = False) -> str:
+    """A metric's label as it stands inside a sentence (or at its start)."""
+    if start:
+        return label[0].upper() + label[1:]
+    return label[0].lower() + label[1:] if label[1:2].islower() else label
+
+
+def _listed(items) -> str:
+    items = list(items)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _last_part(name: str) -> str:
+    return name if name.startswith("http") else name.rstrip("/").rsplit("/", 1)[-1]

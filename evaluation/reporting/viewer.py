@@ -1,0 +1,146 @@
+"""Rollouts for the browser: small compressed packs, each unpacked only when something in it is to be seen."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+
+from evaluation.reporting.runs import Rollout, Run
+from evaluation.reporting.training import Variant
+from evaluation.reporting.wording import span_words
+from text2grad.tasks import get_task
+from text2grad.token_rewards import span_intervals
+
+PACK = 250
+SIGNS = ("has poor", "has good", "failed", "cut off")
+
+
+def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """All that the page's script needs, as base64 text by name, and what was packed.
+
+    - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by.
+    - ``prompts``: the prompts' texts.
+    - ``text-N``: response, critique or error, and the spans' characters of ``PACK`` rollouts.
+    - ``numbers-N``: the tokens of as many: characters, δ, advantage, change of log-probability, KL.
+    - ``pairs``: answers of two systems to the same evaluation prompts.
+
+    Args:
+        limit: of rollouts in all; where there are more, whole cycles at even distances are kept, in each run alike.
+    """
+    runs = [(run, variant.label) for variant in groups for run in variant.runs]
+    total = sum(len(run.rollouts) for run, _ in runs)
+    prompts: dict[tuple[str, str], int] = {}
+    columns: dict[str, list] = {name: [] for name in ("run", "step", "prompt", "mean", "flags")}
+    kept: list[Rollout] = []
+    for number, (run, _) in enumerate(runs):
+        for rollout in _thinned(run, limit / total if total > limit else 1.0):
+            columns["run"].append(number)
+            columns["step"].append(rollout.step)
+            columns["prompt"].append(prompts.setdefault((rollout.prompt_id, rollout.prompt), len(prompts)))
+            columns["mean"].append(round(rollout.mean_reward, 3))
+            columns["flags"].append(_flags(rollout))
+            kept.append(rollout)
+    shifts = np.concatenate([np.abs(rollout.shift[~np.isnan(rollout.shift)]) for rollout in kept] or [np.zeros(0)])
+    index = {
+        "runs": [_about(run, label) for run, label in runs],
+        "prompts": [prompt_id for prompt_id, _ in prompts],
+        "columns": columns,
+        "pack": PACK,
+        "scales": {"shift": round(float(np.percentile(shifts, 98)), 4) if len(shifts) else 1.0},
+    }
+    packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])}
+    for number, start in enumerate(range(0, len(kept), PACK)):
+        part = kept[start : start + PACK]
+        packed[f"text-{number}"] = pack([_text(rollout) for rollout in part])
+        packed[f"numbers-{number}"] = pack([_numbers(rollout) for rollout in part])
+    if pairs:
+        packed["pairs"] = pack([_pair(pair) for pair in pairs])
+    return packed, {"rollouts": total, "shown": len(kept), "prompts": len(prompts), "pairs": len(pairs)}
+
+
+def pack(value: Any) -> str:
+    """JSON, deflated, in base64: safe inside a script element whatever the texts hold."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
+
+
+def unpack(text: str) -> Any:
+    """What :func:`pack` was given."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def _thinned(run: Run, share: float) -> list[Rollout]:
+    if share >= 1:
+        return run.rollouts
+    steps = sorted({rollout.step for rollout in run.rollouts})
+    count = max(2, int(len(steps) * share))
+    kept = {steps[index] for index in np.linspace(0, len(steps) - 1, count).round().astype(int)}
+    return [rollout for rollout in run.rollouts if rollout.step in kept]
+
+
+def _about(run: Run, label: str) -> dict[str, Any]:
+    words = span_words(run.task)
+    good = get_task(run.task).values.good
+    spans = {"good": words.good, "poor": words.poor, "goodValue": good, "values": words.values}
+    return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": spans}
+
+
+def _flags(rollout: Rollout) -> int:
+    """Bits in the order of ``SIGNS``."""
+    flags = (bool(rollout.poor_at), bool(rollout.good_at), bool(rollout.error), not rollout.finished)
+    return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)
+
+
+def _text(rollout: Rollout) -> list:
+    critique = rollout.feedback.critique if rollout.feedback else ""
+    found = [rollout.matched, rollout.unmatched, rollout.conflicts]
+    return [rollout.response, critique, rollout.error, rollout.good_at, rollout.poor_at, found]
+
+
+def _numbers(rollout: Rollout) -> list:
+    """Characters as the gap before each token and its length; each series with three significant digits."""
+    starts, ends = rollout.spans[:, 0], rollout.spans[:, 1]
+    gaps = starts - np.concatenate([[0], ends[:-1]])
+    series = (rollout.rewards, rollout.advantages, rollout.shift, rollout.kl)
+    return [gaps.tolist(), (ends - starts).tolist(), *(_rounded(values) for values in series)]
+
+
+def _rounded(values: np.ndarray) -> list[float | None] | None:
+    if len(values) and np.isnan(values).all():
+        return None
+    return [None if value != value else _short(value) for value in values.tolist()]
+
+
+def _short(value: float) -> float | int:
+    rounded = float(f"{value:.3g}")
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _pair(pair: dict[str, Any]) -> dict[str, Any]:
+    before, after = pair["before"], pair["after"]
+    words = span_words(before["task"])
+    sides = [[_answer(result, key) for key in pair["ids"]] for result in (before, after)]
+    return {
+        "benchmark": pair["benchmark"],
+        "systems": [before["system"], after["system"]],
+        "spans": {"good": words.good, "poor": words.poor, "goodValue": get_task(before["task"]).values.good},
+        "ids": pair["ids"],
+        "prompts": [after["records"][key].get("prompt") for key in pair["ids"]],
+        "before": sides[0],
+        "after": sides[1],
+    }
+
+
+def _answer(result: dict[str, Any], key: str) -> list:
+    """The same shape as :func:`_text` has."""
+    response = result["records"][key].get("response") or ""
+    stored = (result.get("feedback") or {}).get(key)
+    if not stored:
+        return [response, "", "", [], [], [0, 0, 0]]
+    feedback = get_task(result["task"]).fields.from_dict(stored, f"{result['path']}: the feedback on {key!r}")
+    poor, good = span_intervals(feedback, response, result["task"])
+    return [response, feedback.critique, "", good, poor, [0, 0, 0]]

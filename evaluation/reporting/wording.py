@@ -1,0 +1,134 @@
+"""What a figure is called, how it is printed, and which way is better (``metrics.yaml`` beside this file)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How to speak of one metric. ``better``: +1 where higher is better, −1 where lower is, 0 where neither is."""
+
+    label: str
+    says: str = ""
+    better: int = 0
+    style: str = "number"
+
+
+METHODS = {
+    "text2grad": "Text2Grad",
+    "ppo_scalar": "PPO, scalar reward",
+    "ppo_sum": "PPO, sum of δ at the end",
+    "ppo_mean": "PPO, mean of δ at the end",
+    "ppo_reward_model": "PPO, scalar reward model",
+    "prm_ppo": "PRM-PPO",
+    "grpo": "GRPO",
+    "dpo": "DPO",
+    "sft": "SFT",
+}
+
+PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/update")
+
+SECONDARY = frozenset(("policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "rollouts"))
+"""Curves for the engine room, folded away on the page."""
+
+
+@dataclass(frozen=True)
+class SpanWords:
+    """What a task calls the spans in its two slots, and what δ is there."""
+
+    good: str = "good"
+    poor: str = "poor"
+    values: str = "δ is +1 in good spans, −1 in poor spans, 0 elsewhere"
+
+
+KODCODE = SpanWords(
+    "improvable", "wrong", "δ is −1 in wrong code, 0 in improvable code and prose, +1 in all other code"
+)
+
+
+def span_words(task: str) -> SpanWords:
+    return KODCODE if task == "kodcode" else SpanWords()
+
+
+@cache
+def known_metrics() -> dict[str, Wording]:
+    """The metrics of ``metrics.yaml``, in its order."""
+    entries = yaml.safe_load((Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8"))
+    signs = {"higher": 1, "lower": -1, None: 0}
+    return {
+        name: Wording(entry["label"], entry.get("says", ""), signs[entry.get("better")], entry.get("style", "number"))
+        for name, entry in entries.items()
+    }
+
+
+def wording(name: str) -> Wording:
+    """The wording of a metric; for one that is not known, its own name."""
+    if name in known_metrics():
+        return known_metrics()[name]
+    if name.startswith("kl/"):
+        moved = "How far the policy has moved from the model it started from, in nats. 0 is not at all."
+        return Wording(f"KL to the start ({name[3:]})", moved)
+    if name.startswith("pass@"):
+        return Wording(name, f"Chance that one of {name[5:]} tries solves a problem.", +1, "share")
+    if name.startswith("seconds/"):
+        return Wording(name[8:].replace("_", " ").capitalize(), "", -1, "seconds")
+    return Wording(name.replace("_", " ").replace("/", " / "))
+
+
+def method_name(method: str) -> str:
+    return METHODS.get(method, method)
+
+
+def show(value: float | None, style: str = "number") -> str:
+    """A figure for people: a proper minus, and as many digits as the eye can use."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if style == "share":
+        text = f"{100 * value:.1f} %"
+    elif style == "count":
+        text = f"{value:,.0f}" if size >= 1000 or value == int(value) else f"{value:.1f}"
+    elif style == "seconds":
+        text = f"{value:,.0f} s" if size >= 100 else f"{value:.1f} s" if size >= 10 else f"{value:.2f} s"
+    elif size and (size < 0.001 or size >= 1e6) and style != "signed":
+        mantissa, exponent = f"{value:.1e}".split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    elif size >= 100:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.1f}" if size >= 10 else f"{value:.2f}" if style == "signed" else f"{value:.3f}"
+    if not _is_zero(text) and value > 0 and style == "signed":
+        text = f"+{text}"
+    return text.lstrip("-") if _is_zero(text) else text.replace("-", "−")
+
+
+def show_change(value: float | None, style: str = "number") -> str:
+    """A difference, with its sign; differences of shares are in percentage points."""
+    text = show(value, style)
+    if style == "share":
+        text = text.replace(" %", " pp")
+    return f"+{text}" if text[0].isdigit() and not _is_zero(text) else text
+
+
+def show_interval(low: float | None, high: float | None, style: str = "number", change: bool = False) -> str:
+    """``low to high``; the empty text where there is none."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    write = show_change if change else show
+    first, second = write(low, style), write(high, style)
+    unit = second[second.rindex(" ") :] if " " in second else ""
+    return f"{first.removesuffix(unit)} to {second}"
+
+
+def show_p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _is_zero(text: str) -> bool:
+    return not any(char in "123456789" for char in text.split("e")[0])
