@@ -9,160 +9,133 @@ from functools import lru_cache
 
 from nltk.stem.snowball import EnglishStemmer
 
-_WORD = re.compile(r"[^\W_]+(?:['’.,:\-][^\W_]+)*")
+
+def listed(text: str) -> frozenset[str]:
+    """The words of a list."""
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"\d[\d.,:]*\d(?!\w)|[^\W_]+(?:['’.][^\W_]+)*")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|\n\s*")
-_ABBREVIATIONS = frozenset("mr mrs ms dr st vs etc e.g i.e approx no".split())
+_ABBREVIATIONS = listed("mr mrs ms dr st vs etc e.g i.e approx no")
 _STEMMER = EnglishStemmer()
 
-DETERMINERS = frozenset("a an the my your our their its every".split())
-AUXILIARIES = frozenset(
+ARTICLES = listed("a an the my our their its every")
+_AUXILIARIES = listed(
     "am is are was were be been being do does did has have had having will would can could shall should may might must "
     "isn't aren't wasn't weren't don't doesn't didn't hasn't haven't hadn't won't wouldn't can't cannot couldn't "
-    "shouldn't mustn't ain't gonna wanna got get gets getting".split()
+    "shouldn't mustn't ain't gonna wanna got get gets getting"
 )
-PREPOSITIONS = frozenset(
+_PREPOSITIONS = listed(
     "of to in on at by for from with without about into onto over under after before during between against through "
     "until till since off out up down as than per via near around across behind beyond despite within toward towards "
-    "upon along among amid except besides".split()
+    "upon along among amid except besides"
 )
-CONJUNCTIONS = frozenset(
+_CONJUNCTIONS = listed(
     "and or but nor so yet because although though if unless while whereas whether when where why how that which who "
-    "whom whose what".split()
+    "whom whose what"
 )
-PRONOUNS = frozenset(
-    "i me you he him his she her hers it we us they them mine yours ours theirs myself yourself himself herself itself "
-    "ourselves themselves i'm i've i'd i'll you're you've you'll he's she's it's we're we've they're they've they'd "
-    "that's there's what's let's who's he'd she'd we'd he'll she'll it'll they'll".split()
+_PRONOUNS = listed(
+    "i me you your he him his she her hers it we us they them mine yours ours theirs myself yourself himself herself "
+    "itself ourselves themselves i'm i've i'd i'll you're you've you'll he's she's it's we're we've they're they've "
+    "they'd that's there's what's let's who's he'd she'd we'd he'll she'll it'll they'll"
 )
-_PARTICLES = frozenset(
+_PARTICLES = listed(
     "this these those there here not no yes then now too also just only even still very really more most less least "
-    "much many some any all both each few other another such own same again ever never always often sometimes already "
-    "soon once however therefore instead rather quite almost maybe perhaps".split()
+    "much many some any all both each few other others another such own same again ever never always often sometimes "
+    "already soon once however therefore instead rather quite almost maybe perhaps else"
 )
-FUNCTION_WORDS = DETERMINERS | AUXILIARIES | PREPOSITIONS | CONJUNCTIONS | PRONOUNS | _PARTICLES
+FUNCTION_WORDS = ARTICLES | _AUXILIARIES | _PREPOSITIONS | _CONJUNCTIONS | _PRONOUNS | _PARTICLES
 
-_COMMON = """
-want wants need ask know wonder advice help advise tip unsure uncertain sure worry worried concern consider decide think
-feel feeling try make keep take give tell say said mean find look see hear seem go come put use like let start stop
-begin end continue happen become stay leave turn move bring show talk speak call wait change work deal handle manage
-cause result lead make turn allow plan hope expect believe realize realise understand explain remember forget agree
-refuse avoid receive send suggest offer person people man woman guy girl someone somebody anyone everyone everybody
-nobody nothing something anything everything thing stuff way kind sort lot bit part place side case point fact reason
-problem issue situation matter idea question answer trouble choice option chance time times day days week weeks month
-months year years hour hours minute minutes today tonight yesterday tomorrow morning evening night weekend ago later
-recently lately currently now next last first second final previous new old young big small little long short good bad
-better best worse worst great nice fine okay ok right wrong true real hard easy difficult different able possible
-likely due enough whole full half high low late early several couple pair number amount around
-instead despite actually basically honestly simply finally suddenly usually apparently probably definitely completely
-totally especially eventually constantly repeatedly due anyway out upset afraid scared happy sad angry frustrated
-annoyed confused torn struggle struggling unhappy anxious nervous guilty fair unfair strange weird life world name
-friend friends one ones two back away together alone
-""".split()
+_COMMON = listed(
+    """
+want wants need ask know wonder advice help advise tip unsure uncertain sure worry worried concern consider
+decide think feel feeling try make keep take give tell say said mean find look see hear seem go come put use
+like let start stop begin end continue happen become stay leave turn move bring show talk speak call wait
+change work deal handle manage cause result lead allow plan hope expect believe realize realise understand
+explain remember forget agree refuse avoid receive send suggest offer person people man woman guy girl someone
+somebody anyone everyone everybody nobody nothing something anything everything thing stuff way kind sort lot
+bit part place side case point fact reason problem issue situation matter idea question answer trouble choice
+option chance time times day days week weeks month months year years hour hours minute minutes today tonight
+yesterday tomorrow morning evening night weekend ago later recently lately currently now next last first
+second final previous new old young big small little long short good bad better best worse worst great nice
+fine okay ok right wrong true real hard easy difficult different able possible likely due enough whole full
+half high low late early several couple pair number amount around instead despite actually basically honestly
+simply finally suddenly usually apparently probably definitely completely totally especially eventually
+constantly repeatedly anyway out upset afraid scared happy sad angry frustrated annoyed confused torn struggle
+struggling unhappy anxious nervous guilty fair unfair strange weird life world name friend friends one ones
+two back away together alone course else normal whatever nearly exactly single done main usual favorite recent
+certain entire pretty mostly rest beginning decision everyday general various total kinda gonna spend meet met
+anymore
+    """
+)
 
-_IRREGULAR = {
-    form: base
-    for base, forms in {
-        "keep": "kept",
-        "go": "went gone goes",
-        "leave": "left",
-        "tell": "told",
-        "say": "said",
-        "think": "thought",
-        "buy": "bought",
-        "bring": "brought",
-        "teach": "taught",
-        "catch": "caught",
-        "find": "found",
-        "make": "made",
-        "take": "took taken",
-        "give": "gave given",
-        "get": "got gotten",
-        "come": "came",
-        "become": "became",
-        "know": "knew known",
-        "feel": "felt",
-        "sell": "sold",
-        "pay": "paid",
-        "break": "broke broken",
-        "steal": "stole stolen",
-        "choose": "chose chosen",
-        "write": "wrote written",
-        "drive": "drove driven",
-        "eat": "ate eaten",
-        "see": "saw seen",
-        "lose": "lost",
-        "lend": "lent",
-        "send": "sent",
-        "spend": "spent",
-        "meet": "met",
-        "run": "ran",
-        "begin": "began begun",
-        "forget": "forgot forgotten",
-        "throw": "threw thrown",
-        "grow": "grew grown",
-        "wear": "wore worn",
-        "speak": "spoke spoken",
-        "wake": "woke woken",
-        "sleep": "slept",
-        "hear": "heard",
-        "hold": "held",
-        "build": "built",
-        "fight": "fought",
-        "fall": "fell fallen",
-        "win": "won",
-        "lead": "led",
-        "sit": "sat",
-        "stand": "stood",
-        "understand": "understood",
-        "ride": "rode ridden",
-        "bite": "bit bitten",
-        "hide": "hid hidden",
-        "do": "done",
-        "child": "children",
-        "person": "people",
-        "man": "men",
-        "woman": "women",
-        "wife": "wives",
-        "tooth": "teeth",
-        "foot": "feet",
-        "mouse": "mice",
-        "life": "lives",
-    }.items()
-    for form in forms.split()
-}
+_IRREGULAR_FORMS = """
+keep kept, go went gone goes, leave left, tell told, say said, think thought, buy bought, bring brought, teach
+taught, catch caught, find found, make made, take took taken, give gave given, get got gotten, come came,
+become became, know knew known, feel felt, sell sold, pay paid, break broke broken, steal stole stolen, choose
+chose chosen, write wrote written, drive drove driven, eat ate eaten, see saw seen, lose lost, lend lent, send
+sent, spend spent, meet met, run ran, begin began begun, forget forgot forgotten, throw threw thrown, grow
+grew grown, wear wore worn, speak spoke spoken, wake woke woken, sleep slept, hear heard, hold held, build
+built, fight fought, fall fell fallen, win won, lead led, sit sat, stand stood, understand understood, ride
+rode ridden, bite bit bitten, hide hid hidden, do done, child children, person people, man men, woman women,
+wife wives, tooth teeth, foot feet, mouse mice, life lives, hurt hurts, swim swam swum, shrink shrank shrunk,
+drink drank drunk, freeze froze frozen, draw drew drawn, blow blew blown, hang hung, shake shook shaken, stick
+stuck, spill spilt, burn burnt, learn learnt, sing sang sung, ring rang rung, feed fed, shoot shot, dig dug,
+swear swore sworn, tear tore torn, fly flew flown, lie lay lain lying, light lit, seek sought
+"""
+_IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(",")) for form in forms}
 
 _NUMBERS = {
     word: str(value)
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen twenty".split()
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
     )
-} | {"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "eighty": "80", "ninety": "90", "hundred": "100"}
+} | {"fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "hundred": "100"}
 
-_SYNONYMS = """
-mum mom mother mama mommy|dad father daddy|parent folks|boyfriend bf|girlfriend gf|partner significant-other so
-kid child toddler|boss manager supervisor|job work employment position employer workplace|buy purchase order
-money cash funds|angry mad furious upset annoyed irritated|start begin|apartment flat|home house|car vehicle
-roommate housemate flatmate|fix repair mend|quit resign leave|sick ill unwell|doctor physician gp|pet animal
-argue argument fight quarrel|scared afraid terrified fear frightened|phone cell cellphone smartphone mobile
-computer pc laptop desktop|college university uni|teacher instructor professor|grade mark score|rent lease
-pay payment|big large huge|small little tiny|break broke damage damaged|refuse decline deny reject
-sad unhappy depressed|happy glad pleased|wedding marriage marry|trip travel journey vacation holiday|hurt injure pain
-film movie|shop store|photo picture image pic|dog puppy pup|cat kitten kitty|weird strange odd|help assist
-tired exhausted exhaustion|rude impolite disrespectful|expensive costly pricey|cheap inexpensive|police cop officer
-lawyer attorney|friend buddy mate pal|meal dinner supper|clothes clothing outfit|noisy loud noise|neighbor neighbour
-worker coworker colleague co-worker|salary wage paycheck|fire sack dismiss|ask request|lie dishonest lied
-nervous anxious anxiety|exam test|class course lesson|injury injured|annoy bother irritate|guy man bloke dude
-girl woman lady|hide conceal|steal theft stolen|forget forgot|secret secretly|sister sibling|return refund
-delay late postpone|cancel call-off|contract agreement|bill invoice fee charge cost price|medicine medication meds drug
-clean tidy cleaning|dirty messy mess|replace replacement swap switch|show series|disappoint letdown disappointing
-improve improvement better|choose pick select choice|send mail email|talk speak chat conversation|angry anger
-""".replace("\n", "|").split("|")
+_RELATED_WORDS = """
+mum mom mother mama mommy | dad father daddy | boyfriend bf | girlfriend gf | kid child toddler baby | son boy |
+daughter girl | boss manager supervisor | job work employment employer workplace career | buy purchase | money
+cash fund savings | owe debt | angry mad furious upset annoyed irritated anger | apartment flat | home house |
+car vehicle auto | leave quit resign depart | roommate housemate flatmate | fix repair mend | sick ill unwell
+illness sickness | doctor physician gp | reduce cut lower | argue argument fight quarrel dispute | scared afraid
+terrified fear frightened terrify | phone cell cellphone smartphone | computer pc laptop desktop | college
+university | teacher instructor professor | grade mark score | big large huge enormous | small little tiny |
+break broke damage damaged crack | refuse decline deny reject denies | talk speak | wedding marriage marry bride
+| travel journey vacation holiday trip | hurt injure pain ache sore soreness injury | film movie | shop store |
+photo picture image pic | dog puppy pup | cat kitten kitty | weird strange odd | stubborn proud | tired
+exhausted exhaustion | rude impolite disrespectful | expensive costly pricey | cheap inexpensive | police cop |
+lawyer attorney | friend buddy mate pal | dinner supper | clothes clothing outfit | noisy loud noise thud |
+neighbor neighbour | coworker colleague | salary wage paycheck | fire sack dismiss | lie dishonest | nervous
+anxious anxiety | mail email | exam test | class course lesson | hide conceal secret secretly hidden | steal
+theft stolen thief | sister sibling | brother sibling | delay late postpone | cancel cancellation | contract
+agreement | bill invoice fee charge price | medicine medication meds drug | clean tidy | dirty messy mess |
+replace replacement swap exchange | disappoint letdown disappointing | require demand insist | improve better |
+choose pick select choice | send mail | return refund | old elderly aged | retire retirement | lend loan borrow
+| miss missing absent | vanish disappear | warn warning | yell shout scream | teen teenager teenage | customer
+client buyer | ban forbid prohibit | lunch meal dinner | agree accept | win won victory | die death dead died
+funeral | pregnant pregnancy expecting | widow widowed | ignore disregard | allow permit let | rule policy |
+raise increase rise soar climb | end finish complete | wrong incorrect mistake error | correct right | pay paid
+| gift present | boring bored boredom | smell stink odor | trick hack | danger dangerous unsafe risk | embarrass
+embarrassing ashamed | promote promotion | bike bicycle | sofa couch | cost price | suggest advise | praise
+compliment | dislike hate | love adore | shop supermarket grocery | plane flight fly | drive driving driver |
+error bug glitch | stop quit | slow sluggish | crash freeze | internet wifi network connection router | date
+dating relationship | partner spouse | husband spouse | wife spouse | ex divorce divorced separated | split
+divide share | gather collect | rent lease | landlord owner | tenant renter | injury wound | knowledge know |
+kid child son daughter toddler | parent mom dad folks | prove proof evidence | guest visitor visit | bank
+account | weekend saturday sunday | reject turn | stain mark spot | sew knit | own have | unhappy upset | sad
+upset | confront accuse | worry concern | suspicious suspect suspicion | cover hide | enroll register sign |
+forbid refuse | recover heal | attend join | deadline due | allergy allergic | pension retirement | bother
+disturb | deduct withhold keep | complain complaint | bug insect | argue fight | discard throw | persuade
+convince | rescue save | arrive come | credit acknowledge | rearrange reorganize | beg plead | donate donation |
+lie fake pretend | purchase order | reimburse repay refund | fine penalty | meal food | apologize sorry apology
+| unpaid free | sickness disease
+"""
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word and its place. ``concept`` is what it counts as: its stem, or its synonyms' common name."""
+    """A word and its place. ``concept`` is what it counts as: its stem, or its value for a number."""
 
     text: str
     start: int
@@ -172,50 +145,59 @@ class Word:
     is_common: bool
 
     @property
-    def is_content(self) -> bool:
-        return not self.is_function
-
-    @property
     def key(self) -> str:
         """The word as it is compared for literal copying."""
         return self.text.lower().replace("’", "'")
 
-
-def _plain(text: str) -> str:
-    return text.lower().replace("’", "'").removesuffix("'s").strip(".,:")
-
-
-def _stem(text: str) -> str:
-    text = _IRREGULAR.get(text, text)
-    return _STEMMER.stem(text)
-
-
-_CONCEPT = {_stem(word): _stem(group.split()[0]) for group in reversed(_SYNONYMS) for word in group.split()}
-COMMON_CONCEPTS = frozenset(_CONCEPT.get(_stem(word), _stem(word)) for word in _COMMON) | frozenset(map(_stem, _COMMON))
+    @property
+    def is_number(self) -> bool:
+        return any(char.isdigit() for char in self.concept)
 
 
 @lru_cache(maxsize=65536)
 def concept(text: str) -> str:
-    """What a word counts as: inflections and simple synonyms share one concept, number words become digits."""
-    plain = _plain(text)
+    """What a word counts as: all inflections have one stem, number words are digits."""
+    plain = text.lower().replace("’", "'").removesuffix("'s")
     if plain in _NUMBERS:
         return _NUMBERS[plain]
     if any(char.isdigit() for char in plain):
         return plain.replace(",", "")
-    stem = _stem(plain)
-    return _CONCEPT.get(stem, stem)
+    plain = _IRREGULAR.get(plain, plain)
+    return _STEMMER.stem(plain)
+
+
+def _related() -> dict[str, frozenset[str]]:
+    related: dict[str, set[str]] = {}
+    for group in _RELATED_WORDS.split("|"):
+        stems = {concept(word) for word in group.split()}
+        for stem in stems:
+            related.setdefault(stem, set()).update(stems - {stem})
+    return {stem: frozenset(others) for stem, others in related.items()}
+
+
+RELATED = _related()
+"""Concept -> concepts that a summary may use in its place."""
+
+_COMMON_CONCEPTS = frozenset(map(concept, _COMMON))
 
 
 @lru_cache(maxsize=65536)
 def _kind(text: str) -> tuple[str, bool, bool]:
-    plain = _plain(text)
-    name = concept(text)
-    return name, plain in FUNCTION_WORDS or text.lower().replace("’", "'") in FUNCTION_WORDS, name in COMMON_CONCEPTS
+    plain = text.lower().replace("’", "'")
+    function = plain in FUNCTION_WORDS or plain.removesuffix("'s") in FUNCTION_WORDS
+    return concept(text), function, concept(text) in _COMMON_CONCEPTS
 
 
 def words(text: str) -> list[Word]:
-    """The words of a text, in order."""
+    """The words of a text, in order. A compound with hyphens is several words."""
     return [Word(match[0], match.start(), match.end(), *_kind(match[0])) for match in _WORD.finditer(text)]
+
+
+def same_family(one: str, other: str) -> bool:
+    """Whether two stems look like derivations of one word (knit, knitter; allergi, allerg): nearly all is shared."""
+    short, long = sorted((one, other), key=len)
+    shared = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    return shared >= max(4, len(short) - 1) and len(long) - len(short) <= 4
 
 
 def sentences(text: str, found: list[Word]) -> list[tuple[int, int, bool]]:

@@ -1,32 +1,32 @@
-"""An annotator of summaries that needs no model: it reads the post, finds its key facts, and judges every phrase.
+"""An annotator of summaries that needs no model: it reads the post, finds its facts, and judges every phrase.
 
-Key facts are up to ten concepts of the post (a concept is a word with its inflections and simple synonyms), ranked by
-how often they occur, how uncommon the word is, and whether the opening or the closing question names them; that a
-post asks for something counts as one more.
+A *fact* is an uncommon word of the post, with its inflections, derivations and simple synonyms. *Key facts*, a third
+of them, are those that occur most often, in the opening, in the question, or in the sentences that share most with
+the rest of the post. What a post asks is one more key fact.
 
 Poor, each with its reason in the critique:
 
-- *commentary*: openers and remarks about the post or the writer instead of what happened ("Here is a summary",
-  "This post is about", "The author describes"), and whatever else that sentence says where it names no key fact;
-- *advice*: telling the reader or the writer what to do, unless the post itself says so; questions to the reader;
-- *copying*: six or more consecutive words of the post (of 82 human TL;DR sentences on 44 Reddit posts one has a run of
-  six, none of seven);
-- *repetition*: a word doubled, four words said before, a concept for the fourth time, a sentence that says again what
-  one before it said;
-- *invention*: numbers and names that the post does not have; other words it does not support, where they make up
-  more than a quarter of a sentence's content (one own word is own wording, several are another story);
-- *emptiness*: stock phrases ("a range of emotions"), and a sentence that would fit any post;
-- *no language*: lists of key words, broken word order ("the of");
-- *no end*: the clause that the length limit cut off; words beyond ``max_words``;
-- *too little*: the last words of an answer that stops before it has told the story.
+- *commentary*: openers, and remarks about the post or its writer ("Here is a summary", "The author describes");
+- *advice* to the writer or the reader where the post gives none, and questions to the reader;
+- *copying*: runs of six words of the post (of 82 human TL;DR sentences on 44 Reddit posts, one has a run of six and
+  none of seven); in a sentence that is for the greater part a mosaic of shorter runs, those of three words and more
+  (human sentences: at most 40 %);
+- *repetition*: a word doubled, four words said before, a word for the fourth time, a sentence that says again what one
+  before it said;
+- *invention*: numbers and names that the post does not have; other words it does not support, where a sentence has
+  two or more and they exceed a third of what it says (one own word is own wording, several are another story);
+- *emptiness*: stock phrases ("a range of emotions"), and sentences without any fact, which would fit any post;
+- *no language*: lists of words, and word orders that English does not have ("the of");
+- *no end*: the clause that the length limit cut off, and words beyond ``max_words``;
+- *too little*: the last words of a short answer that stops before the story is told.
 
-Good: phrases, in the summary's own words, that tie together key facts which the post, too, names close to one another.
-Each fact is praised once, so there is a limit to what an answer can earn. How much of a phrase is praised depends on
-how much of the story the whole answer tells: only the words of the facts themselves where it names two or three, the
-phrase around them from four on. Nothing is praised that is poor, copied or in an unfinished sentence.
+Good: facts that the post, too, names close to one another, and the words around them. How many words around, grows
+with how much the whole answer tells (a key fact counts 1, another one ½): none below 3, three to each side from 5 on,
+nothing more once it has told 8. So a fact earns little alone, each is praised once, and there is a limit to what an
+answer can earn. Nothing is praised that is poor or unsupported, and only bare facts in a sentence without end.
 
-An answer without any word gets its text as poor span; one without any text has no token to be labelled, and only
-the critique says so. A trainer sees such an answer as one of zero reward.
+An answer without any word gets its text as poor span. An answer without any text has no token to be labelled: only
+the critique says so, and its reward is zero.
 """
 
 from __future__ import annotations
@@ -38,49 +38,72 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from text2grad.critics.programs._text import Word, concept, ngrams, sentences, unique_quote, words
+from text2grad.critics.programs._text import (
+    RELATED,
+    Word,
+    listed,
+    ngrams,
+    same_family,
+    sentences,
+    unique_quote,
+    words,
+)
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Record
 
 COPY_RUN = 6
-KEY_FACTS = 10
-TOLD = 4  # key facts from which a summary tells the story
-
-Interval = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Words ``[start, end)`` of the summary that are poor, and the kind of fault."""
-
-    kind: str
-    start: int
-    end: int
+MOSAIC = 0.6  # share of a sentence's words in copied runs of three from which it is copied
+TOLD = 3.0  # what an answer must tell before phrases are praised
+ENOUGH = 8.0  # what it must tell to have told everything
 
 
 @dataclass(frozen=True)
 class Post:
     """What the critic knows of a post."""
 
-    keys: dict[str, str]  # key concept -> the word the post uses, most important first
-    places: dict[str, frozenset[int]]  # concept -> the sentences that name it
-    copied: frozenset[tuple[str, ...]]  # its runs of COPY_RUN words
+    facts: dict[str, str]  # concept of an uncommon word -> the word
+    keys: tuple[str, ...]  # the most important of them, in order
+    places: dict[str, frozenset[int]]  # concept of any word that is not a function word -> the sentences that have it
+    runs: frozenset[tuple[str, ...]]  # its runs of COPY_RUN words
     trigrams: frozenset[tuple[str, ...]]
     asks: bool
     advises: bool
 
     def near(self, one: str, other: str) -> bool:
-        """Whether the post names both within neighbouring sentences."""
-        return any(abs(i - j) <= 1 for i in self.places.get(one, ()) for j in self.places.get(other, ()))
+        """Whether the post names both within three sentences."""
+        return any(abs(i - j) <= 2 for i in self.places[one] for j in self.places[other])
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A response, read."""
+    """A response, read beside its post."""
 
     text: str
+    post: Post
     words: list[Word]
-    sentences: list[tuple[int, int, bool]]
+    sentences: list[tuple[int, int, bool]]  # words [i, j), and whether there is an end mark
+    facts: list[str | None]  # per word: the fact it names
+    new: list[bool]  # per word: whether the post does not support it
+
+    def told(self, start: int, end: int) -> set[str]:
+        """The facts among the words ``[start, end)``."""
+        return {fact for fact in self.facts[start:end] if fact is not None}
+
+    def between(self, i: int) -> str:
+        """The text between word ``i`` and the one before it."""
+        return self.text[self.words[i - 1].end : self.words[i].start]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Words ``[start, end)`` that are poor. With ``spare``, facts among them are left alone: what they are used for
+    is at fault, not they."""
+
+    kind: str
+    start: int
+    end: int
+    spare: bool = False
 
 
 _WRITER = r"(?:the|this|our)\s+(?:author|writer|poster|narrator|speaker|user|original poster|op|person|individual)"
@@ -93,7 +116,7 @@ _SPEECH = (
 _COMMENTARY = re.compile(
     r"|".join(
         [
-            r"(?:sure|certainly|absolutely|of course|okay|great)\s*[!,.]\s*(?:here(?:'s| is)\b[^.:\n]*[.:]?)?",
+            r"(?:^|(?<=[.!?:]\s))(?:sure|certainly|absolutely|of course|okay|great)\s*[!,.]",
             r"here(?:'s| is| are)\b[^.:\n]*\b(?:summary|version|sentences?|tl;?dr)\b[^.:\n]*[.:]?",
             r"\b(?:tl\s*;?\s*dr|(?:a |my |short |brief )*summary)\s*[:\-–]",
             r"\b(?:in summary|to summari[sz]e|to sum up|in conclusion|in short|overall|in essence|in a nutshell)\b,?",
@@ -110,7 +133,8 @@ _COMMENTARY = re.compile(
 )
 _ADVICE = re.compile(
     r"\byou(?:'ll| will)?\s+(?:\w+ly\s+)?(?:should|could|can|may|might|must|need|have to|ought|want to|would)\b"
-    r"|\bif you(?:'re| are)\b|\byour (?:best|first|next)\b|\bit(?:'s| is) (?:\w+ )?(?:important|essential|crucial|best) to\b"
+    r"|\bif you(?:'re| are)\b|\byour (?:best|first|next)\b"
+    r"|\bit(?:'s| is) (?:\w+ )?(?:important|essential|crucial|best) to\b"
     r"|\bi(?:'d| would)? (?:suggest|recommend|advise)\b|\b(?:one|people|everyone|we) (?:should|must|need to)\b"
     r"|\b(?:make sure|remember|be sure|keep in mind|consider \w+ing)\b"
     r"|(?:^|(?<=[.!?]\s))(?:try|don't|consider|talk to|ask|get|start|think|think of|take|let|look)\b",
@@ -121,7 +145,7 @@ _STOCK = re.compile(
     r"\b(?:a (?:wide )?(?:range|variety|mix|sense|lot|number) of (?:different )?(?:emotions?|feelings?|things|issues|"
     r"factors|reasons|aspects|opinions)|(?:various|many|several|multiple|different|certain|numerous) (?:things|issues|"
     r"factors|reasons|aspects|challenges|emotions|topics|ways|elements)|(?:a )?(?:difficult|challenging|complex|tough|"
-    r"unique|complicated|personal|emotional) (?:situation|time|experience|journey|topic|issue|matter|story|circumstances?)|"
+    r"unique|complicated|personal|emotional) (?:situation|time|experience|journey|topic|issue|matter|story)|"
     r"the importance of|(?:plays?|playing) (?:a|an) \w+ role|lasting impact|impact on|at the end of the day|"
     r"when it comes to|important to note|worth noting|and more|and so on|etc|in (?:this|the) (?:world|situation|case)|"
     r"life lessons?|ups and downs|personal (?:growth|development|life|experiences?)|the (?:complexities|challenges|"
@@ -140,106 +164,130 @@ _REQUEST = re.compile(
 )
 
 
+def _is_fact(word: Word) -> bool:
+    return not word.is_function and not word.is_common
+
+
 @lru_cache(maxsize=512)
 def read_post(text: str) -> Post:
-    """The key facts of a post and what is needed to check a summary against it."""
+    """The facts of a post, and what is needed to check a summary against it."""
     found = words(text)
     spans = sentences(text, found)
-    last = len(spans) - 1
-    asking = {i for i, (start, end, _) in enumerate(spans) if "?" in text[found[start].start : found[end - 1].end + 3]}
     places: dict[str, set[int]] = {}
-    count: Counter[str] = Counter()
-    surface: dict[str, str] = {}
-    common: set[str] = set()
+    facts: dict[str, str] = {}
     for i, (start, end, _) in enumerate(spans):
         for word in found[start:end]:
-            if word.is_content:
+            if not word.is_function or word.is_number:
                 places.setdefault(word.concept, set()).add(i)
-                count[word.concept] += 1
-                surface.setdefault(word.concept, word.text)
-                if word.is_common or word.text.isdigit():
-                    common.add(word.concept)
-    density = [
-        sum(math.log1p(count[w.concept]) for w in found[start:end] if w.is_content and w.concept not in common)
-        / math.sqrt(end - start + 4)
-        for start, end, _ in spans
-    ]
-    central = set(sorted(range(len(spans)), key=lambda i: -density[i])[: max(2, len(spans) // 3)])
-
-    def weight(name: str) -> float:
-        where = places[name]
-        bonus = (
-            1 + 0.5 * (0 in where) + 0.5 * bool(where & asking) + 0.25 * (last in where) + 0.5 * bool(where & central)
-        )
-        return (1 + math.log(count[name])) * bonus * (0.25 if name in common else 1.0)
-
-    ranked = sorted(places, key=lambda name: (-weight(name), min(places[name]), name))
-    keys = [name for name in ranked if name not in common][:KEY_FACTS]
+            if _is_fact(word):
+                facts.setdefault(word.concept, word.text)
     literal = [word.key for word in found]
     return Post(
-        keys={name: surface[name] for name in keys},
+        facts=facts,
+        keys=tuple(_ranked(text, found, spans, places)[: max(6, len(facts) // 3)]),
         places={name: frozenset(where) for name, where in places.items()},
-        copied=frozenset(gram for _, gram in ngrams(literal, COPY_RUN)),
+        runs=frozenset(gram for _, gram in ngrams(literal, COPY_RUN)),
         trigrams=frozenset(gram for _, gram in ngrams(literal, 3)),
         asks=bool(_REQUEST.search(text)),
         advises=len(_ADVICE.findall(text)) >= 2,
     )
 
 
-def _covered(summary: Summary, start: int, end: int) -> Interval:
-    """The words that the characters ``[start, end)`` touch."""
-    inside = [i for i, word in enumerate(summary.words) if word.start < end and word.end > start]
-    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+def _ranked(text: str, found: list[Word], spans: list[tuple[int, int, bool]], places: dict[str, set[int]]) -> list[str]:
+    """The facts of a post without its numbers, most important first."""
+    count = Counter(word.concept for word in found if _is_fact(word) and not word.is_number)
+    shared = [
+        sum(len(places[name]) - 1 for name in {w.concept for w in found[start:end]} & count.keys()) / (end - start + 5)
+        for start, end, _ in spans
+    ]
+    central = set(sorted(range(len(spans)), key=lambda i: -shared[i])[: max(1, len(spans) // 3)])
+    asking = {i for i, (_, end, _) in enumerate(spans) if text[found[end - 1].end : found[end - 1].end + 1] == "?"}
+
+    def weight(name: str) -> float:
+        where = places[name]
+        opening = min(where) < 2
+        return (1 + math.log(count[name])) * (
+            1 + 0.6 * opening + 0.4 * bool(where & asking) + 0.4 * bool(where & central)
+        )
+
+    return sorted(count, key=lambda name: (-weight(name), min(places[name]), name))
 
 
-def _matches(pattern: re.Pattern, summary: Summary) -> Iterator[Interval]:
+def read_summary(text: str, found: list[Word], post: Post) -> Summary:
+    """The words of a summary, each with the fact of the post it names."""
+    named = [_supported_by(word.concept, post) if not word.is_function else None for word in found]
+    return Summary(
+        text=text,
+        post=post,
+        words=found,
+        sentences=sentences(text, found),
+        facts=[name if name in post.facts else None for name in named],
+        new=[
+            name is None
+            and not word.is_function
+            and (word.concept not in ("1", "2") if word.is_number else _is_fact(word))
+            for word, name in zip(found, named, strict=True)
+        ],
+    )
+
+
+def _supported_by(concept: str, post: Post) -> str | None:
+    """The concept of the post that a word stands for: itself, a synonym, or another word of its family."""
+    if concept in post.places:
+        return concept
+    near = [name for name in RELATED.get(concept, ()) if name in post.places]
+    if not near and not concept[0].isdigit():
+        near = [name for name in post.places if name[:4] == concept[:4] and same_family(concept, name)]
+    return min(near, key=lambda name: (name not in post.keys, min(post.places[name]), name)) if near else None
+
+
+def _matches(pattern: re.Pattern, summary: Summary) -> Iterator[tuple[int, int]]:
+    """The word intervals that a pattern's matches touch."""
     for match in pattern.finditer(summary.text):
-        start, end = _covered(summary, *match.span())
-        if end > start:
-            yield start, end
+        inside = [i for i, word in enumerate(summary.words) if word.start < match.end() and word.end > match.start()]
+        if inside:
+            yield inside[0], inside[-1] + 1
 
 
-def _content(summary: Summary, start: int, end: int) -> list[Word]:
-    return [word for word in summary.words[start:end] if word.is_content]
-
-
-def _named(summary: Summary, post: Post, start: int, end: int) -> set[str]:
-    """Key facts among the words ``[start, end)``."""
-    return {word.concept for word in summary.words[start:end] if word.concept in post.keys}
-
-
-def commentary(summary: Summary, post: Post) -> Iterator[Fault]:
+def commentary(summary: Summary) -> Iterator[Fault]:
+    """Openers and remarks; the whole sentence where it tells nothing else."""
     for start, end in _matches(_COMMENTARY, summary):
-        for first, last, _ in summary.sentences:
-            if first <= start < last and not _named(summary, post, first, last):
-                yield Fault("commentary", first, max(last, end))
         yield Fault("commentary", start, end)
+        for first, last, _ in summary.sentences:
+            if first <= start < last and len(summary.told(end, last)) < 2:
+                yield Fault("commentary", first, last, spare=True)
 
 
-def advice(summary: Summary, post: Post) -> Iterator[Fault]:
-    told = [_covered(summary, *match.span())[0] for match in _ADVICE.finditer(summary.text)]
-    address = [start for start, _ in _matches(_READER, summary)]
+def advice(summary: Summary) -> Iterator[Fault]:
+    """What the writer or the reader should do, and questions to the reader that tell nothing."""
+    if summary.post.advises:
+        return
+    advising = {start for start, _ in _matches(_ADVICE, summary)}
+    addressing = {start for start, _ in _matches(_READER, summary)}
     for first, last, _ in summary.sentences:
-        if not post.advises and any(first <= i < last for i in told):
-            yield Fault("advice", first, last)
-        elif (
-            not post.advises and any(first <= i < last for i in address) and len(_named(summary, post, first, last)) < 2
-        ):
-            yield Fault("advice", first, last)
+        inside = range(first, last)
+        question = summary.text[summary.words[last - 1].end :].startswith("?")
+        advises = bool(advising & set(inside)) and not question
+        if advises or (addressing & set(inside) and len(summary.told(first, last)) < 2):
+            yield Fault("advice", first, last, spare=True)
 
 
-def copying(summary: Summary, post: Post) -> Iterator[Fault]:
+def copying(summary: Summary) -> Iterator[Fault]:
+    """Long runs of the post's own words, and sentences pieced together from shorter ones."""
     literal = [word.key for word in summary.words]
     for i, gram in ngrams(literal, COPY_RUN):
-        if gram in post.copied and len(_content(summary, i, i + COPY_RUN)) >= 2:
+        if gram in summary.post.runs and any(not word.is_function for word in summary.words[i : i + COPY_RUN]):
             yield Fault("copying", i, i + COPY_RUN)
+    for first, last, _ in summary.sentences:
+        pieces = [first + i for i, gram in ngrams(literal[first:last], 3) if gram in summary.post.trigrams]
+        if last - first >= 7 and len({i + k for i in pieces for k in range(3)}) > MOSAIC * (last - first):
+            yield from (Fault("copying", i, i + 3) for i in pieces)
 
 
-def repetition(summary: Summary, post: Post) -> Iterator[Fault]:
+def repetition(summary: Summary) -> Iterator[Fault]:
+    """Words, runs and sentences that were there before."""
     literal = [word.key for word in summary.words]
-    for i, (one, other) in enumerate(zip(literal, literal[1:], strict=False)):
-        if one == other:
-            yield Fault("repetition", i + 1, i + 2)
+    yield from (Fault("repetition", i, i + 1) for i in range(1, len(literal)) if literal[i] == literal[i - 1])
     seen: set[tuple[str, ...]] = set()
     for i, gram in ngrams(literal, 4):
         if gram in seen:
@@ -247,111 +295,116 @@ def repetition(summary: Summary, post: Post) -> Iterator[Fault]:
         seen.add(gram)
     count: Counter[str] = Counter()
     for i, word in enumerate(summary.words):
-        if word.is_content:
+        if not word.is_function:
             count[word.concept] += 1
             if count[word.concept] > 3:
                 yield Fault("repetition", i, i + 1)
     said: list[set[str]] = []
     for first, last, _ in summary.sentences:
-        now = {word.concept for word in _content(summary, first, last)}
+        now = {word.concept for word in summary.words[first:last] if not word.is_function}
         if len(now) >= 3 and any(len(now & before) >= 0.8 * len(now) for before in said):
             yield Fault("repetition", first, last)
         said.append(now)
 
 
-def _is_new(word: Word, post: Post) -> bool:
-    return word.is_content and not word.is_common and word.concept not in post.places
-
-
-def invention(summary: Summary, post: Post) -> Iterator[Fault]:
+def invention(summary: Summary) -> Iterator[Fault]:
+    """Numbers and names that the post lacks; other unsupported words, where they are more than own wording."""
     for first, last, _ in summary.sentences:
-        judged = summary.words[first:last]
-        titled = sum(word.text[:1].isupper() for word in judged) > 0.6 * len(judged)
-        for i in range(first, last):
-            word = summary.words[i]
-            if word.concept in post.places or word.is_function:
-                continue
-            digits = any(char.isdigit() for char in word.concept) and word.concept not in ("1", "2")
-            if digits or (i > first and word.text[:1].isupper() and not titled and not word.is_common):
+        inside = range(first, last)
+        capitals = sum(summary.words[i].text[0].isupper() for i in inside)
+        new = [i for i in inside if summary.new[i]]
+        for i in new:
+            name = i > first and summary.words[i].text[0].isupper() and capitals <= 0.5 * len(inside)
+            if name or summary.words[i].is_number:
                 yield Fault("invention", i, i + 1)
-        content = [i for i in range(first, last) if summary.words[i].is_content]
-        rare = [i for i in content if not summary.words[i].is_common or summary.words[i].concept in post.places]
-        new = [i for i in rare if _is_new(summary.words[i], post)]
-        if len(new) >= 2 and len(new) > 0.5 * len(rare):
-            yield from _stretches(new, [i for i in rare if i not in new])
-        elif len(new) >= 2 and len(new) > 0.25 * len(rare):
-            yield from (Fault("invention", i, i + 1) for i in new)
+        facts = sum(summary.facts[i] is not None for i in inside)
+        if len(new) >= 2 and len(new) > (len(new) + facts) / 3:
+            yield from (Fault("invention", *stretch) for stretch in _joined(summary, new))
 
 
-def _stretches(new: list[int], supported: list[int]) -> Iterator[Fault]:
-    """Invented words joined over the small words between them, as far as nothing supported lies between."""
-    start = new[0]
-    for one, other in zip(new, [*new[1:], None], strict=True):
-        if other is None or any(one < i < other for i in supported) or other - one > 5:
-            yield Fault("invention", start, one + 1)
-            start = other
+def _joined(summary: Summary, marked: list[int]) -> Iterator[tuple[int, int]]:
+    """Marked words as intervals, joined over up to two small words between them."""
+    start = before = marked[0]
+    for i in marked[1:]:
+        if i - before > 3 or any(not summary.words[k].is_function for k in range(before + 1, i)):
+            yield start, before + 1
+            start = i
+        before = i
+    yield start, before + 1
 
 
-def emptiness(summary: Summary, post: Post) -> Iterator[Fault]:
-    for start, end in _matches(_STOCK, summary):
-        yield Fault("emptiness", start, end)
-    earlier = 0
+def emptiness(summary: Summary) -> Iterator[Fault]:
+    """Stock phrases, and sentences without a fact; a short question after the story is told is no fault."""
+    yield from (Fault("emptiness", start, end) for start, end in _matches(_STOCK, summary))
     for first, last, _ in summary.sentences:
-        named = len(_named(summary, post, first, last))
-        supported = {w.concept for w in _content(summary, first, last) if not w.is_common and w.concept in post.places}
-        short_question = earlier >= 2 and last - first <= 7
-        if not named and len(supported) < 2 and not short_question:
+        closing = last == len(summary.words) and last - first <= 10 and len(summary.told(0, first)) >= TOLD
+        if not summary.told(first, last) and sum(summary.new[first:last]) < 2 and not closing:
             yield Fault("emptiness", first, last)
-        earlier += named
 
 
-_AFTER_ARTICLE = frozenset(
-    "of to and is are was were be but or by with a an the my i he she they we for from in on".split()
-)
+_FINITE = "is are was were has had will would could should"
+_SUBJECTS = "i he she we they"
+_NEVER = {
+    first: listed(after)
+    for group, after in {
+        "a an the my our their its every": f"{_FINITE} {_SUBJECTS} a an the my our their of and or but be with by for "
+        "from at as than who it do does did if because so when where how not there",
+        "of for from with into at by": f"{_FINITE} {_SUBJECTS} and or",
+        "to": f"{_FINITE} {_SUBJECTS} of and or",
+        "and or but": "of and or but",
+        _SUBJECTS: f"{_SUBJECTS} a an the my our their of for from with into at by to",
+        _FINITE: f"{_FINITE} of and or but",
+    }.items()
+    for first in group.split()
+}
+"""Function words that do not follow one another in English (rarely enough)."""
+_NOT_LAST = listed("a an the my our their its every and or but because of than i we they")
+_NOT_THRICE = listed("of and or but in on at by with for from is was")
 
 
-def language(summary: Summary, post: Post) -> Iterator[Fault]:
-    for i, word in enumerate(summary.words[:-1]):
-        if word.key in ("a", "an", "the", "my", "our", "their") and summary.words[i + 1].key in _AFTER_ARTICLE:
+def language(summary: Summary) -> Iterator[Fault]:
+    """Word orders that English does not have, and lists."""
+    keys = [word.key for word in summary.words]
+    for i in range(len(keys) - 1):
+        if keys[i + 1] in _NEVER.get(keys[i], ()) and not summary.between(i + 1).strip():
             yield Fault("language", i, i + 2)
     for first, last, _ in summary.sentences:
+        for key in _NOT_THRICE.intersection(keys[first:last]):
+            at = [i for i in range(first, last) if keys[i] == key]
+            yield from (Fault("language", i, k + 1) for i, k in zip(at, at[2:], strict=False) if k - i < 10)
+    for first, last, ended in summary.sentences:
+        if ended and keys[last - 1] in _NOT_LAST:
+            yield Fault("language", last - 1, last)
         small = sum(word.is_function and word.key not in ("and", "or") for word in summary.words[first:last])
-        if last - first >= 5 and small < 0.15 * (last - first):
+        if last - first >= 5 and small < 0.1 * (last - first):
             yield Fault("language", first, last)
-        items = [first]
-        for i in range(first + 1, last):
-            between = summary.text[summary.words[i - 1].end : summary.words[i].start]
-            if re.search(r"[,;/&+|•\n]", between) or summary.words[i].key in ("and", "or"):
-                items.append(i)
-        items.append(last)
-        short = [end - start <= 3 for start, end in zip(items, items[1:], strict=False)]
+        items = [
+            i for i in range(first + 1, last) if keys[i] in ("and", "or") or re.search(r"[,;/&+|•]", summary.between(i))
+        ]
+        edges = [first, *items, last]
+        short = [end - start <= 3 for start, end in zip(edges, edges[1:])]  # noqa: B905, RUF007
         for i in range(len(short) - 3):
             if all(short[i : i + 4]):
-                yield Fault("language", items[i], items[i + 4])
+                yield Fault("language", edges[i], edges[i + 4])
 
 
-_BREAK = frozenset("and but or so because while although which who when that where if".split())
+_BREAKS = listed("and but or so because while although which who when that where if")
 
 
-def no_end(summary: Summary, post: Post, max_words: int) -> Iterator[Fault]:
-    if len(summary.words) > max_words:
-        yield Fault("length", max_words, len(summary.words))
+def _begins_clause(summary: Summary, i: int) -> bool:
+    return summary.words[i].key in _BREAKS or bool(re.search(r"[,;:(—–]", summary.between(i)))
+
+
+def no_end(summary: Summary) -> Iterator[Fault]:
+    """The last clause of an answer that was cut off. A short headline may do without a full stop."""
     first, last, ended = summary.sentences[-1]
-    if ended:
-        return
-    hanging = summary.words[last - 1].is_function or summary.text.rstrip()[-1] in ",;:-–—("
-    if last - first < 12 and not hanging:
-        return
-    start = next((i for i in range(last - 1, first, -1) if _breaks(summary, i)), first)
-    yield Fault("no end", max(start, last - 10), last)
+    hanging = summary.words[-1].is_function or summary.text.rstrip()[-1] in ",;:-–—("
+    if not ended and (hanging or last - first >= 12):
+        start = next((i for i in range(last - 1, first, -1) if _begins_clause(summary, i)), first)
+        yield Fault("no end", max(start, last - 10), last)
 
 
-def _breaks(summary: Summary, i: int) -> bool:
-    between = summary.text[summary.words[i - 1].end : summary.words[i].start]
-    return bool(re.search(r"[,;:]", between)) or summary.words[i].key in _BREAK
-
-
-RULES: tuple[Callable[[Summary, Post], Iterator[Fault]], ...] = (
+RULES: tuple[Callable[[Summary], Iterator[Fault]], ...] = (
     commentary,
     advice,
     copying,
@@ -359,85 +412,79 @@ RULES: tuple[Callable[[Summary, Post], Iterator[Fault]], ...] = (
     invention,
     emptiness,
     language,
+    no_end,
 )
 
 
-def _told(summary: Summary, post: Post, poor: set[int]) -> list[str]:
-    """Key facts that the summary names outside its poor words, and ties to another one as the post does."""
-    named = list(
-        dict.fromkeys(w.concept for i, w in enumerate(summary.words) if i not in poor and w.concept in post.keys)
-    )
-    return [one for one in named if any(one != other and post.near(one, other) for other in named)]
+@dataclass(frozen=True)
+class Praise:
+    """What is good about a summary."""
+
+    words: set[int]
+    told: list[str]  # facts, in order
+    amount: float  # a key fact counts 1, another one ½
+    asks: bool  # says what the writer asks
 
 
-def praise(summary: Summary, post: Post, poor: set[int]) -> tuple[set[int], list[str]]:
-    """The words that are good, and the key facts that the summary tells."""
-    told = _told(summary, post, poor)
+def praise(summary: Summary, poor: set[int], barred: set[int]) -> Praise:
+    """The facts that a summary tells outside ``barred`` words, and the words around them that are not ``poor``."""
+    post = summary.post
+    named = list(dict.fromkeys(f for i, f in enumerate(summary.facts) if f is not None and i not in barred))
+    told = [one for one in named if any(one != other and post.near(one, other) for other in named)]
+    asking = next((m for m in _matches(_ASKING, summary) if post.asks and not barred & set(range(*m))), None)
+    if len(told) < 2:
+        asking = None
+    amount = sum(1.0 if fact in post.keys else 0.5 for fact in told) + bool(asking)
+    if not told or len(summary.words) < 5:
+        return Praise(set(), told, amount, bool(asking))
+    reach = min(3, max(0, int(amount) - 1))
     good: set[int] = set()
-    if len(told) < 2 or len(summary.words) < 5:
-        return good, told
     credited: set[str] = set()
-    literal = [word.key for word in summary.words]
+    earned = 0.0
     for first, last, ended in summary.sentences:
-        if not ended and last - first >= 12:
-            continue
-        grams = [gram for _, gram in ngrams(literal[first:last], 3)]
-        if len(grams) >= 4 and sum(gram in post.trigrams for gram in grams) > 0.6 * len(grams):
-            continue
-        anchors = []
+        if earned >= ENOUGH:
+            break
         for i in range(first, last):
-            name = summary.words[i].concept
-            if i not in poor and name in told and name not in credited:
-                anchors.append(i)
-                credited.add(name)
-        if len(told) < TOLD or len(anchors) < 2:
-            good.update(anchors)
-            continue
-        good.update(range(anchors[0], anchors[-1] + 1))
-        good.update(_reach(summary, post, poor, range(anchors[0] - 1, first - 1, -1)))
-        good.update(_reach(summary, post, poor, range(anchors[-1] + 1, last)))
-    if post.asks and len(told) >= TOLD:
-        good.update(i for start, end in _matches(_ASKING, summary) for i in range(start, end))
-    good -= poor
-    good -= {i for i in good if _is_new(summary.words[i], post)}
-    return good, told
+            fact = summary.facts[i]
+            asks = asking is not None and asking[0] <= i < asking[1]
+            if i in barred or not (asks or (fact in told and fact not in credited)):
+                continue
+            good.add(i)
+            if fact in told and fact not in credited:
+                credited.add(fact)
+                earned += 1.0 if fact in post.keys else 0.5
+            if ended or last - first < 12:
+                for step in (-1, 1):
+                    good.update(_reached(summary, poor, first, last, i, step, reach))
+    return Praise(good - poor, told, amount, bool(asking))
 
 
-def _reach(summary: Summary, post: Post, poor: set[int], outward: range) -> Iterator[int]:
-    """Words next to a praised phrase that belong to it: at most four, up to a clause's edge or an unsupported word."""
-    for step, i in enumerate(outward):
-        word = summary.words[i]
-        if i in poor or step == 4 or _is_new(word, post) or (outward.step > 0 and _breaks(summary, i)):
+def _reached(
+    summary: Summary, poor: set[int], first: int, last: int, start: int, step: int, reach: int
+) -> Iterator[int]:
+    """Up to ``reach`` words beside a fact, within its sentence, as far as they are neither poor nor unsupported."""
+    for i in range(start + step, start + step * (reach + 1), step):
+        if not first <= i < last or i in poor or summary.new[i]:
             return
         yield i
-        if outward.step < 0 and _breaks(summary, i):
-            return
-
-
-def too_little(summary: Summary, told: list[str], poor: set[int]) -> Fault | None:
-    """The last two words of an answer that stops too soon."""
-    n = len(summary.words)
-    if len(told) >= TOLD or n > 12 or n - 1 in poor:
-        return None
-    return Fault("too little", max(0, n - 2) if n > 3 else 0, n)
 
 
 _SAID = {
     "commentary": "comments on the post instead of summarising it",
-    "advice": "gives advice or addresses the reader",
+    "advice": "addresses the reader or gives advice",
     "copying": "copies the post word for word",
     "repetition": "repeats itself",
     "invention": "says what the post does not support",
-    "emptiness": "is empty: it would fit any post",
+    "emptiness": "has phrases that would fit any post",
     "language": "strings words together without making a sentence",
-    "no end": "breaks off unfinished",
+    "no end": "breaks off",
     "length": "goes on for too long",
     "too little": "stops before the story is told",
 }
 
 
 class SummaryCritic:
-    """Judges summaries of posts by rules (see the module's text); deterministic, about a millisecond each.
+    """Judges summaries of posts by the rules at the head of this module; deterministic, no model.
 
     Args:
         max_words: words beyond this are poor.
@@ -447,44 +494,51 @@ class SummaryCritic:
 
     def __init__(self, max_words: int = 50):
         if max_words < 1:
-            raise ValueError(f"max_words is {max_words}, but must be at least 1")
+            raise InputError(f"max_words is {max_words}; give at least 1")
         self.max_words = max_words
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
-        """Feedback per summary. ``prompts``: the posts. ``records`` is not used."""
+        """Feedback per summary. ``prompts`` are the posts; ``records`` has nothing that is needed."""
         return [self.judge(post, response) for post, response in zip(prompts, responses, strict=True)]
 
     def judge(self, post: str, response: str) -> Feedback:
         """Feedback on one summary of one post."""
         found = words(response)
         if not found:
-            kept = response.strip()
-            return Feedback("The summary is empty: it has no word.", [], [kept] if kept else [])
-        limit = min(len(found), self.max_words + 1)
-        text = response if limit == len(found) else response[: found[limit - 1].end]
-        summary = Summary(text, found[:limit], sentences(text, found[:limit]))
-        facts = read_post(post)
-        faults = [fault for rule in RULES for fault in rule(summary, facts)]
-        faults += no_end(summary, facts, self.max_words)
-        poor = {i for fault in faults for i in range(fault.start, fault.end)}
-        good, told = praise(summary, facts, poor)
-        if little := too_little(summary, told, poor):
-            faults.append(little)
-            poor |= set(range(little.start, little.end))
-            good -= poor
-        if limit < len(found):
-            poor |= set(range(limit, len(found)))
+            text = response.strip()
+            return Feedback("The summary is empty: it has no words.", [], [text] if text else [])
+        beyond = found[self.max_words :]
+        found = found[: self.max_words]
+        read = response[: beyond[0].start] if beyond else response
+        summary = read_summary(read, found, read_post(post))
+        faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
+        if beyond:
+            faults.append(Fault("length", len(found), len(found)))
+        barred = {i for fault in faults for i in range(fault.start, fault.end)}
+        poor = {
+            i
+            for fault in faults
+            for i in range(fault.start, fault.end)
+            if not (fault.spare and summary.facts[i] is not None)
+        }
+        praised = praise(summary, poor, barred)
+        good = praised.words
+        last = len(found) - 1
+        if praised.amount < TOLD and len(found) <= 12 and last not in poor:
+            faults.append(Fault("too little", max(0, last - 1), last + 1))
+            poor |= {max(0, last - 1), last}
+            good = good - poor
+        every = [*found, *beyond]
+        poor |= set(range(len(found), len(every)))
         return Feedback(
-            critique=_critique(summary, facts, faults, told),
-            good=_quotes(response, found, good),
-            poor=_quotes(response, found, poor),
+            _critique(summary, faults, praised), _quotes(response, every, good), _quotes(response, every, poor)
         )
 
 
 def _quotes(text: str, found: list[Word], marked: set[int]) -> list[str]:
-    """Exact quotes of the runs of marked words, each with the punctuation attached to it."""
+    """Exact quotes of the runs of marked words, each with the punctuation attached to its end."""
     quotes = []
     for i in sorted(marked):
         if i - 1 in marked:
@@ -492,33 +546,40 @@ def _quotes(text: str, found: list[Word], marked: set[int]) -> list[str]:
         j = i
         while j + 1 in marked:
             j += 1
-        if not any(word.is_content for word in found[i : j + 1]) and j - i < 1:
-            continue
-        start, end = found[i].start, found[j].end
+        end = found[j].end
         limit = found[j + 1].start if j + 1 < len(found) else len(text)
         while end < limit and not text[end].isspace():
             end += 1
-        quotes.append(unique_quote(text, start, end))
+        quotes.append(unique_quote(text, found[i].start, end))
     return quotes
 
 
-def _critique(summary: Summary, post: Post, faults: list[Fault], told: list[str]) -> str:
+def _critique(summary: Summary, faults: list[Fault], praised: Praise) -> str:
+    post = summary.post
     parts = []
-    missing = [word for name, word in post.keys.items() if name not in told]
-    if len(told) >= 2:
-        parts.append(f"The summary states key facts of the post ({_list([post.keys[name] for name in told])}).")
+    if praised.told:
+        verdict = (
+            "Tells the story"
+            if praised.amount >= 5
+            else "Tells part of the story"
+            if praised.amount >= TOLD
+            else "Names"
+        )
+        parts.append(f"{verdict}: {_listing([post.facts[fact] for fact in praised.told[:6]])}.")
     else:
-        parts.append("The summary does not tell the story of the post.")
-    if len(told) < TOLD and missing:
-        parts.append(f"It leaves out {_list(missing[:4])}.")
-    if post.asks and not _ASKING.search(summary.text):
-        parts.append("It does not say what the writer asks.")
+        parts.append("Tells nothing of the post.")
+    missing = [post.facts[key] for key in post.keys if key not in praised.told]
+    if praised.amount < 5 and missing:
+        parts.append(f"Leaves out {_listing(missing[:4])}.")
+    if post.asks and not praised.asks:
+        parts.append("Does not say what the writer asks.")
     for kind in dict.fromkeys(fault.kind for fault in faults):
-        first = next(fault for fault in faults if fault.kind == kind)
-        quote = summary.text[summary.words[first.start].start : summary.words[first.end - 1].end]
-        parts.append(f"It {_SAID[kind]} (“{quote if len(quote) <= 60 else quote[:57] + '…'}”).")
+        fault = next(fault for fault in faults if fault.kind == kind)
+        quote = [word.text for word in summary.words[fault.start : fault.end]]
+        shown = f" (“{' '.join(quote[:6])}{'…' if len(quote) > 6 else ''}”)" if quote else ""
+        parts.append(f"{_SAID[kind][0].upper()}{_SAID[kind][1:]}{shown}.")
     return " ".join(parts)
 
 
-def _list(items: list[str]) -> str:
+def _listing(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
