@@ -1,0 +1,154 @@
+"""Every setting of stage 3. A task's ``config.yaml`` holds its defaults; any field is a flag on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from text2grad.errors import InputError
+from text2grad.kl import KL_KINDS
+from text2grad.token_rewards import SCHEMES
+
+PLACEMENTS = ("token", "last_sum", "last_mean")
+
+
+def _setting(default, text: str):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class PolicyConfig:
+    """Settings of one run; one *step* is one cycle of rollouts, critiques and PPO updates on them."""
+
+    model: str = _setting("", "the policy: hub id, folder, adapter folder (goes on training), or smollm2")
+    data_path: str = _setting("", "records of the task (JSON or JSONL); only their prompts are used")
+    critic: str = _setting(
+        "programmatic", "programmatic, a reward model's folder, openai:MODEL, or http://HOST/v1#MODEL"
+    )
+    output_dir: str = _setting("", "the run's folder; the same command goes on from its newest complete checkpoint")
+    reference: str = _setting("", "full fine-tuning only: the reference model (default: --model itself)")
+    method: str = _setting("text2grad", "the run's name in reports")
+    seed: int = _setting(42, "decides prompts' order, sampling and minibatches")
+    dtype: str = _setting("auto", "of the model's weights: auto, float32, bfloat16, float16 or float64")
+
+    lora_r: int = _setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora_alpha: int = _setting(32, "LoRA's alpha")
+    lora_dropout: float = _setting(0.05, "dropout inside the adapter, during updates only")
+    lora_target_modules: list[str] = field(
+        default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
+    )
+    gradient_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
+    head_chunk: int = _setting(1024, "response positions whose vocabulary scores are in memory at one time")
+
+    epochs: float = _setting(4.0, "passes over the prompts")
+    max_steps: int = _setting(-1, "stop after this many steps; -1: as many as --epochs makes")
+    rollouts_per_device: int = _setting(12, "responses per step on each device")
+    rollouts_per_prompt: int = _setting(1, "responses to each prompt of a step")
+    ppo_epochs: int = _setting(4, "passes of updates over a step's rollouts")
+    minibatches: int = _setting(1, "updates per pass")
+    micro_batch_size: int = _setting(1, "responses in one forward and backward pass")
+
+    optimizer: str = _setting("adafactor", "adafactor or adamw")
+    learning_rate: float = _setting(1e-6, "of the policy")
+    lr_schedule: str = _setting("linear", "linear, cosine or constant")
+    warmup_ratio: float = _setting(0.0, "share of the updates over which the rate rises")
+    weight_decay: float = _setting(0.0, "of the policy's weights")
+    max_grad_norm: float = _setting(1.0, "clip the policy's gradient to this norm")
+    value_learning_rate: float = _setting(1e-2, "of the value head")
+    value_max_grad_norm: float = _setting(1.0, "clip the value head's gradient to this norm")
+
+    gamma: float = _setting(1.0, "discount γ")
+    lam: float = _setting(0.95, "λ of the advantage estimate")
+    clip_range: float = _setting(0.2, "ε of PPO's ratio clip")
+    value_clip_range: float = _setting(0.2, "how far a value may move from its rollout's in one step")
+    value_coef: float = _setting(0.1, "c_v, weight of the value loss")
+    entropy_coef: float = _setting(0.0, "β_H, weight of the entropy bonus")
+    advantage: str = _setting("gae", "gae (with a value head), or group (critic-free, within a prompt's rollouts)")
+    whiten_advantages: bool = _setting(True, "to mean 0 and variance 1 over all response tokens of a step")
+    kl: str = _setting("full", f"KL to the reference per token: {', '.join(KL_KINDS)}")
+    kl_coef: float = _setting(0.2, "β of the KL penalty (its start, where a target is set)")
+    kl_target: float | None = _setting(6.0, "nats per response that β is steered to; null keeps β fixed")
+    kl_horizon: float = _setting(10_000, "rollouts over which β may change by 20 %")
+    update_kl_limit: float | None = _setting(None, "end a step's updates once they moved a token by this KL on average")
+
+    max_prompt_tokens: int = _setting(640, "longer prompts are left out, and counted")
+    max_response_tokens: int = _setting(128, "sampling ends here; such a response counts as unfinished")
+    temperature: float = _setting(1.0, "of sampling, and of all log-probabilities alike")
+    top_p: float = _setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
+    top_k: int = _setting(0, "must stay 0, for the same reason")
+    repetition_penalty: float = _setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
+    generation_batch_size: int = _setting(0, "responses sampled at one time on a device; 0: all of a step's")
+
+    scheme: str = _setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
+    reward_placement: str = _setting("token", "token, or on the last token: last_sum, last_mean (scalar baselines)")
+    empty_reward: float = _setting(-1.0, "on the last token of a response without text (no critic sees it)")
+    unfinished_reward: float = _setting(0.0, "added on the last token of a response that the length limit cut off")
+    min_response_tokens: int = _setting(0, "responses with fewer tokens get --short_reward")
+    short_reward: float = _setting(-1.0, "added on the last token of a response that is too short")
+    repeat_ngram: int = _setting(0, "tokens that end an n-gram seen before in the response get --repeat_reward; 0: off")
+    repeat_reward: float = _setting(-1.0, "added on tokens that repeat")
+    max_critic_failures: float = _setting(0.5, "stop when more than this share of a step's critiques failed")
+
+    save_every: int = _setting(50, "steps between checkpoints (one more is written at the end); 0: only at the end")
+    save_total_limit: int = _setting(2, "checkpoints to keep")
+    log_rollouts_every: int = _setting(
+        10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
+    )
+    report_to: list[str] = field(
+        default_factory=lambda: ["tensorboard"], metadata={"help": "tensorboard, wandb, trackio (several), or none"}
+    )
+    kl_limit: float | None = _setting(None, "stop the run when the mean KL of a response to the reference exceeds this")
+    patience: int = _setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
+    stop_grad_norm: float = _setting(1e4, "a gradient norm above this stops the run and saves the batch")
+    merge: bool = _setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # YAML reads 1e-6 as text
+            value = getattr(self, item.name)
+            if item.type in ("float", "float | None") and isinstance(value, str):
+                setattr(self, item.name, float(value))
+
+    def check(self) -> None:
+        """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
+        for name in ("model", "data_path", "output_dir"):
+            if not getattr(self, name):
+                raise InputError(f"--{name} is missing; see --help")
+        choices = {
+            "kl": KL_KINDS,
+            "scheme": SCHEMES,
+            "reward_placement": PLACEMENTS,
+            "advantage": ("gae", "group"),
+            "optimizer": ("adafactor", "adamw"),
+            "lr_schedule": ("linear", "cosine", "constant"),
+            "dtype": ("auto", "float32", "bfloat16", "float16", "float64"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"--{name} {getattr(self, name)!r} does not exist; choose one of {', '.join(allowed)}")
+        for name, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):
+            if getattr(self, name) != neutral:
+                raise InputError(
+                    f"--{name} {getattr(self, name)} would sample from another distribution than the one that is "
+                    f"optimised; leave it at {neutral} and use --temperature, or a reward such as --repeat_ngram"
+                )
+        positive = ("temperature", "max_prompt_tokens", "max_response_tokens", "head_chunk", "epochs")
+        positive += (
+            "rollouts_per_prompt",
+            "ppo_epochs",
+            "minibatches",
+            "micro_batch_size",
+            "save_total_limit",
+            "epochs",
+        )
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        for divisor in ("rollouts_per_prompt", "updates"):
+            parts = self.minibatches * self.micro_batch_size if divisor == "updates" else self.rollouts_per_prompt
+            if self.rollouts_per_device % parts:
+                how = "--rollouts_per_prompt" if divisor != "updates" else "--minibatches times --micro_batch_size"
+                raise InputError(
+                    f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {how} ({parts}); "
+                    "change one of them"
+                )
+        if self.advantage == "group" and self.rollouts_per_prompt < 2:
+            raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")

@@ -1,0 +1,189 @@
+"""The policy as the trainer sees it: log-probabilities, entropy and KL of given responses, and the value head.
+
+Only response positions go through the vocabulary head, and only ``chunk`` of them at a time: no tensor of shape
+``[B, T, V]`` exists, neither for the entropy nor for the full KL.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from text2grad.kl import full_kl, sampled_kl
+
+REFERENCE_ADAPTER = "reference"
+
+
+class PolicyScorer(nn.Module):
+    """Wraps a causal LM (or its PEFT model) for scoring; distributed training wraps this module.
+
+    Args:
+        model: the policy.
+        reference: for full fine-tuning, the frozen reference. With an adapter none is needed: the reference is the
+            model without its adapter, or with the frozen copy ``reference`` of an adapter that goes on training.
+        temperature: divides the logits everywhere, as in sampling.
+        chunk: response positions per pass through the vocabulary head.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        reference: PreTrainedModel | None = None,
+        temperature: float = 1.0,
+        chunk: int = 1024,
+    ):
+        super().__init__()
+        self.model = model
+        self._reference = [reference]  # in a list: its weights are not this module's to train, shard or save
+        self.temperature, self.chunk = temperature, chunk
+
+    @property
+    def hidden_size(self) -> int:
+        return _base_model(self.model).config.get_text_config().hidden_size
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of everything computed per token: float32, or float64 for a float64 model."""
+        return torch.float64 if _base_model(self.model).dtype == torch.float64 else torch.float32
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        response_mask: Tensor,
+        kl: str | None = None,
+        entropy: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Score responses that stand at the end of ``input_ids``.
+
+        Args:
+            input_ids, attention_mask: ``[B, P + T]``, prompts padded on the left, responses on the right.
+            response_mask: ``[B, T]``.
+            kl: also compare with the reference, by this kind (no gradient).
+            entropy: also compute the entropy.
+
+        Returns:
+            ``log π(y_t | x, y_<t)``, entropy (zeros if not asked for), both ``[B, T]``; the detached hidden states that
+            predict each token, ``[B, T, H]``; with ``kl`` also ``log π_ref`` and the KL, ``[B, T]``. Zeros on padding.
+        """
+        chosen = response_mask.bool()
+        targets = input_ids[:, -response_mask.shape[1] :][chosen]
+        base = _base_model(self.model)
+        hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
+        results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
+        if kl is not None:
+            with self._as_reference() as reference:
+                reference_hidden = _hidden_states(reference, input_ids, attention_mask, response_mask.shape[1])[chosen]
+                head = _head(reference)
+            if kl == "full":
+                pair = [hidden[chosen], reference_hidden, targets]
+                results += self._in_chunks(self._against_reference, pair, base, head)
+            else:
+                ref_logprobs, _ = self._in_chunks(self._statistics, [reference_hidden, targets], reference, False)
+                results += (ref_logprobs, sampled_kl(kl, results[0], ref_logprobs))
+        logprobs, entropies, *rest = (_scatter(values, chosen) for values in results)
+        return logprobs, entropies, (hidden * chosen[..., None]).detach(), *rest
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[PreTrainedModel]:
+        """The model whose π_ref is; the policy itself with other adapter weights, where it has an adapter."""
+        if self._reference[0] is not None:
+            yield self._reference[0]
+        elif REFERENCE_ADAPTER in self.model.peft_config:
+            self.model.base_model.set_adapter(REFERENCE_ADAPTER, inference_mode=True)
+            try:
+                yield self.model.get_base_model()
+            finally:
+                self.model.base_model.set_adapter("default")
+        else:
+            with self.model.disable_adapter():
+                yield self.model.get_base_model()
+
+    def _in_chunks(self, function: Callable, tensors: list[Tensor], *options) -> tuple[Tensor, ...]:
+        pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
+        recompute = torch.is_grad_enabled() and len(pieces) > 1
+        call = (lambda *a: checkpoint(function, *a, use_reentrant=False)) if recompute else function
+        return tuple(torch.cat(parts) for parts in zip(*(call(*piece, *options) for piece in pieces), strict=True))
+
+    def _statistics(self, hidden: Tensor, targets: Tensor, base: PreTrainedModel, entropy: bool) -> tuple[Tensor, ...]:
+        """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy."""
+        logits = _head(base)(hidden) / self.temperature
+        normaliser = logits.logsumexp(-1)
+        logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        if not entropy:
+            return logprobs, torch.zeros_like(logprobs)
+        return logprobs, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
+
+    def _against_reference(
+        self, hidden: Tensor, reference_hidden: Tensor, targets: Tensor, base: PreTrainedModel, reference_head: Callable
+    ) -> tuple[Tensor, ...]:
+        """``[N, H], [N, H], [N] -> [N], [N]``: the reference's log-probability of the targets, and the full KL."""
+        log_probs = (_head(base)(hidden) / self.temperature).log_softmax(-1)
+        ref_log_probs = (reference_head(reference_hidden) / self.temperature).log_softmax(-1)
+        return ref_log_probs.gather(-1, targets[:, None]).squeeze(-1), full_kl(log_probs, ref_log_probs)
+
+
+class ValueHead(nn.Module):
+    """V(x, y_<t) from the policy's hidden state, in float32.
+
+    A linear map of the root-mean-square-normalised state that starts at zero. It reads the state without sending a
+    gradient back: shared at one learning rate, its loss drowned the policy's. Scaling by 1/√H keeps one learning rate
+    fit for models of every width.
+    """
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(hidden_size))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[..., H] -> [...]``"""
+        hidden = hidden.detach().to(self.weight.dtype)
+        normalised = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return normalised @ self.weight / self.weight.shape[0] ** 0.5 + self.bias
+
+
+def _base_model(model: nn.Module) -> PreTrainedModel:
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def _hidden_states(base: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, length: int) -> Tensor:
+    """The decoder's last states that predict the last ``length`` tokens: ``[B, length, H]``."""
+    decoder = base.base_model
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    accepted = inspect.signature(decoder.forward).parameters
+    if "position_ids" in accepted:
+        inputs["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
+    return decoder(**inputs).last_hidden_state[:, -length - 1 : -1]
+
+
+def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """Hidden states to logits, in float32 or better, with whatever the model does to its logits after the head."""
+    config = base.config.get_text_config()
+    scale = 1.0
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        scale = getattr(config, name, None) or scale
+    if getattr(config, "logits_scaling", None):
+        scale = config.logits_scaling if config.model_type == "hyperclovax" else 1 / config.logits_scaling
+    cap = getattr(config, "final_logit_softcapping", None)
+
+    def logits(hidden: Tensor) -> Tensor:
+        scores = base.get_output_embeddings()(hidden) * scale
+        if cap:
+            scores = torch.tanh(scores / cap) * cap
+        return scores if scores.dtype == torch.float64 else scores.float()
+
+    return logits
+
+
+def _scatter(values: Tensor, chosen: Tensor) -> Tensor:
+    """Values of the chosen positions back in ``[B, T]``, zeros elsewhere."""
+    return torch.zeros(chosen.shape, dtype=values.dtype, device=values.device).masked_scatter(chosen, values)

@@ -1,0 +1,44 @@
+"""The objectives: the NL-Gradient of definition 1, and the clipped PPO terms it is optimised with (section 3.5).
+
+Losses come back per token, ``[B, T]``, so that the caller decides over which tokens of which ranks to average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def nl_gradient(logprobs: Tensor, deltas: Tensor, parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """g = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}), one tensor per parameter. Source: definition 1, section 3.1.
+
+    Args:
+        logprobs: log π of the sampled tokens, still attached to their graph.
+        deltas: δ_t, of the same shape; 0 on padding.
+    """
+    return torch.autograd.grad((deltas * logprobs).sum(), list(parameters))
+
+
+def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
+    """max(−ρA, −clip(ρ, 1 ± ε)A) with ρ = π/π_old, and where the clip held the gradient back (as 0/1).
+
+    Source: the policy term of L^PPO, section 3.5.
+    """
+    ratio = torch.exp(logprobs - old_logprobs)
+    plain = -ratio * advantages
+    clipped = -ratio.clamp(1 - clip_range, 1 + clip_range) * advantages
+    return torch.maximum(plain, clipped), (clipped > plain).to(logprobs.dtype).detach()
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+    """½·max((V − R)², (V_clip − R)²), V_clip within ``clip_range`` of the value at rollout time."""
+    clipped = torch.clamp(values, old_values - clip_range, old_values + clip_range)
+    return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+
+
+def policy_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """How far this update has moved already: k3 of KL(π_old ‖ π) per token, on tokens that π_old sampled."""
+    log_ratio = logprobs - old_logprobs
+    return torch.expm1(log_ratio) - log_ratio
