@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from text2grad.errors import InputError
 from text2grad.tasks.base import Interval
 
 if TYPE_CHECKING:
@@ -45,6 +46,30 @@ def token_spans(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
         spans.append(of_written.get(index, (next_start, next_start)))
         next_start = spans[-1][0]
     return text, spans[::-1]
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes | None]:
+    """What each id of the vocabulary writes, as bytes; None for special tokens.
+
+    Raises:
+        InputError: a tokenizer whose tokens write something else beside other neighbours (WordPiece), or whose decoder
+            is not known here.
+    """
+    decoder = _Decoder.of(tokenizer)
+    if decoder.pieces is _byte_level:
+        written = _byte_level_bytes
+    elif decoder.pieces is _sentencepiece:
+        written = _sentencepiece_bytes
+    else:
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the tokenizer'}: its tokens are no fixed byte strings; "
+            "byte-level BPE and SentencePiece with byte fallback are supported"
+        )
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    return [
+        None if token is None or token_id in decoder.special else written(token)
+        for token_id, token in enumerate(tokens)
+    ]
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -89,12 +114,13 @@ def _byte_of_char() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-def _byte_level(tokens: list[str], text: str) -> list[Interval] | None:
+def _byte_level_bytes(token: str) -> bytes:
     table = _byte_of_char()
-    pieces = [
-        bytes(table[char] for char in token) if all(char in table for char in token) else token.encode("utf-8")
-        for token in tokens
-    ]
+    return bytes(table[char] for char in token) if all(char in table for char in token) else token.encode("utf-8")
+
+
+def _byte_level(tokens: list[str], text: str) -> list[Interval] | None:
+    pieces = [_byte_level_bytes(token) for token in tokens]
     decoded, chars = _decode_bytes(b"".join(pieces))
     return _from_units(pieces, chars) if decoded == text else None
 
@@ -154,6 +180,11 @@ def _sentencepiece(tokens: list[str], text: str) -> list[Interval] | None:
         spans.append((kept[0], kept[-1] + 1) if kept else (position, position))
         position = spans[-1][1]
     return spans
+
+
+def _sentencepiece_bytes(token: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte.group(1), 16)]) if byte else token.replace("\u2581", " ").encode("utf-8")
 
 
 def _wordpiece(tokens: list[str], text: str) -> list[Interval] | None:

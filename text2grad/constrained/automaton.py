@@ -1,0 +1,249 @@
+"""Which bytes may follow in z: its fixed parts, its free text, and quotes that can only be substrings of the response.
+
+A state is a plain tuple ``(kind, part, tight, content)``, so that states compare, hash and serve as cache keys:
+
+========  =====================================================================================
+kind      what was written last
+========  =====================================================================================
+LITERAL   ``content`` bytes of fixed part number ``part``
+TEXT      a piece of the critique; ``content`` is :class:`AnyText`'s
+OPEN      the bracket that opens span list number ``part``
+SPAN      a piece of a span; ``content`` is that of :class:`Quotes` (or ``AnyText``)
+AFTER     the quotation mark that closes a span
+BETWEEN   ``content`` bytes of what stands between two spans
+END       the last brace
+========  =====================================================================================
+
+``tight`` narrows what may follow: 1 closes the text or the list that the state is in, 2 closes everything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Protocol
+
+from text2grad.feedback import Feedback
+from text2grad.tasks import Interval, Task
+
+LITERAL, TEXT, OPEN, SPAN, AFTER, BETWEEN, END = range(7)
+State = tuple[int, int, int, object]
+
+_LONGEST_ESCAPE = len("\\u0000")
+_QUOTE, _COMMA, _BACKSLASH = b'",\\'
+_BETWEEN = b', "'
+_HEX = rb"[0-9a-fA-F]"
+_ESCAPE = re.compile(
+    rb"\\u(?:[0-9a-cA-CeEfF]%b{3}|[dD][0-7]%b{2}|[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2})" % (_HEX, _HEX, _HEX, _HEX)
+)
+"""``\\uXXXX``, or two of them where a character needs a surrogate pair; half a pair alone is no character."""
+_SHORT_ESCAPES = {ord(short): json.loads(f'"\\{short}"') for short in '"\\/bfnrt'}
+
+
+class Content(Protocol):
+    """What may stand between two quotation marks of JSON."""
+
+    start: object
+
+    def step(self, content, byte: int):
+        """The content after one more byte; None where it may not follow."""
+        ...
+
+    def complete(self, content) -> bool:
+        """Whether the closing quotation mark may follow."""
+        ...
+
+    def candidates(self, content) -> bytes | None:
+        """Bytes among which are all that may follow, where they are few; None where any byte is worth a try."""
+        ...
+
+
+@lru_cache(maxsize=1 << 16)
+def read_character(pending: bytes, byte: int) -> str | bytes | None:
+    """One more byte of one character in a JSON string, in any of its spellings.
+
+    Args:
+        pending: the bytes of the character so far.
+
+    Returns:
+        The character where it is complete, the bytes so far where it is not, None where no character begins so.
+    """
+    spelling = pending + bytes([byte])
+    if spelling[0] != _BACKSLASH:
+        if byte < 0x20 or byte == _QUOTE:
+            return None
+        try:
+            return spelling.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return spelling if error.reason == "unexpected end of data" else None
+    if len(spelling) == 1:
+        return spelling
+    if len(spelling) == 2:
+        return spelling if byte == ord("u") else _SHORT_ESCAPES.get(byte)
+    if _ESCAPE.fullmatch(spelling):
+        return json.loads(b'"' + spelling + b'"')
+    rests = (b"\\u0000"[len(spelling) :], b"\\ud800\\udc00"[len(spelling) :])
+    return spelling if any(_ESCAPE.fullmatch(spelling + rest) for rest in rests) else None
+
+
+class AnyText:
+    """Any text that does not begin with white space. Content: ``(begun, bytes of an unfinished character)``."""
+
+    start = (False, b"")
+
+    def step(self, content: tuple[bool, bytes], byte: int) -> tuple[bool, bytes] | None:
+        begun, pending = content
+        character = read_character(pending, byte)
+        if isinstance(character, str):
+            return (True, b"") if begun or not character.isspace() else None
+        return None if character is None else (begun, character)
+
+    def complete(self, content: tuple[bool, bytes]) -> bool:
+        return content == (True, b"")
+
+    def candidates(self, content: tuple[bool, bytes]) -> None:
+        return None
+
+
+class Quotes:
+    """The substrings of a response's judged text that are more than white space, in every JSON spelling.
+
+    The nondeterministic automaton of all substrings, its states kept as the bits of one integer (shift-and,
+    Baeza-Yates and Gonnet 1992): bit i stands for "the quote so far ends before character i". Content:
+    ``(positions, only white space so far, bytes of an unfinished character)``.
+
+    Args:
+        judged: the intervals a span must lie inside, one whole span in one interval.
+
+    Attributes:
+        blank_tokens: at most so many tokens write the white space that a span may begin with.
+    """
+
+    def __init__(self, response: str, judged: Iterable[Interval]):
+        # "" where no quote may go on: behind each interval, and at half a surrogate pair, which no file can hold.
+        pieces = [*(response[start:end] for start, end in judged)]
+        self._characters = ["" if "\ud800" <= c <= "\udfff" else c for piece in pieces for c in (*piece, "")]
+        self._at: dict[str, int] = {}  # character -> positions where it stands
+        self._solid = 0  # positions from which a character other than white space is still to come
+        self.blank_tokens = run = 0
+        ahead = False
+        for position, character in reversed([*enumerate(self._characters)]):
+            ahead = bool(character) and (ahead or not character.isspace())
+            run = run + (1 if character == " " else _LONGEST_ESCAPE) if ahead and character.isspace() else 0
+            self.blank_tokens = max(self.blank_tokens, run)
+            self._solid |= ahead << position
+            if character:
+                self._at[character] = self._at.get(character, 0) | 1 << position
+
+        self._spelled: dict[bytes, int] = {}  # beginning of a spelling -> positions of the characters it may become
+        for character, places in self._at.items():
+            for beginning in _beginnings(character):
+                self._spelled[beginning] = self._spelled.get(beginning, 0) | places
+        self._first = {character: bytes({character.encode()[0], *b'\\"'}) for character in self._at}
+        self._any = bytes(set().union(*self._first.values()))
+        self.start = (self._solid, True, b"") if self._solid else None
+
+    def step(self, content: tuple[int, bool, bytes], byte: int) -> tuple[int, bool, bytes] | None:
+        positions, blank, pending = content
+        character = read_character(pending, byte)
+        if isinstance(character, str):
+            positions = (positions & self._at.get(character, 0)) << 1
+            if blank and character.isspace():
+                positions &= self._solid
+            else:
+                blank = False
+            return (positions, blank, b"") if positions else None
+        if character is None:
+            return None
+        key = character.lower() if character[0] == _BACKSLASH else character
+        positions &= self._spelled.get(key, 0)
+        return (positions, blank, character) if positions else None
+
+    def complete(self, content: tuple[int, bool, bytes]) -> bool:
+        return not content[1] and not content[2]
+
+    def candidates(self, content: tuple[int, bool, bytes]) -> bytes | None:
+        positions, _, pending = content
+        if pending:
+            return None
+        if positions & (positions - 1):  # several places
+            return self._any
+        return self._first.get(self._characters[positions.bit_length() - 1], b'"')
+
+
+def _beginnings(character: str) -> set[bytes]:
+    """The proper beginnings of a character's spellings, hexadecimal digits in lower case."""
+    raw = character.encode("utf-8")
+    escaped = json.dumps(character).encode() if ord(character) > 0x7F else b'"\\u%04x"' % ord(character)
+    return {spelling[:end] for spelling in (raw, escaped[1:-1]) for end in range(1, len(spelling))}
+
+
+class Format:
+    """z of one task: the fixed parts are read off what the task itself renders.
+
+    Args:
+        spans: what a span may be; None where only the states before and after spans matter (a span that opens is
+            then a state without content).
+    """
+
+    def __init__(self, task: Task, spans: Content | None):
+        z = task.render_feedback(Feedback("?", ["?"], ["?"])).encode()
+        head, first, second, tail = z.split(b'"?"')
+        self.literals = (b" " + head + b'"', first, second, tail)
+        self.text, self.spans = AnyText(), spans
+        self.start: State = (LITERAL, 0, 0, 0)
+
+    def step(self, state: State, byte: int) -> State | None:
+        """The state after one more byte; None where it may not follow."""
+        kind, part, tight, content = state
+        if kind == TEXT:
+            if byte == _QUOTE and self.text.complete(content):
+                return (LITERAL, 1, tight & 2, 0)
+            if tight and self.text.complete(content):
+                return None
+            content = self.text.step(content, byte)
+            return None if content is None else (TEXT, part, tight, content)
+        if kind == SPAN:
+            if byte == _QUOTE and self.spans.complete(content):
+                return (AFTER, part, tight, 0)
+            if tight and self.spans.complete(content):
+                return None
+            content = self.spans.step(content, byte)
+            return None if content is None else (SPAN, part, tight, content)
+        if kind == LITERAL:
+            return self._literal(part, content, tight, byte)
+        if kind == BETWEEN:
+            if byte != _BETWEEN[content]:
+                return None
+            return self.open_span(part, tight) if byte == _QUOTE else (BETWEEN, part, tight, content + 1)
+        if kind == OPEN and byte == _QUOTE and not tight:
+            return self.open_span(part, tight)
+        if kind == AFTER and byte == _COMMA and not tight:
+            return (BETWEEN, part, tight, 1)
+        if kind in (OPEN, AFTER):
+            return self._literal(part + 1, 0, tight & 2, byte)
+        return None
+
+    def candidates(self, state: State) -> bytes | None:
+        """Bytes among which are all that may follow, where they are few; None where any byte is worth a try."""
+        return self.spans.candidates(state[3]) if state[0] == SPAN else None
+
+    def _literal(self, part: int, written: int, tight: int, byte: int) -> State | None:
+        literal = self.literals[part]
+        if part == 0 and written == 0 and byte == literal[1]:
+            written = 1  # the space before the brace, which only some tokenizers write
+        if byte != literal[written]:
+            return None
+        if written + 1 < len(literal):
+            return (LITERAL, part, tight, written + 1)
+        if part == 0:
+            return (TEXT, 0, tight, self.text.start)
+        return (OPEN, part, tight, 0) if part < 3 else (END, 3, 0, 0)
+
+    def open_span(self, part: int, tight: int) -> State | None:
+        """The state behind a span's opening quotation mark; None where the response holds nothing to quote."""
+        if self.spans is None:
+            return (SPAN, part, tight, None)
+        return None if self.spans.start is None else (SPAN, part, tight, self.spans.start)
