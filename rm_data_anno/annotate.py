@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rm_data_anno import fidelity
-from rm_data_anno.validation import validate
+from rm_data_anno.batch_api import BatchClient, complete_in_batches
+from rm_data_anno.validation import Validated, validate
+from text2grad.chat_client import ChatClient
 from text2grad.critics import Critic, load_critic
+from text2grad.critics.chat import ChatCritic, Judgement
 from text2grad.errors import InputError
-from text2grad.feedback import FeedbackError
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import (
     Outcome,
     Records,
@@ -22,46 +30,221 @@ from text2grad.records import (
     save_records,
     save_text,
 )
+from text2grad.reply_cache import ReplyCache
 from text2grad.tasks import Record, Task, get_task
 
 Prepare = Callable[[Record], Record]
 
 
-@dataclass
-class AnnotateConfig:
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(kw_only=True)
+class ChatOptions:
+    """What only annotators behind an API take."""
+
+    model: str = _option("gpt-4o", "the model's name at the endpoint")
+    base_url: str | None = _option(None, "the endpoint up to /v1; OpenAI's, or OPENAI_BASE_URL, by default")
+    prompt_variant: str = _option("cot", "cot, no_cot, human_feedback or dense")
+    prompt_file: str | None = _option(None, "another prompt than prompts/<variant>.txt")
+    feedback_field: str | None = _option(None, "where a person's feedback stands, for human_feedback")
+    temperature: float = _option(0.0, "sampling temperature")
+    max_tokens: int = _option(2048, "length of a reply at most; dense labels need many")
+    concurrency: int = _option(8, "requests in flight")
+    requests_per_minute: float | None = _option(None, "spread requests to stay below this")
+    tokens_per_minute: float | None = _option(None, "spread requests to stay below this")
+    max_cost_usd: float | None = _option(None, "spend no more than this, earlier runs included")
+    prices: str | None = _option(None, "another price table than text2grad/prices.yaml")
+    timeout: float = _option(120.0, "seconds of silence after which a request is sent again")
+    retries: int = _option(6, "how often a request is sent again")
+    batch_api: bool = _option(False, "use OpenAI's Batch API, at half the price")
+    batch_poll_seconds: float = _option(60.0, "how often to ask for a batch; 0: end after sending it")
+
+
+@dataclass(kw_only=True)
+class AnnotateConfig(ChatOptions):
     data_path: str = field(metadata={"help": "responses to annotate, in the task's format"})
-    output_path: str | None = field(default=None, metadata={"help": "default: beside the data, named .annotated.json"})
-    annotator: str = field(default="programmatic", metadata={"help": "who judges: programmatic, or a critic's spec"})
-    batch_size: int = field(default=8, metadata={"help": "records judged at once by a critic in this process"})
-    retry_failed: bool = field(default=False, metadata={"help": "try the records again that failed in earlier runs"})
+    output_path: str | None = _option(None, "default: beside the data, named .annotated.json")
+    annotator: str = _option(
+        "chat", "chat (--model behind --base_url), programmatic, openai:MODEL, http://HOST/v1#MODEL, a reward model"
+    )
+    retry_failed: bool = _option(False, "try the records again that failed in earlier runs")
+    batch_size: int = _option(8, "records that a critic in this process judges at once")
 
 
 def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = None) -> None:
     """Annotate a file: every record ends in the output with its feedback, or in ``<output>.failed.json`` with a reason.
 
-    Beside the output: ``.journal.jsonl`` (what makes a second run go on), ``.report.json`` and ``.report.md``.
+    Beside the output: ``.journal.jsonl`` (what makes a second run go on), ``.report.json`` and ``.report.md``; for
+    chat annotators ``.replies.jsonl`` (all that was paid for).
 
     Args:
         prepare: completes a record before it is judged (runs a solution's tests); what it adds goes into the output.
 
     Raises:
         InputError: before anything is written.
-        SystemExit: code 1 where records failed.
+        SystemExit: code 1 where records failed or the run ended early.
     """
     task = get_task(task_name)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
-    critic = load_critic(config.annotator, task)
-    outcome = map_records(
-        records,
-        lambda _, batch: _annotate(task, critic, prepare, batch),
-        journal=output.with_name(f"{output.name}.journal.jsonl"),
-        settings={"stage": "annotation", "task": task.name, "annotator": config.annotator},
-        batch_size=config.batch_size,
-        retry_failed=config.retry_failed,
-        description=f"annotating {task.name}",
+    annotator = _Annotator.load(task, config, records, output, prepare)
+    with _interruptible(annotator.client) if annotator.client else nullcontext():
+        outcome = map_records(
+            records,
+            annotator,
+            journal=_beside(output, "journal.jsonl"),
+            settings=annotator.settings,
+            batch_size=len(records) if config.batch_api else config.batch_size if not annotator.client else 1,
+            workers=config.concurrency if annotator.client and not config.batch_api else 1,
+            retry_failed=config.retry_failed,
+            description=f"annotating {task.name}",
+            status=annotator.status,
+        )
+    _write(task, records, outcome, output, annotator)
+
+
+class _Annotator:
+    """The work on each record: complete it, have it judged, validate what comes back."""
+
+    def __init__(self, task: Task, critic: Critic, prepare: Prepare | None, settings: dict[str, Any]):
+        self.task, self.critic, self.prepare = task, critic, prepare
+        self.settings = {"stage": "annotation", "task": task.name, **settings}
+        self.client: ChatClient | None = critic.client if isinstance(critic, ChatCritic) else None
+
+    @classmethod
+    def load(
+        cls, task: Task, config: AnnotateConfig, records: Records, output: Path, prepare: Prepare | None
+    ) -> _Annotator:
+        if config.annotator != "chat" and not config.annotator.startswith(("openai:", "http://", "https://")):
+            for option in fields(ChatOptions):
+                if getattr(config, option.name) != option.default:
+                    raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
+            return cls(task, load_critic(config.annotator, task), prepare, {"annotator": config.annotator})
+
+        critic = _chat_critic(task, config)
+        if config.prompt_variant == "human_feedback":
+            for record_id, record in records.items():
+                if not str(record.get(critic.feedback_field) or "").strip():
+                    raise InputError(
+                        f"{records.path}: record {record_id!r} has no feedback of a person in its field "
+                        f"{critic.feedback_field!r}; name another --feedback_field or --prompt_variant"
+                    )
+        critic.client.remember(ReplyCache(_beside(output, "replies.jsonl")))
+        if isinstance(critic.client, BatchClient):
+            critic.client.open(_beside(output, "batches.json"))
+        settings = {
+            "annotator": "chat",
+            "model": critic.client.model,
+            "variant": critic.variant,
+            "prompt": critic.prompt.fingerprint,
+            "temperature": config.temperature,
+        }
+        if config.prompt_variant == "human_feedback":
+            settings["feedback_field"] = critic.feedback_field
+        return cls(task, critic, prepare, settings)
+
+    def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception]:
+        """The fields that annotation adds to each record, or why it could not."""
+        prepared = [self.prepare(record) if self.prepare else record for record in batch]
+        if self.client:
+            questions = [partial(self._ask, *pair) for pair in zip(ids, prepared, strict=True)]
+            in_batches = isinstance(self.client, BatchClient)
+            judged = complete_in_batches(self.client, questions) if in_batches else [ask() for ask in questions]
+        else:
+            prompts, responses = map(self.task.prompt, prepared), map(self.task.response, prepared)
+            judged = [Judgement(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
+        return [self._added(*row) for row in zip(ids, batch, prepared, judged, strict=True)]
+
+    def _ask(self, record_id: str, record: Record) -> Judgement:
+        prompt, response = self.task.prompt(record), self.task.response(record)
+        return self.critic.judge(
+            prompt, response, record, lambda feedback: self._validate(feedback, record).complaint(), scope=record_id
+        )
+
+    def _validate(self, feedback: Feedback, record: Record) -> Validated:
+        return validate(feedback, self.task.response(record), self.task)
+
+    def _added(self, record_id: str, before: Record, record: Record, judged: Judgement) -> dict | Exception:
+        if isinstance(judged.feedback, FeedbackError):
+            if self.client:
+                self.client.cache.void(record_id)
+            return judged.feedback
+        checked = self._validate(judged.feedback, record)
+        validation = checked.to_dict()
+        if judged.complaint:
+            first = self._validate(judged.first, record).to_dict() if isinstance(judged.first, Feedback) else {}
+            validation["first"] = {"complaint": judged.complaint, **first}
+        annotation = {"annotator": self.critic.name, "validation": validation}
+        if self.client:
+            annotation |= {"model": self.client.model, "prompt": self.critic.variant, "usage": judged.usage.to_dict()}
+        if judged.reasoning:
+            annotation["reasoning"] = judged.reasoning
+        after = self.task.with_feedback(record, checked.feedback, annotation)
+        return {key: value for key, value in after.items() if key not in before or before[key] != value}
+
+    def status(self) -> dict[str, Any]:
+        """For the progress bar."""
+        if not self.client:
+            return {}
+        if self.client.price.listed:
+            return {"cost": f"${self.client.budget.spent:.4f}"}
+        return {"tokens": self.client.usage.prompt_tokens + self.client.usage.completion_tokens}
+
+    def spending(self) -> dict[str, Any]:
+        """All that was paid for this output, replies that led nowhere included."""
+        if not self.client:
+            return {}
+        lost = {"lost_usd_at_most": round(self.client.budget.lost, 6)} if self.client.budget.lost else {}
+        return {"paid": self.client.cache.usage.to_dict() | lost}
+
+
+def _chat_critic(task: Task, config: AnnotateConfig) -> ChatCritic:
+    spec = config.annotator
+    if spec == "chat":
+        spec = f"{config.base_url}#{config.model}" if config.base_url else f"openai:{config.model}"
+    elif config.base_url or config.model != AnnotateConfig.model:
+        raise InputError(f"--annotator {spec}: names endpoint and model; leave --base_url and --model away")
+    return ChatCritic.from_spec(
+        spec,
+        task,
+        prompt=config.prompt_file,
+        variant=config.prompt_variant,
+        feedback_field=config.feedback_field,
+        client_class=BatchClient if config.batch_api else ChatClient,
+        concurrency=config.concurrency,
+        requests_per_minute=config.requests_per_minute,
+        tokens_per_minute=config.tokens_per_minute,
+        max_cost_usd=config.max_cost_usd,
+        prices=config.prices,
+        timeout=config.timeout,
+        retries=config.retries,
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        **({"poll_seconds": config.batch_poll_seconds} if config.batch_api else {}),
     )
-    _write(task, records, outcome, output)
+
+
+@contextmanager
+def _interruptible(client: ChatClient) -> Iterator[None]:
+    """Ctrl-C sends nothing more and keeps what is still coming in; a second one leaves at once."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        client.stop()
+        print("\nwaiting for requests in flight; Ctrl-C again leaves at once", file=sys.stderr)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _beside(output: Path, ending: str) -> Path:
+    return output.with_name(f"{output.name}.{ending}")
 
 
 def _output_path(config: AnnotateConfig, records: Records) -> Path:
@@ -77,42 +260,25 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _annotate(task: Task, critic: Critic, prepare: Prepare | None, batch: list[Record]) -> list[dict | Exception]:
-    """The fields that annotation adds to each record, or why it could not."""
-    prepared = [prepare(record) if prepare else record for record in batch]
-    prompts, responses = [task.prompt(record) for record in prepared], [task.response(record) for record in prepared]
-    judged = critic(prompts, responses, prepared)
-    results: list[dict | Exception] = []
-    for before, record, response, feedback in zip(batch, prepared, responses, judged, strict=True):
-        if isinstance(feedback, FeedbackError):
-            results.append(feedback)
-            continue
-        checked = validate(feedback, response, task)
-        annotation = {"annotator": critic.name, "validation": checked.to_dict()}
-        after = task.with_feedback(record, checked.feedback, annotation)
-        results.append({key: value for key, value in after.items() if key not in before or before[key] != value})
-    return results
-
-
-def _write(task: Task, records: Records, outcome: Outcome, output: Path) -> None:
+def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotator: _Annotator) -> None:
     annotated = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}
     if annotated:
         save_records(output, records.like(annotated))
-    failed = output.with_name(f"{output.name}.failed.json")
+    failed = _beside(output, "failed.json")
     if outcome.failures:
         save_json(failed, outcome.failures)
     else:
         failed.unlink(missing_ok=True)
-    report = fidelity.report(task, annotated, outcome.failures)
-    save_json(output.with_name(f"{output.name}.report.json"), report)
+    report = fidelity.report(task, annotated, outcome.failures) | annotator.spending()
+    save_json(_beside(output, "report.json"), report)
     table = fidelity.table({output.name: report})
-    save_text(output.with_name(f"{output.name}.report.md"), table)
+    save_text(_beside(output, "report.md"), table)
     print(table)
     print(f"{len(annotated)} of {len(records)} records annotated: {output}")
     if outcome.failures:
-        _complain(outcome.failures, failed)
-
-
-def _complain(failures: Mapping[str, str], path: Path) -> None:
-    print(f"{len(failures)} records failed (run with --retry_failed to try them again): {path}", file=sys.stderr)
-    raise SystemExit(1)
+        print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
+    if outcome.stopped:
+        left = len(records) - len(annotated) - len(outcome.failures)
+        print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
+    if outcome.failures or outcome.stopped:
+        raise SystemExit(1)

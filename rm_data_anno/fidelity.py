@@ -16,9 +16,10 @@ from typing import Any
 
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
-from text2grad.grounding import ground
+from text2grad.feedback import Feedback
 from text2grad.records import load_records
-from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks import Interval, Record, Task, get_task
+from text2grad.token_rewards import span_intervals
 
 
 def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str
             "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
             "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
             "mended": _count(checks, "mended"),
+            "unscored": _count(checks, "unscored"),
             "unjudged": _count(checks, "unjudged"),
             "contradicted": _count(checks, "contradicted"),
             "unsupported_rate": _rate(_count(checks, "unsupported"), kept),
@@ -85,24 +87,40 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
             f"record {record_id!r} carries no feedback ({task.fields.critique!r}); annotate the file first"
         )
     response = task.response(record)
-    judged = {position for start, end in task.judged(response) for position in range(start, end)}
-    poor = _covered(feedback.poor, response) & judged
-    good = (_covered(feedback.good, response) & judged) - poor
+    judged = _positions(task.judged(response))
+    if feedback.scores:
+        poor, good = (_positions(intervals) for intervals in _scored(feedback, response))
+    else:
+        poor, good = (_positions(intervals) for intervals in span_intervals(feedback, response, task))
     annotation = record.get("annotation") or {}
     return {
         "good": feedback.good,
         "poor": feedback.poor,
         "characters": len(judged),
-        "good_characters": len(good),
-        "poor_characters": len(poor),
+        "good_characters": len((good - poor) & judged),
+        "poor_characters": len(poor & judged),
         "critique_words": len(feedback.critique.split()),
         "validation": annotation.get("validation") or {},
         "usage": annotation.get("usage") or {},
     }
 
 
-def _covered(quotes: list[str], response: str) -> set[int]:
-    return {position for quote in quotes for start, end in ground(quote, response) for position in range(start, end)}
+def _scored(feedback: Feedback, response: str) -> tuple[list[Interval], list[Interval]]:
+    """The intervals of words with a score below and above 0; each stands behind the one before it."""
+    poor: list[Interval] = []
+    good: list[Interval] = []
+    position = 0
+    for piece, score in feedback.scores:
+        start = response.find(piece, position)
+        if start != -1:
+            position = start + len(piece)
+            if score:
+                (good if score > 0 else poor).append((start, position))
+    return poor, good
+
+
+def _positions(intervals: list[Interval]) -> set[int]:
+    return {position for start, end in intervals for position in range(start, end)}
 
 
 def _usage(rows: list[dict[str, float]]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ critique mentions.
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
@@ -15,13 +17,15 @@ from text2grad.tasks import Task
 
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u2e80-\u9fff]")  # Thai, Lao, Chinese and Japanese letters
+_MOST_LISTED = 10  # spans that a complaint names
 _STEM = 5  # letters compared: "summarise" and "summary" agree, "post" and "poster" too
 _FUNCTION_WORDS = frozenset(
     _WORD.findall("""
-    all and any are but can did for from get had has her him his how its may not off our out own per she the too two
-    use was who why you yet about after again also because been before being between both could does doing down
-    during each from further have having here into itself just more most only other over same should some such than that their them then
-    there these they this those through under until very were what when where which while will with would your
+    all and any are but can did for from get had has her him his how its may not off our out own per she the too
+    two use was who why you yet about after again also because been before being between both could does doing
+    down during each from further have having here into itself just more most only other over same should some
+    such than that their them then there these they this those through under until very were what when where
+    which while will with would your
     """)
 )
 
@@ -36,6 +40,7 @@ class Validated:
     unjudged: list[str] = field(default_factory=list)  # only in text that is not judged (prose around code): dropped
     contradicted: list[str] = field(default_factory=list)  # in both slots: kept as poor
     mended: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
+    unscored: int = 0  # words of the response that dense labels left out: they score 0
     unsupported: list[str] = field(default_factory=list)  # nothing in the critique speaks of them: kept, flagged
 
     def complaint(self) -> str | None:
@@ -57,12 +62,17 @@ class Validated:
             "contradicted": self.contradicted,
             "unsupported": self.unsupported,
         }
-        return {"offered": self.offered, "mended": self.mended, **{name: rows for name, rows in lists.items() if rows}}
+        counts = {"offered": self.offered, "mended": self.mended} | (
+            {"unscored": self.unscored} if self.unscored else {}
+        )
+        return {**counts, **{name: rows for name, rows in lists.items() if rows}}
 
 
 def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     """Keep of each slot the spans that stand in the judged text of the response, in the response's own characters."""
     result = Validated(Feedback(feedback.critique), offered=len(feedback.good) + len(feedback.poor))
+    if feedback.scores:
+        return _validate_scores(feedback, response, result)
     poor = _checked(feedback.poor, response, task, result)
     good = _checked(feedback.good, response, task, result)
     result.contradicted = [quote for quote in good if quote in poor]
@@ -70,6 +80,31 @@ def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     result.feedback = Feedback(feedback.critique, good=good, poor=poor)
     result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
     return result
+
+
+def _validate_scores(feedback: Feedback, response: str, result: Validated) -> Validated:
+    """Dense labels: a score for every word of the response, in order.
+
+    The words that the model wrote are aligned with those of the response, as in a comparison of two versions of a
+    text; case and punctuation around a word are forgiven. What it added is dropped, what it left out scores 0.
+    """
+    given = [(word, score) for piece, score in feedback.scores for word in piece.split()]
+    words = response.split()
+    matcher = SequenceMatcher(None, list(map(_bare, words)), [_bare(word) for word, _ in given], autojunk=False)
+    scores, aligned = [0.0] * len(words), set()
+    for here, there, length in matcher.get_matching_blocks():
+        for step in range(length):
+            scores[here + step] = given[there + step][1]
+            aligned.add(there + step)
+    result.offered = len(given)
+    result.unmatched = [word for index, (word, _) in enumerate(given) if index not in aligned]
+    result.unscored = len(words) - len(aligned)
+    result.feedback = Feedback(feedback.critique, scores=list(zip(words, scores, strict=True)))
+    return result
+
+
+def _bare(word: str) -> str:
+    return word.strip(string.punctuation + "“”‘’…").casefold() or word
 
 
 def _checked(quotes: list[str], response: str, task: Task, result: Validated) -> list[str]:
@@ -113,4 +148,5 @@ def _content(text: str) -> set[str]:
 
 
 def _listed(quotes: list[str]) -> str:
-    return ", ".join(f"<<{quote}>>" for quote in quotes)
+    more = f" and {len(quotes) - _MOST_LISTED} more" if len(quotes) > _MOST_LISTED else ""
+    return ", ".join(f"<<{quote}>>" for quote in quotes[:_MOST_LISTED]) + more

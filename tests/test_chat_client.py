@@ -226,7 +226,7 @@ def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
         assert not second.complete(HELLO, scope="a").remembered
         second.cache.close()
         third = ReplyCache(path)
-    assert third.spent_usd == pytest.approx(3 * reply.usage.cost_usd)
+    assert third.usage.cost_usd == pytest.approx(3 * reply.usage.cost_usd)
     assert third.lost_usd == 0
 
 

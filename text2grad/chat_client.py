@@ -74,6 +74,12 @@ class Reply:
     logprobs: list[dict[str, float]] | None = None
     remembered: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """For the cache."""
+        value = asdict(self)
+        del value["remembered"]
+        return value
+
 
 def endpoint_of(spec: str) -> tuple[str | None, str]:
     """``(base_url, model)`` of ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``; no URL means OpenAI's own."""
@@ -102,6 +108,8 @@ class ChatClient:
         cache: replies from it are not asked for again, and all replies go into it.
     """
 
+    batch = False  # whether requests go through the Batch API, at its price
+
     def __init__(
         self,
         base_url: str | None,
@@ -129,12 +137,14 @@ class ChatClient:
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
             raise InputError(f"{base_url}: not an address; write http://HOST:PORT/v1")
         self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
-        self.concurrency, self.cache = concurrency, cache
-        self.price = load_price(model, prices)
+        self.concurrency = concurrency
+        self.price = load_price(model, prices, batch=self.batch)
         if max_cost_usd is not None and not self.price.listed:
             raise InputError(f"the price table does not list {model}; add it there, or leave max_cost_usd away")
-        spent, lost = (cache.spent_usd, cache.lost_usd) if cache else (0.0, 0.0)
-        self.budget = Budget(max_cost_usd, spent, lost)
+        self.budget = Budget(max_cost_usd)
+        self.cache: ReplyCache | None = None
+        if cache:
+            self.remember(cache)
         self.usage = Usage()
         self._openai = openai.OpenAI(
             api_key=self._key or "none needed", base_url=base_url, timeout=timeout, max_retries=0
@@ -153,6 +163,16 @@ class ChatClient:
     def from_spec(cls, spec: str, **options: Any) -> ChatClient:
         """A client for ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``."""
         return cls(*endpoint_of(spec), **options)
+
+    def remember(self, cache: ReplyCache) -> None:
+        """Answer from ``cache`` what it holds, put all replies into it, and count what it cost in the budget."""
+        self.cache = cache
+        self.budget = Budget(self.budget.limit, cache.usage.cost_usd, cache.lost_usd)
+
+    def recall(self, key: str) -> Reply | None:
+        """The cached reply to a request."""
+        value = self.cache.get(key) if self.cache else None
+        return Reply(**{**value, "usage": Usage(**value["usage"])}, remembered=True) if value else None
 
     def complete(
         self,
@@ -178,8 +198,8 @@ class ChatClient:
         """
         length = max_tokens or self.max_tokens
         key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
-        if self.cache and (value := self.cache.get(key)):
-            return Reply(**{**value, "usage": Usage(**value["usage"])}, remembered=True)
+        if reply := self.recall(key):
+            return reply
         request = {"messages": list(messages), "schema": schema, "logprobs": logprobs, "length": length}
         try:
             reply = self._persist(request, key, scope)
@@ -285,7 +305,7 @@ class ChatClient:
                     self.cache.refused(number)
                 raise
             if self.cache:
-                self.cache.replied(number, key, scope, as_dict(reply))
+                self.cache.replied(number, key, scope, reply.to_dict())
             self.budget.settle(bound, reply.usage.cost_usd)
         self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
         return reply
@@ -358,16 +378,6 @@ class _Pacer:
     def pause(self, seconds: float) -> None:
         with self._lock:
             self._paused_until = max(self._paused_until, time.monotonic() + seconds)
-
-
-def as_dict(reply: Reply) -> dict[str, Any]:
-    """For the cache; ``Reply(**value)`` with its usage restored is the inverse."""
-    return {
-        "text": reply.text,
-        "finish_reason": reply.finish_reason,
-        "usage": asdict(reply.usage),
-        "logprobs": reply.logprobs,
-    }
 
 
 def _size(messages: Sequence[Mapping[str, str]]) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from text2grad.errors import InputError
 from text2grad.records import check_writable
+from text2grad.spending import Usage
 
 
 class ReplyCache:
@@ -20,14 +21,17 @@ class ReplyCache:
     with neither was lost, by a kill or a broken connection, and may have been billed: ``lost_usd`` is the most that
     can have cost. ``{"void": scope}`` retires a scope's replies: they led nowhere, so a later try asks anew.
 
+    Replies of batches have no number (null): nothing notes their sending here.
+
     Attributes:
-        spent_usd: the cost of all replies in the file.
+        usage: tokens and cost of all replies in the file.
         lost_usd: the upper bound of what lost requests cost.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.spent_usd = self.lost_usd = 0.0
+        self.usage = Usage()
+        self.lost_usd = 0.0
         self._replies: dict[str, dict[str, Any]] = {}
         self._keys: dict[str, set[str]] = {}
         self._next = 0
@@ -76,8 +80,8 @@ class ReplyCache:
             self._append({"sent": number, "bound": bound})
         return number
 
-    def replied(self, number: int, key: str, scope: str, value: dict[str, Any]) -> None:
-        """Keep a reply: a JSON object with its ``cost_usd`` in ``usage``."""
+    def replied(self, number: int | None, key: str, scope: str, value: dict[str, Any]) -> None:
+        """Keep a reply: a JSON object whose ``usage`` is that of a :class:`~text2grad.spending.Usage`."""
         with self._lock:
             self._append({"reply": number, "key": key, "scope": scope, "value": value})
             self._remember(key, scope, value)
@@ -100,7 +104,7 @@ class ReplyCache:
     def _remember(self, key: str, scope: str, value: dict[str, Any]) -> None:
         self._replies[key] = value
         self._keys.setdefault(scope, set()).add(key)
-        self.spent_usd += value["usage"]["cost_usd"]
+        self.usage += Usage(**value["usage"])
 
     def _forget(self, scope: str) -> None:
         for key in self._keys.pop(scope, ()):

@@ -95,7 +95,7 @@ class Budget:
     def reserve(self, bound: float, stopped: threading.Event | None = None) -> None:
         """Wait until ``bound`` fits; ``StopRunError`` where it cannot fit any more (or ``stopped`` is set)."""
         with self._changed:
-            while self.limit is not None and self.spent + self.lost + self._reserved + bound > self.limit:
+            while not self.fits(bound):
                 if stopped is not None and stopped.is_set():
                     raise StopRunError("stopped")
                 if not self._flying:
@@ -106,6 +106,10 @@ class Budget:
                 self._changed.wait(0.2)
             self._reserved += bound
             self._flying += 1
+
+    def fits(self, bound: float) -> bool:
+        """Whether ``bound`` fits as things are now."""
+        return self.limit is None or self.spent + self.lost + self._reserved + bound <= self.limit
 
     def settle(self, bound: float, cost: float = 0.0, lost: bool = False) -> None:
         """A reserved request has ended: it cost ``cost``, or, where ``lost``, perhaps all of its bound."""

@@ -1,0 +1,183 @@
+"""Annotation through OpenAI's Batch API: half the price, an answer within a day.
+
+A batch fills the reply cache, and the ordinary run then finds all its replies there. What a reply leads to (a second
+question, say) becomes the next batch, until nothing is left to ask. Batches carry the run's mark, so that a run that
+was killed finds those that it had sent.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import openai
+from openai.types import Batch
+from openai.types.chat import ChatCompletion
+from pydantic import ValidationError
+from tqdm.auto import tqdm
+
+from text2grad.chat_client import ChatClient, ChatError, Reply
+from text2grad.errors import InputError
+from text2grad.records import StopRunError, load_json, save_json
+
+_MOST_REQUESTS = 50_000  # limits of one batch file
+_MOST_BYTES = 190_000_000
+_UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
+_MARK = "text2grad_run"
+
+T = TypeVar("T")
+
+
+class PendingError(Exception):
+    """The reply to this request is not there yet."""
+
+
+class BatchClient(ChatClient):
+    """A client that answers from its cache, and puts down everything else for the next batch."""
+
+    batch = True
+
+    def __init__(self, *args: Any, poll_seconds: float = 60.0, **options: Any):
+        super().__init__(*args, **options)
+        self.poll_seconds = poll_seconds
+        self._pending: dict[str, tuple[str, dict[str, Any], float]] = {}  # key: (scope, body, bound)
+        self._errors: dict[str, str] = {}
+
+    def open(self, path: Path) -> None:
+        """Use the file that holds this run's mark and the batches that it has collected; made where there is none."""
+        self._state_path = path
+        self._state = load_json(path) if path.exists() else {"run": uuid.uuid4().hex, "collected": []}
+        save_json(path, self._state)
+
+    def complete(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        schema: Mapping[str, Any] | None = None,
+        *,
+        logprobs: int = 0,
+        max_tokens: int | None = None,
+        scope: str = "",
+    ) -> Reply:
+        """The cached reply; ``PendingError`` where there is none yet, ``ChatError`` where a batch failed at it."""
+        length = max_tokens or self.max_tokens
+        key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
+        if reply := self.recall(key):
+            return reply
+        if key in self._errors:
+            raise ChatError(self._errors[key])
+        body = self.body({"messages": list(messages), "schema": schema, "logprobs": logprobs, "length": length})
+        self._pending[key] = (scope, body, self.bound(messages, schema, length))
+        raise PendingError
+
+    def run_batches(self) -> None:
+        """Collect batches of this run that are still out, or else send one with what is pending and collect that.
+
+        Raises:
+            StopRunError: the budget is spent, a batch ended without a result, or nobody waits for it.
+            InputError: the key or the address is wrong.
+        """
+        try:
+            collected = self._state["collected"]
+            ours = [batch.id for batch in self._api.batches.list(limit=100) if self._is_ours(batch)]
+            for name in [name for name in ours if name not in collected] or [self._send_batch()]:
+                rows = self._rows(self._finished(name))
+                collected.append(name)
+                self._collect(name, rows)
+                save_json(self._state_path, self._state)
+        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+            raise InputError(f"{self.base_url}: {self._clean(error.message)}; check the key and the address") from None
+        except openai.APIError as error:
+            raise StopRunError(f"{self.base_url}: {self._clean(error.message)}") from None
+        self._pending.clear()
+
+    @property
+    def _api(self) -> openai.OpenAI:
+        """For requests that cost nothing and may be repeated."""
+        return self._openai.with_options(max_retries=self.retries)
+
+    def _is_ours(self, batch: Batch) -> bool:
+        return (batch.metadata or {}).get(_MARK) == self._state["run"]
+
+    def _send_batch(self) -> str:
+        """Send as many pending requests as one file and the budget hold; returns the batch's id."""
+        lines: list[bytes] = []
+        size = bound = 0.0
+        for key, (_, body, cost) in self._pending.items():
+            row = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
+            line = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+            full = len(lines) == _MOST_REQUESTS or size + len(line) > _MOST_BYTES
+            if full or (lines and not self.budget.fits(bound + cost)):
+                break
+            lines.append(line)
+            size, bound = size + len(line), bound + cost
+        self.budget.reserve(bound)  # nothing else is in flight: it fits, or the run ends here
+        try:
+            file = self._api.files.create(file=("batch.jsonl", io.BytesIO(b"".join(lines))), purpose="batch")
+            batch = self._openai.batches.create(  # once: where its answer is lost, the next run finds the batch
+                completion_window="24h",
+                endpoint="/v1/chat/completions",
+                input_file_id=file.id,
+                metadata={_MARK: self._state["run"]},
+            )
+        finally:
+            self.budget.settle(bound)
+        tqdm.write(f"batch {batch.id}: {len(lines)} requests sent, at most ${bound:.4f}")
+        return batch.id
+
+    def _finished(self, name: str) -> Batch:
+        while True:
+            batch = self._api.batches.retrieve(name)
+            if batch.status not in _UNFINISHED:
+                break
+            if not self.poll_seconds:
+                raise StopRunError(f"batch {name} is {batch.status}; run the same command later to collect it")
+            if self._stopped.wait(self.poll_seconds):
+                raise StopRunError("stopped")
+        tqdm.write(f"batch {name}: {batch.status}")
+        return batch
+
+    def _rows(self, batch: Batch) -> list[dict[str, Any]]:
+        """What a batch answered, request by request."""
+        files = [name for name in (batch.output_file_id, batch.error_file_id) if name]
+        texts = [self._api.files.content(name).text for name in files]
+        rows = [json.loads(line) for text in texts for line in text.splitlines() if line.strip()]
+        if not rows:
+            self._state["collected"].append(batch.id)
+            save_json(self._state_path, self._state)
+            said = "; ".join(error.message or "" for error in (batch.errors.data or [])) if batch.errors else ""
+            raise StopRunError(self._clean(f"batch {batch.id} ended as {batch.status} without any result: {said}"))
+        return rows
+
+    def _collect(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Put a batch's replies into the cache, and note what it failed at."""
+        for row in rows:
+            key = row["custom_id"]
+            scope, _, bound = self._pending.get(key, ("", {}, 0.0))
+            response = row.get("response") or {}
+            try:
+                if response.get("status_code") != 200:
+                    raise ChatError(str((response.get("body") or row).get("error")))
+                reply = self.read(ChatCompletion.model_validate(response["body"]), self.price, bound)
+            except (ChatError, ValidationError) as error:
+                self._errors[key] = self._clean(f"the batch {name} failed at it: {' '.join(str(error).split())}")
+                continue
+            self.cache.replied(None, key, scope, reply.to_dict())
+            self.usage += reply.usage
+            self.budget.spent += reply.usage.cost_usd
+
+
+def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]]) -> list[T]:
+    """Ask everything again and again, sending what has no reply yet as batches, until everything has one."""
+    while True:
+        results: list[T] = []
+        for question in questions:
+            with suppress(PendingError):
+                results.append(question())
+        if len(results) == len(questions):
+            return results
+        client.run_batches()

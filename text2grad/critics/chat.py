@@ -1,0 +1,218 @@
+"""An LLM behind an OpenAI-compatible endpoint as a critic: GPT-4o, an open model, or a served reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.chat_client import ChatClient, ChatError, Reply
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError, FeedbackFields, json_objects
+from text2grad.prompts import Prompt, load_prompt
+from text2grad.spending import Usage
+from text2grad.tasks import Record, Task, get_task
+
+VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
+"""What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote
+(algorithm 2's other branch); a critique and a score for every word (the dense baseline of appendix I.1)."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_HUMAN_FIELDS = {"slf5k": "feedback", "ultrafeedback": "critique", "kodcode": "feedback"}
+_REFUSED = ("refusal", "content_filter")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the model made of one response.
+
+    Attributes:
+        usage: tokens and cost of all requests that it took.
+        first, complaint: where the model was asked again, what its first reply held and why that would not do.
+        reasoning: the chain of thought, where the reply holds one.
+    """
+
+    feedback: Feedback | FeedbackError
+    usage: Usage = field(default_factory=Usage)
+    first: Feedback | FeedbackError | None = None
+    complaint: str = ""
+    reasoning: str = ""
+
+
+class ChatCritic:
+    """A critic that asks a chat model, many responses at once.
+
+    Args:
+        prompt: the annotation prompt, or a reward model's ``reward_prompt.txt``.
+        variant: one of ``VARIANTS``: the form of the reply that the prompt asks for.
+        feedback_field: the field of a record in which a person's feedback stands (variant ``human_feedback``).
+    """
+
+    def __init__(
+        self, client: ChatClient, task: Task, prompt: Prompt, variant: str = "cot", feedback_field: str | None = None
+    ):
+        if variant not in VARIANTS:
+            raise InputError(f"there is no prompt variant {variant!r}; choose one of {', '.join(VARIANTS)}")
+        if ("feedback" in prompt.names) != (variant == "human_feedback"):
+            raise InputError(f"{prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
+        self.client, self.task, self.prompt, self.variant = client, task, prompt, variant
+        self.feedback_field = feedback_field or _HUMAN_FIELDS[task.name]
+        self.schema = reply_schema(task.fields, variant)
+        self.name = f"{client.base_url.rstrip('/')}#{client.model}"
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: str,
+        task: Task | str,
+        prompt: str | Path | None = None,
+        variant: str | None = None,
+        feedback_field: str | None = None,
+        client_class: type[ChatClient] = ChatClient,
+        **options: Any,
+    ) -> ChatCritic:
+        """A critic for ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``.
+
+        Args:
+            prompt: a prompt file; the task's annotation prompt of that variant by default. For a served reward model
+                the ``reward_prompt.txt`` in its folder.
+            variant: what the prompt asks for. By default ``cot``; for a prompt file, its name where that is a variant's
+                and else ``no_cot``.
+            client_class, options: the client, and what it takes (:class:`~text2grad.chat_client.ChatClient`).
+        """
+        task = get_task(task)
+        if variant is None:
+            stem = Path(prompt).stem if prompt else "cot"
+            variant = stem if stem in VARIANTS else "no_cot"
+        path = prompt or _ROOT / "rm_data_anno" / task.name / "prompts" / f"{variant}.txt"
+        required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
+        loaded = load_prompt(path, required, offered=(*_offered(task), "feedback"))
+        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field)
+        critic.name = spec
+        return critic
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        """Judgements in order; a request that failed is a ``FeedbackError``."""
+        given = records if records is not None else [None] * len(prompts)
+        with ThreadPoolExecutor(max(1, min(self.client.concurrency, len(prompts)))) as pool:
+            return [judged.feedback for judged in pool.map(self.judge, prompts, responses, given)]
+
+    def judge(
+        self,
+        prompt: str,
+        response: str,
+        record: Record | None = None,
+        check: Callable[[Feedback], str | None] | None = None,
+        scope: str = "",
+    ) -> Judgement:
+        """Judge one response; ask once more, saying why, where the reply cannot be read or ``check`` objects to it.
+
+        Args:
+            record: where placeholders beyond prompt and response come from (tests, their log, a person's feedback).
+            check: what is wrong with feedback, or None.
+            scope: the record's id, for the client's cache.
+        """
+        messages = [{"role": "user", "content": self.prompt.fill(self._fields(prompt, response, record))}]
+        critique = self._human_feedback(record) if self.variant == "human_feedback" else None
+        try:
+            first, complaint, reply = self._ask(messages, critique, check, scope)
+        except ChatError as error:
+            return Judgement(FeedbackError(str(error)))
+        if not complaint or reply.finish_reason in _REFUSED:
+            return Judgement(first, reply.usage, reasoning=_reasoning(reply))
+
+        messages += [
+            {"role": "assistant", "content": reply.text or "(nothing)"},
+            {"role": "user", "content": _again(complaint)},
+        ]
+        try:
+            second, _, repeated = self._ask(messages, critique, check, scope)
+        except ChatError as error:
+            second, repeated = FeedbackError(str(error)), Reply("")
+        usage = reply.usage + repeated.usage
+        if isinstance(second, FeedbackError) and isinstance(first, Feedback):
+            return Judgement(first, usage, first, complaint, _reasoning(reply))
+        return Judgement(second, usage, first, complaint, _reasoning(repeated))
+
+    def _ask(
+        self,
+        messages: list[dict[str, str]],
+        critique: str | None,
+        check: Callable[[Feedback], str | None] | None,
+        scope: str,
+    ) -> tuple[Feedback | FeedbackError, str, Reply]:
+        """One request: ``(feedback, what is wrong with it or "", reply)``."""
+        reply = self.client.complete(messages, self.schema, scope=scope)
+        try:
+            if reply.finish_reason in _REFUSED:
+                raise FeedbackError(f"the model refused to judge ({reply.finish_reason}): {reply.text[:80]!r}")
+            feedback = self.task.fields.parse(reply.text, critique)
+            if self.variant == "dense" and not feedback.scores:
+                raise FeedbackError(f"the reply holds no {self.task.fields.scores!r}")
+        except FeedbackError as error:
+            cut = f" (cut off after {reply.usage.completion_tokens} tokens)" if reply.finish_reason == "length" else ""
+            return FeedbackError(f"{error}{cut}"), f"{error}{cut}", reply
+        return feedback, (check(feedback) if check else None) or "", reply
+
+    def _fields(self, prompt: str, response: str, record: Record | None) -> dict[str, str]:
+        """The placeholders' values. A record that holds another response lends only what fits any response."""
+        fields = dict.fromkeys(_offered(self.task), "")
+        if record is not None:
+            same = self._holds(record, response)
+            fields |= self.task.prompt_fields(record if same else self.task.with_response(record, response))
+        if self.variant == "human_feedback":
+            fields["feedback"] = self._human_feedback(record)
+        return {**fields, "prompt": prompt.strip(), "response": response}
+
+    def _holds(self, record: Record, response: str) -> bool:
+        """Whether the record is about this response, not another to the same prompt (a rollout, in training)."""
+        try:
+            return self.task.response(record) == response
+        except InputError:
+            return False
+
+    def _human_feedback(self, record: Record | None) -> str:
+        text = (record or {}).get(self.feedback_field)
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                f"no person's feedback in the record's field {self.feedback_field!r}; name the field "
+                "(--feedback_field), or choose a prompt variant that needs none"
+            )
+        return text.strip()
+
+
+def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
+    """The JSON schema of a reply, by the rules of strict structured output: all fields required, none besides."""
+    quotes = {"type": "array", "items": {"type": "string"}}
+    score = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
+    text = {"type": "string"}
+    properties = {
+        "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
+        "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
+        "human_feedback": {fields.good: quotes, fields.poor: quotes},
+        "dense": {fields.critique: text, fields.scores: {"type": "array", "items": score}},
+    }[variant]
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _offered(task: Task) -> list[str]:
+    """The placeholders that a task's records fill."""
+    return ["prompt", "response", "test", "log"] if task.is_code else ["prompt", "response"]
+
+
+def _again(complaint: str) -> str:
+    shorter = " Be much shorter." if "cut off" in complaint else ""
+    return (
+        f"That reply cannot be used: {complaint}.{shorter} Write the whole JSON object again, in the form asked for, "
+        "with every quote copied exactly."
+    )
+
+
+def _reasoning(reply: Reply) -> str:
+    objects, _ = json_objects(reply.text)
+    reasoning = objects[-1].get("reasoning") if objects else None
+    return reasoning.strip() if isinstance(reasoning, str) else ""
