@@ -13,4 +13,8 @@ def program_for(task: Task, **options) -> Critic:
         from text2grad.critics.programs.slf5k import SummaryCritic
 
         return SummaryCritic(**options)
+    if task.name == "kodcode":
+        from text2grad.critics.programs.kodcode import CodeCritic
+
+        return CodeCritic(**options)
     raise InputError(f"there is no programmatic critic for {task.name}")
