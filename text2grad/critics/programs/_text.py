@@ -16,7 +16,7 @@ def listed(text: str) -> frozenset[str]:
 
 
 _WORD = re.compile(r"\d[\d.,:]*\d(?!\w)|[^\W_]+(?:['’.][^\W_]+)*")
-_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|\n\s*")
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|\n\s*")
 _ABBREVIATIONS = listed("mr mrs ms dr st vs etc e.g i.e approx no")
 _STEMMER = EnglishStemmer()
 
@@ -66,7 +66,8 @@ constantly repeatedly anyway out upset afraid scared happy sad angry frustrated 
 struggling unhappy anxious nervous guilty fair unfair strange weird life world name friend friends one ones
 two back away together alone course else normal whatever nearly exactly single done main usual favorite recent
 certain entire pretty mostly rest beginning decision everyday general various total kinda gonna spend meet met
-anymore
+anymore monday tuesday wednesday thursday friday saturday sunday january february march april june july august
+september october november december yesterday weekly daily step set clear please hi hey
     """
 )
 
@@ -85,6 +86,16 @@ stuck, spill spilt, burn burnt, learn learnt, sing sang sung, ring rang rung, fe
 swear swore sworn, tear tore torn, fly flew flown, lie lay lain lying, light lit, seek sought
 """
 _IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(",")) for form in forms}
+
+_VERBS = _IRREGULAR.keys() - listed("children people men women wives teeth feet mice lives left")
+_VERBS |= set(_IRREGULAR.values()) - listed("child person man woman wife tooth foot mouse life light")
+_VERBS |= listed(
+    "want need ask know wonder consider decide think feel try find look see hear seem put use like let start stop "
+    "begin end continue happen stay turn move show talk call wait change work deal handle cause lead allow plan hope "
+    "expect believe realize understand explain remember agree refuse avoid receive send suggest offer say"
+)
+_SUBJECT_FORMS = frozenset(word for word in _PRONOUNS if "'" in word) | listed("i he she we they")
+_AFTER_VERB = listed("a an the my our their his her your every me him it us them that no whether")
 
 _NUMBERS = {
     word: str(value)
@@ -200,6 +211,17 @@ def same_family(one: str, other: str) -> bool:
     return shared >= max(4, len(short) - 1) and len(long) - len(short) <= 4
 
 
+def has_verb(sentence: list[Word]) -> bool:
+    """Whether some word looks like a verb, or a pronoun is its subject. Errs on the side of yes."""
+    for word, following in zip(sentence, [*sentence[1:], None], strict=True):
+        key = word.key
+        if key in _AUXILIARIES or key in _SUBJECT_FORMS or key in _VERBS or key.endswith(("ed", "ing")):
+            return True
+        if key.endswith("s") and (key[:-1] in _VERBS or (following is not None and following.key in _AFTER_VERB)):
+            return True
+    return False
+
+
 def sentences(text: str, found: list[Word]) -> list[tuple[int, int, bool]]:
     """Word intervals ``[i, j)`` of the sentences, and whether each one has its end mark."""
     cuts = []
@@ -233,7 +255,7 @@ def unique_quote(text: str, start: int, end: int) -> str:
     """
     while True:
         quote = text[start:end]
-        if text.find(quote) == start and text.find(quote, start + 1) == -1:
+        if len(quote) > 2000 or (text.find(quote) == start and text.find(quote, start + 1) == -1):
             return quote
         left = text[:start].rstrip()
         if left:
