@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluation.policies import model_identity
 from evaluation.results import Figure
-from text2grad.critics import Critic
+from text2grad.critics import load_critic
+from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.records import map_records
 from text2grad.tasks import Record, Task
@@ -30,7 +32,7 @@ class Judged:
 def judge_with_critic(
     records: Mapping[str, Record],
     task: Task,
-    critic: Critic,
+    spec: str,
     tokenizer: PreTrainedTokenizerBase,
     journal: str | Path,
     *,
@@ -41,7 +43,14 @@ def judge_with_critic(
 
     Responses are encoded by ``tokenizer``, so that systems with different tokenizers can share one ruler. All four
     are over the tokens (or quotes) of all responses together: a long response weighs more than a short one.
+
+    Args:
+        spec: ``programmatic``, a reward model's folder, or an endpoint (:func:`~text2grad.critics.load_critic`).
+        journal: remembers the judgements, so that none is asked for twice.
     """
+    critic = load_critic(spec, task)
+    if spec == "programmatic":
+        Path(journal).unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
         prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
@@ -52,11 +61,13 @@ def judge_with_critic(
         records,
         work,
         journal=journal,
-        settings={"critic": critic.name, "task": task.name},
+        settings={"critic": model_identity(spec) if Path(spec).is_dir() else spec, "task": task.name},
         batch_size=batch_size,
         retry_failed=retry_failed,
         description=f"{critic.name} judges",
     )
+    if outcome.stopped:
+        raise InputError(f"{outcome.stopped}; {len(outcome.results)} judgements are kept, run again to go on")
     delta, poor, good, found = {}, {}, {}, {}
     for key, stored in outcome.results.items():
         ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)

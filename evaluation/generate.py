@@ -72,7 +72,7 @@ def answer(
         replies = policy(batch, ids, sampling)
         return [asdict(reply) if isinstance(reply, Reply) else reply for reply in replies]
 
-    return map_records(
+    outcome = map_records(
         ordered,
         work,
         journal=journal,
@@ -82,6 +82,11 @@ def answer(
         retry_failed=retry_failed,
         description=description,
     )
+    if outcome.stopped:
+        raise InputError(
+            f"{outcome.stopped}; {len(outcome.results)} of {len(chats)} answers are kept, run again to go on"
+        )
+    return outcome
 
 
 def prompts_of(records: Records, task: Task) -> dict[str, Record]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from text2grad.chat_client import ChatClient, ChatError
 from text2grad.errors import InputError
 from text2grad.models import base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
 
@@ -21,10 +22,14 @@ Chat = list[dict[str, str]]
 class PolicyConfig:
     """Which policy answers."""
 
-    model: str = field(metadata={"help": "Model folder, adapter folder, hub id, or `smollm2`."})
+    model: str = field(
+        metadata={"help": "Model folder, adapter folder, hub id, `smollm2`; with --base_url the name served there."}
+    )
+    base_url: str | None = field(default=None, metadata={"help": "An OpenAI-compatible API, http://HOST:PORT/v1."})
     dtype: str = field(default="auto", metadata={"help": "auto, bfloat16, float16 or float32."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1, …; the best there is by default."})
     batch_size: int = field(default=16, metadata={"help": "Prompts in one batch of a model in this process."})
+    concurrency: int = field(default=16, metadata={"help": "Requests at once to an API."})
 
 
 @dataclass
@@ -51,11 +56,14 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. ``finished``: the policy ended it itself, rather than the length limit."""
+    """One answer. ``finished``: the policy ended it itself, rather than the length limit.
+
+    Token counts are None where an API does not tell.
+    """
 
     text: str
-    tokens: int
-    prompt_tokens: int
+    tokens: int | None
+    prompt_tokens: int | None
     finished: bool
 
 
@@ -78,8 +86,10 @@ class Policy(Protocol):
 
 def load_policy(config: PolicyConfig) -> Policy:
     """The policy that ``--model`` and ``--base_url`` name."""
-    if config.batch_size < 1:
-        raise InputError(f"--batch_size {config.batch_size}: must be at least 1")
+    if config.batch_size < 1 or config.concurrency < 1:
+        raise InputError("--batch_size and --concurrency must be at least 1")
+    if config.base_url:
+        return ServedPolicy(config.model, config.base_url, config.concurrency)
     return LocalPolicy(config.model, config.dtype, config.device, config.batch_size)
 
 
@@ -173,6 +183,46 @@ class OwnRandomness:
         for row, generator in zip(noise, self.generators, strict=True):
             row.exponential_(generator=generator)
         return scores - noise.log()
+
+
+class ServedPolicy:
+    """A model behind an OpenAI-compatible API. Its sampling draws from the server's randomness, not from ``seed``."""
+
+    batch_size = 1
+
+    def __init__(self, model: str, base_url: str, concurrency: int = 16):
+        self.name = self.identity = model
+        self.base_url, self.workers = base_url, concurrency
+        self._clients: dict[float, ChatClient] = {}
+
+    def length(self, chat: Chat) -> int:
+        return sum(len(message["content"]) for message in chat) // 4
+
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+        if sampling.top_p < 1:
+            raise InputError("--top_p is for models in this process; set it in the server's generation config")
+        client = self._client(sampling.temperature)
+        return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
+
+    def _client(self, temperature: float) -> ChatClient:
+        if temperature not in self._clients:
+            options = {"concurrency": self.workers, "temperature": temperature}
+            self._clients[temperature] = ChatClient(self.base_url, self.name, **options)
+        return self._clients[temperature]
+
+    @staticmethod
+    def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> Reply | ChatError:
+        try:
+            answer = client.complete(chat, max_tokens=sampling.max_new_tokens, scope=key)
+        except ChatError as error:
+            return error
+        told = not answer.usage.uncounted
+        return Reply(
+            answer.text,
+            answer.usage.completion_tokens if told else None,
+            answer.usage.prompt_tokens if told else None,
+            finished=answer.finish_reason == "stop",
+        )
 
 
 def _seed(seed: int, answer_id: str) -> int:

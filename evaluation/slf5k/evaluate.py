@@ -22,9 +22,9 @@ from evaluation.results import (
     save_result,
 )
 from evaluation.slf5k.metrics import text_figures
+from evaluation.slf5k.model_metrics import bertscore, perplexity
 from text2grad.configs import parse
-from text2grad.critics import load_critic
-from text2grad.errors import command
+from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
 from text2grad.records import check_writable
 from text2grad.tasks import get_task
@@ -43,6 +43,11 @@ class EvaluateConfig:
     tokenizer: str = field(
         default="smollm2", metadata={"help": "Whose tokens δ is counted in; the same for all systems."}
     )
+    bertscore_model: str | None = field(
+        default=None, metadata={"help": "Encoder for BERTScore, hub id or folder (roberta-large is the usual one)."}
+    )
+    bertscore_layer: int | None = field(default=None, metadata={"help": "Its layer; by default the one recommended."})
+    perplexity_model: str | None = field(default=None, metadata={"help": "Causal LM whose perplexity is reported."})
     compare_with: str | None = field(
         default=None, metadata={"help": "Another system's result file: differences by paired bootstrap."}
     )
@@ -58,16 +63,22 @@ def evaluate(config: EvaluateConfig) -> dict:
     responses = {key: task.response(record) for key, record in records.items()}
     posts = {key: task.prompt(record) for key, record in records.items()}
     references = {key: text for key, record in records.items() if (text := task.reference(record))}
+    if config.bertscore_model and not references:
+        raise InputError(f"{config.responses}: no record has an ideal_human_summary, which BERTScore compares with")
     figures = text_figures(responses, posts, references)
     figures["finished"] = Figure.mean(
         {key: record["generation"]["finished"] for key, record in records.items() if "generation" in record}
     )
+    if config.bertscore_model:
+        figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)
+    if config.perplexity_model:
+        figures["perplexity"] = perplexity(responses, config.perplexity_model)
     extra = {}
     if config.critic:
         judged = judge_with_critic(
             records,
             task,
-            load_critic(config.critic, task),
+            config.critic,
             load_tokenizer(config.tokenizer),
             f"{config.output_path}.critic.journal.jsonl",
             retry_failed=config.retry_failed,

