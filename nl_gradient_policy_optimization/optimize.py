@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
+from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_prompt
 from nl_gradient_policy_optimization.weights import save_model
@@ -26,11 +26,20 @@ from text2grad.tasks import Record, Task, get_task
 
 
 def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
-    """Train a policy on a task.
+    """Train a policy on a task, and export it.
 
     Args:
         rewards: where rewards come from; by default the critic that the settings name.
     """
+    trainer = prepare(task, config, rewards)
+    trainer.train()
+    trainer.accelerator.end_training()
+    export(trainer)
+    return trainer
+
+
+def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
+    """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written."""
     task = get_task(task)
     config.check()
     run = Path(config.output_dir)
@@ -41,13 +50,9 @@ def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | Non
     accelerator = make_accelerator(config)
     if rewards is None:
         rewards = CriticRewards(load_critic(config.critic, task), task, tokenizer, config)
-    policy = make_policy(config)
-    trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
+    trainer = NLGradientTrainer(config, task, make_policy(config), tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
         save_json(run / "run.json", describe(task, config))
-    trainer.train()
-    accelerator.end_training()
-    export(trainer)
     return trainer
 
 
@@ -56,7 +61,7 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
     trackers = [name for name in config.report_to if name != "none"]
     accelerator = Accelerator(
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=micro_batches, sync_with_dataloader=False),
-        log_with=trackers,
+        log_with=trackers or None,
         project_dir=config.output_dir,
     )
     accelerator.init_trackers("tracking")
@@ -91,7 +96,7 @@ def make_policy(config: PolicyConfig) -> PolicyScorer:
         model = load_model(config.model, dtype)
         reference = load_model(config.reference or config.model, dtype).requires_grad_(False)
     if config.gradient_checkpointing:
-        base = model.get_base_model() if hasattr(model, "peft_config") else model
+        base = base_model(model)
         base.gradient_checkpointing_enable({"use_reentrant": False})
         if hasattr(model, "peft_config"):
             base.enable_input_require_grads()

@@ -44,13 +44,18 @@ class PolicyScorer(nn.Module):
         self.temperature, self.chunk = temperature, chunk
 
     @property
+    def base(self) -> PreTrainedModel:
+        """The causal LM itself, adapter layers inside."""
+        return base_model(self.model)
+
+    @property
     def hidden_size(self) -> int:
-        return _base_model(self.model).config.get_text_config().hidden_size
+        return self.base.config.get_text_config().hidden_size
 
     @property
     def precision(self) -> torch.dtype:
         """Of everything computed per token: float32, or float64 for a float64 model."""
-        return torch.float64 if _base_model(self.model).dtype == torch.float64 else torch.float32
+        return torch.float64 if self.base.dtype == torch.float64 else torch.float32
 
     def forward(
         self,
@@ -74,7 +79,7 @@ class PolicyScorer(nn.Module):
         """
         chosen = response_mask.bool()
         targets = input_ids[:, -response_mask.shape[1] :][chosen]
-        base = _base_model(self.model)
+        base = self.base
         hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
         results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
         if kl is not None:
@@ -149,7 +154,8 @@ class ValueHead(nn.Module):
         return normalised @ self.weight / self.weight.shape[0] ** 0.5 + self.bias
 
 
-def _base_model(model: nn.Module) -> PreTrainedModel:
+def base_model(model: nn.Module) -> PreTrainedModel:
+    """A model without its PEFT wrapper (adapter layers stay in it)."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 

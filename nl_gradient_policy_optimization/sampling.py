@@ -10,6 +10,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.policy import base_model
 from nl_gradient_policy_optimization.rollouts import padded
 
 
@@ -37,7 +38,7 @@ class TransformersSampler:
     @torch.no_grad()
     def __call__(self, model: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
         """One response per prompt, in order."""
-        base = model.get_base_model() if hasattr(model, "peft_config") else model
+        base = base_model(model)
         device = base.get_input_embeddings().weight.device
         size = self.batch_size or len(prompts)
         responses = []
@@ -57,7 +58,7 @@ class TransformersSampler:
 
 def end_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every token that ends a response, for the model or for its tokenizer."""
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base = base_model(model)
     declared = base.generation_config.eos_token_id
     declared = declared if isinstance(declared, list) else [declared]
     return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})

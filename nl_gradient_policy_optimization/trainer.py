@@ -70,7 +70,7 @@ class NLGradientTrainer:
         self.scorer = policy
         optimizer = make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
-        self.value_head = ValueHead(policy.hidden_size).to(accelerator.device)
+        self.value_head = ValueHead(policy.hidden_size).to(accelerator.device, policy.precision)
         self.value_optimizer = torch.optim.AdamW(
             self.value_head.parameters(), lr=config.value_learning_rate, weight_decay=0.0
         )

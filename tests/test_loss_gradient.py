@@ -1,0 +1,272 @@
+"""The gradient that the trainer steps along, against slow and obvious references in float64."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.rollouts import padded
+from nl_gradient_policy_optimization.weights import save_model, trainable
+from tests.tiny_runs import ScriptedRewards, tiny_config
+from text2grad.losses import nl_gradient
+from text2grad.models import load_model
+
+FAMILIES = ["llama", "mistral", "qwen3", "gemma2", "gpt2"]
+
+
+def relative_error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    difference = sum(float(((a - b) ** 2).sum()) for a, b in zip(found, expected, strict=True))
+    return math.sqrt(difference / sum(float((b**2).sum()) for b in expected))
+
+
+def token_distributions(model, rollout, temperature):
+    """log π(· | x, y_<t) for each response token, ``[T, V]``: the model's own forward on this response alone."""
+    ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
+    logits = model(input_ids=ids).logits[0].double() / temperature
+    start = len(rollout.prompt_ids) - 1
+    return logits[start : start + len(rollout.response_ids)].log_softmax(-1)
+
+
+def ready_trainer(tmp_path, **settings):
+    """A trainer in float64 whose rollouts were sampled, judged and scored; one of four has no judgement."""
+    config = tiny_config(
+        tmp_path,
+        temperature=0.7,
+        entropy_coef=0.03,
+        kl_coef=0.3,
+        gamma=0.97,
+        value_clip_range=0.05,
+        max_grad_norm=1e9,
+        value_max_grad_norm=1e9,
+        stop_grad_norm=1e9,
+        max_response_tokens=12,
+        **{"dtype": "float64", **settings},
+    )
+    trainer = prepare("slf5k", config, ScriptedRewards(fail=["post-2"]))
+    # An adapter starts at zero: shake it, the value head and the reference apart, so that no term is trivially zero.
+    shake(trainer, 0.05)
+    torch.manual_seed(3)
+    rollouts = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
+    for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
+        rollout.response_ids = rollout.response_ids[:length]
+    trainer.judge(rollouts)
+    trainer.score(rollouts)
+    trainer.estimate_advantages(rollouts)
+    return trainer, rollouts
+
+
+def shake(trainer, amount):
+    torch.manual_seed(1)
+    for module in (trainer.scorer, trainer.value_head):
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.data += amount * torch.randn_like(parameter)
+
+
+def gradients_of_one_update(trainer, rollouts):
+    """What the two optimisers are given when the trainer updates on the rollouts."""
+    caught = {}
+
+    def catch(name):
+        return lambda optimizer, *_: caught.update(
+            {name: [p.grad.clone() for p in optimizer.param_groups[0]["params"]]}
+        )
+
+    trainer.optimizer.optimizer.register_step_pre_hook(catch("policy"))
+    trainer.value_optimizer.register_step_pre_hook(catch("value"))
+    trainer.update_on(rollouts, defaultdict(list))
+    return caught
+
+
+def reference_loss(trainer, rollouts):
+    """PPO with a value function, written out token by token with Python numbers wherever no gradient flows."""
+    config = trainer.config
+    policy, head = trainer.scorer.model, trainer.value_head
+    judged = [rollout for rollout in rollouts if rollout.counts]
+    count = sum(len(rollout.response_ids) for rollout in judged)
+    advantages = {}
+    for rollout in judged:
+        kl, values = rollout.series["kl"].tolist(), [*rollout.series["values"].tolist(), 0.0]
+        rewards = [delta - config.kl_coef * nats for delta, nats in zip(rollout.judgement.rewards, kl, strict=True)]
+        advantages[rollout.id] = [
+            sum(
+                (config.gamma * config.lam) ** (k - t) * (rewards[k] + config.gamma * values[k + 1] - values[k])
+                for k in range(t, len(rewards))
+            )
+            for t in range(len(rewards))
+        ]
+    flat = [a for row in advantages.values() for a in row]
+    mean = sum(flat) / count
+    deviation = math.sqrt(sum((a - mean) ** 2 for a in flat) / count + 1e-8)
+
+    policy_terms, value_terms = [], []
+    for rollout in judged:
+        log_probs = token_distributions(policy, rollout, config.temperature)
+        ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
+        with torch.no_grad():
+            states = trainer.scorer.base.model(input_ids=ids).last_hidden_state[0]
+        for t, token in enumerate(rollout.response_ids):
+            raw, old_value = advantages[rollout.id][t], rollout.series["values"][t]
+            advantage = (raw - mean) / deviation
+            ratio = (log_probs[t, token] - rollout.series["old_logprobs"][t]).exp()
+            clipped = min(max(ratio.item(), 1 - config.clip_range), 1 + config.clip_range)
+            surrogate = ratio * advantage if (ratio * advantage).item() <= clipped * advantage else torch.zeros(())
+            entropy = -(log_probs[t].exp() * log_probs[t]).sum()
+            policy_terms.append(-surrogate - config.entropy_coef * entropy)
+
+            state = states[len(rollout.prompt_ids) + t - 1]
+            value = (state / state.pow(2).mean().add(1e-6).sqrt()) @ head.weight / math.sqrt(len(state)) + head.bias
+            target = raw + old_value.item()
+            near = old_value + (value - old_value).clamp(-config.value_clip_range, config.value_clip_range)
+            value_terms.append(config.value_coef * 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2))
+    return sum(policy_terms) / count, sum(value_terms) / count
+
+
+@pytest.mark.parametrize("lora_r", [4, 0], ids=["adapter", "all weights"])
+def test_gradient_of_an_update(tmp_path, lora_r):
+    """Clipping, whitening, entropy, KL reward, temperature, ragged lengths, micro-batches and a failed critique."""
+    trainer, rollouts = ready_trainer(tmp_path, lora_r=lora_r)
+    shake(trainer, 0.02)  # now π is no longer π_old: ratios differ from 1, and some are clipped
+    policy_part, value_part = reference_loss(trainer, rollouts)
+    expected = torch.autograd.grad(policy_part, trainable(trainer.scorer))
+    expected_value = torch.autograd.grad(value_part, list(trainer.value_head.parameters()))
+
+    found = gradients_of_one_update(trainer, rollouts)
+    assert relative_error(found["policy"], expected) < 1e-6
+    assert relative_error(found["value"], expected_value) < 1e-6
+
+
+def test_an_unjudged_rollout_moves_nothing(tmp_path):
+    trainer, rollouts = ready_trainer(tmp_path)
+    shake(trainer, 0.02)
+    expected = gradients_of_one_update(trainer, [rollouts[2], rollouts[2]])
+    assert expected == {}  # nothing but a failed critique: no step at all, so momentum cannot move weights either
+    judged = [rollout for rollout in rollouts if rollout.counts]
+    logprobs, *_ = trainer.scorer(*trainer._inputs([rollouts[2]]))
+    with_it = trainer.losses(rollouts, 22.0)[0]
+    assert trainer.losses([rollouts[2]], 22.0)[0].item() == 0
+    assert with_it.item() == pytest.approx(sum(trainer.losses([r], 22.0)[0].item() for r in judged), rel=1e-9)
+    assert logprobs.shape == (1, 5)
+
+
+def test_first_step_is_along_the_nl_gradient(tmp_path):
+    """With A = δ, no entropy and π = π_old, the step is along g_NL / N of definition 1, one backward per token."""
+    trainer, rollouts = ready_trainer(tmp_path, lora_r=4)
+    trainer.config.entropy_coef = 0.0
+    judged = [rollout for rollout in rollouts if rollout.counts]
+    count = sum(len(rollout.response_ids) for rollout in judged)
+    parameters = trainable(trainer.scorer)
+    expected = [torch.zeros_like(p) for p in parameters]
+    for rollout in judged:
+        rollout.series["advantages"] = torch.tensor(rollout.judgement.rewards, dtype=torch.float64)
+        for t, delta in enumerate(rollout.judgement.rewards):
+            if delta:
+                log_prob = token_distributions(trainer.scorer.model, rollout, 0.7)[t, rollout.response_ids[t]]
+                for total, part in zip(expected, torch.autograd.grad(delta * log_prob, parameters), strict=True):
+                    total -= part / count
+    logprobs, *_ = trainer.scorer(*trainer._inputs(judged))
+    deltas = padded([rollout.judgement.rewards for rollout in judged], torch.float64)
+    own = [-g / count for g in nl_gradient(logprobs, deltas, parameters)]
+    assert relative_error(own, expected) < 1e-6
+    assert relative_error(gradients_of_one_update(trainer, rollouts)["policy"], expected) < 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_the_models_own(tmp_path, family):
+    """Log-probabilities, entropy and full KL of a padded batch, against the bare model on each response alone."""
+    # Gemma's eager attention turns a padded row of float64 into NaN (its softmax is in float32).
+    trainer, rollouts = ready_trainer(tmp_path, family=family, dtype="float32" if family == "gemma2" else "float64")
+    rtol, atol = (1e-4, 1e-5) if family == "gemma2" else (1e-6, 1e-9)
+    model = trainer.scorer.model
+    for rollout in rollouts:
+        log_probs = token_distributions(model, rollout, 0.7)
+        with model.disable_adapter():
+            ref_log_probs = token_distributions(model, rollout, 0.7)
+        chosen = torch.tensor(rollout.response_ids)[:, None]
+        expected = {
+            "old_logprobs": log_probs.gather(1, chosen)[:, 0],
+            "ref_logprobs": ref_log_probs.gather(1, chosen)[:, 0],
+            "entropy": -(log_probs.exp() * log_probs).sum(-1),
+            "kl": (log_probs.exp() * (log_probs - ref_log_probs)).sum(-1),
+        }
+        for name, values in expected.items():
+            torch.testing.assert_close(rollout.series[name].double(), values.detach(), rtol=rtol, atol=atol)
+        assert rollout.series["kl"].min() > 0
+
+
+@pytest.mark.parametrize("kl", ["k1", "abs", "mse", "k3"])
+def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
+    trainer, rollouts = ready_trainer(tmp_path, kl=kl, whiten_advantages=False, advantage="gae")
+    for rollout in rollouts:
+        log_ratio = rollout.series["old_logprobs"] - rollout.series["ref_logprobs"]
+        expected = {
+            "k1": log_ratio,
+            "abs": log_ratio.abs(),
+            "mse": log_ratio**2 / 2,
+            "k3": (-log_ratio).exp() - 1 + log_ratio,
+        }[kl]
+        torch.testing.assert_close(rollout.series["kl"], expected, rtol=1e-6, atol=1e-12)
+        deltas = torch.tensor(rollout.judgement.rewards, dtype=torch.float64)
+        if rollout.counts:
+            torch.testing.assert_close(rollout.series["rewards"], deltas - 0.3 * expected)
+        else:
+            assert not rollout.series["rewards"].any()
+
+
+def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
+    trainer, rollouts = ready_trainer(tmp_path)
+    inputs = trainer._inputs(rollouts)
+    whole = trainer.scorer(*inputs, entropy=True)
+    (whole[0].sum() + whole[1].sum()).backward()
+    expected = [p.grad.clone() for p in trainable(trainer.scorer)]
+    trainer.scorer.zero_grad()
+
+    rows = []
+    head = trainer.scorer.base.get_output_embeddings()
+    head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[:-1].numel()))
+    trainer.scorer.chunk = 4
+    logprobs, entropy, *_ = trainer.scorer(*inputs, entropy=True)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert relative_error([p.grad for p in trainable(trainer.scorer)], expected) < 1e-6
+    assert max(rows) <= 4
+    assert sum(rows) == 2 * 27  # every response token once forwards, once more when recomputed backwards
+    rows.clear()
+    with torch.no_grad():
+        kl = trainer.scorer(*inputs, kl="full", entropy=True)[4]
+    assert max(rows) <= 4
+    trainer.scorer.chunk = 1024
+    with torch.no_grad():
+        torch.testing.assert_close(trainer.scorer(*inputs, kl="full", entropy=True)[4], kl)
+
+
+def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path):
+    """The reference of a fine-tuned adapter is that adapter as it was, not the base model."""
+    first = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    shake(first, 0.05)
+    save_model(first.scorer.model, tmp_path / "adapter")
+    config = tiny_config(tmp_path, model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second"))
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    rollouts = trainer.sample(["post-0", "post-1"])
+    trainer.score(rollouts)
+    assert max(rollout.series["kl"].abs().max() for rollout in rollouts) < 1e-6
+    names = [name for name, p in trainer.scorer.named_parameters() if p.requires_grad]
+    assert names and all(".default." in name for name in names)
+    before = rollouts[0].series["ref_logprobs"]
+    shake(trainer, 0.05)
+    trainer.score(rollouts)
+    torch.testing.assert_close(rollouts[0].series["ref_logprobs"], before)
+    assert rollouts[0].series["kl"].max() > 1e-4
+    assert [name for name, p in trainer.scorer.named_parameters() if p.requires_grad] == names
+
+
+def test_all_weights_are_measured_against_a_frozen_copy(tmp_path):
+    trainer, rollouts = ready_trainer(tmp_path, lora_r=0)
+    reference = load_model(trainer.config.model, torch.float64)
+    for rollout in rollouts:
+        chosen = torch.tensor(rollout.response_ids)[:, None]
+        expected = token_distributions(reference, rollout, 0.7).gather(1, chosen)[:, 0]
+        torch.testing.assert_close(rollout.series["ref_logprobs"], expected.detach())

@@ -1,0 +1,69 @@
+"""Stage 3 on a tiny random model: settings, posts and reward sources that make a run take seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
+from tests.tiny import tiny_model
+from text2grad.records import save_json
+
+POSTS = [
+    "My sister borrowed my car and got a parking ticket. Should I make her pay?",
+    "My boss told me that I would not get the raise. I have worked there for three years. Do I leave?",
+    "Our dog barks all night and we can't sleep.",
+    "I forgot my best friend's birthday, and now she does not answer. What should I write to her?",
+    "My roommate never washes the dishes.",
+]
+
+
+def posts_file(folder: Path, count: int = 5) -> Path:
+    path = folder / "posts.json"
+    save_json(path, {f"post-{index}": {"post": post} for index, post in enumerate(POSTS[:count])})
+    return path
+
+
+def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig:
+    """A run of four short rollouts a step on a random model of ``family``, all under ``folder``."""
+    model = folder / f"tiny-{family}"
+    defaults = {
+        "model": str(model) if model.exists() else tiny_model(model, family),
+        "data_path": str(posts_file(folder)),
+        "output_dir": str(folder / "run"),
+        "max_steps": 2,
+        "lora_dropout": 0.0,
+        "dtype": "float32",
+        "rollouts_per_device": 4,
+        "micro_batch_size": 2,
+        "ppo_epochs": 2,
+        "max_response_tokens": 8,
+        "optimizer": "adamw",
+        "learning_rate": 1e-2,
+        "log_rollouts_every": 0,
+        "report_to": ["none"],
+    }
+    return PolicyConfig(**{**defaults, **settings})
+
+
+class ScriptedRewards:
+    """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
+
+    name = "scripted"
+
+    def __init__(self, fail: Sequence[str] = ()):
+        self.fail = set(fail)
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+        return [
+            Judgement(rewards=[0.0] * len(rollout.response_ids), error="no reply")
+            if rollout.id in self.fail
+            else Judgement(rewards=[_sign(token) for token in rollout.response_ids])
+            for rollout in rollouts
+        ]
+
+
+def _sign(token: int) -> float:
+    return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
