@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -90,7 +90,7 @@ def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = N
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
     annotator = _Annotator.load(task, config, records, output, prepare)
-    with _interruptible(annotator.client) if annotator.client else nullcontext():
+    with closing(annotator), _interruptible(annotator.client) if annotator.client else nullcontext():
         outcome = map_records(
             records,
             annotator,
@@ -102,6 +102,7 @@ def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = N
             description=f"annotating {task.name}",
             status=annotator.status,
         )
+    outcome.stopped = outcome.stopped or annotator.stopped
     _write(task, records, outcome, output, annotator)
 
 
@@ -112,6 +113,7 @@ class _Annotator:
         self.task, self.critic, self.prepare = task, critic, prepare
         self.settings = {"stage": "annotation", "task": task.name, **settings}
         self.client: ChatClient | None = critic.client if isinstance(critic, ChatCritic) else None
+        self.stopped = ""  # why batches ended early
 
     @classmethod
     def load(
@@ -145,17 +147,19 @@ class _Annotator:
             settings["feedback_field"] = critic.feedback_field
         return cls(task, critic, prepare, settings)
 
-    def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception]:
-        """The fields that annotation adds to each record, or why it could not."""
+    def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:
+        """The fields that annotation adds to each record, or why it could not; None where no answer came yet."""
         prepared = [self.prepare(record) if self.prepare else record for record in batch]
         if self.client:
             questions = [partial(self._ask, *pair) for pair in zip(ids, prepared, strict=True)]
-            in_batches = isinstance(self.client, BatchClient)
-            judged = complete_in_batches(self.client, questions) if in_batches else [ask() for ask in questions]
+            if isinstance(self.client, BatchClient):
+                judged, self.stopped = complete_in_batches(self.client, questions)
+            else:
+                judged = [ask() for ask in questions]
         else:
             prompts, responses = map(self.task.prompt, prepared), map(self.task.response, prepared)
             judged = [Judgement(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
-        return [self._added(*row) for row in zip(ids, batch, prepared, judged, strict=True)]
+        return [row[-1] and self._added(*row) for row in zip(ids, batch, prepared, judged, strict=True)]
 
     def _ask(self, record_id: str, record: Record) -> Judgement:
         prompt, response = self.task.prompt(record), self.task.response(record)
@@ -183,6 +187,10 @@ class _Annotator:
             annotation["reasoning"] = judged.reasoning
         after = self.task.with_feedback(record, checked.feedback, annotation)
         return {key: value for key, value in after.items() if key not in before or before[key] != value}
+
+    def close(self) -> None:
+        if self.client:
+            self.client.cache.close()
 
     def status(self) -> dict[str, Any]:
         """For the progress bar."""

@@ -11,17 +11,15 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import openai
 from openai.types import Batch
 from openai.types.chat import ChatCompletion
-from pydantic import ValidationError
 from tqdm.auto import tqdm
 
-from text2grad.chat_client import ChatClient, ChatError, Reply
+from text2grad.chat_client import ChatClient, ChatError, Reply, UnreadableReplyError
 from text2grad.errors import InputError
 from text2grad.records import StopRunError, load_json, save_json
 
@@ -162,22 +160,31 @@ class BatchClient(ChatClient):
             try:
                 if response.get("status_code") != 200:
                     raise ChatError(str((response.get("body") or row).get("error")))
-                reply = self.read(ChatCompletion.model_validate(response["body"]), self.price, bound)
-            except (ChatError, ValidationError) as error:
-                self._errors[key] = self._clean(f"the batch {name} failed at it: {' '.join(str(error).split())}")
+                reply = self.read(ChatCompletion.construct(**response["body"]), self.price, bound)
+            except (ChatError, UnreadableReplyError) as error:
+                self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
                 continue
             self.cache.replied(None, key, scope, reply.to_dict())
             self.usage += reply.usage
             self.budget.spent += reply.usage.cost_usd
 
 
-def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]]) -> list[T]:
-    """Ask everything again and again, sending what has no reply yet as batches, until everything has one."""
+def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]]) -> tuple[list[T | None], str]:
+    """Ask everything again and again, sending what has no reply yet as batches, until everything has one.
+
+    Returns:
+        The answers, None for questions that are still open; and why the sending ended before, or "".
+    """
     while True:
-        results: list[T] = []
+        answers: list[T | None] = []
         for question in questions:
-            with suppress(PendingError):
-                results.append(question())
-        if len(results) == len(questions):
-            return results
-        client.run_batches()
+            try:
+                answers.append(question())
+            except PendingError:
+                answers.append(None)
+        if None not in answers:
+            return answers, ""
+        try:
+            client.run_batches()
+        except StopRunError as stop:
+            return answers, str(stop)

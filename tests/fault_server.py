@@ -21,6 +21,13 @@ from typing import Any
 FAULTS = ("429", "500", "reset", "stall", "half_body", "cut_off", "prose", "wrong_schema", "empty", "no_choices")
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed is no news here."""
+
+
 class FaultServer:
     """``with FaultServer(answer) as server:`` serves ``server.url`` until the block ends.
 
@@ -59,8 +66,7 @@ class FaultServer:
         self.flying = self.most_flying = 0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     def __enter__(self) -> FaultServer:
@@ -104,7 +110,7 @@ class FaultServer:
         with self._lock:
             if self._random.random() >= self.rate:
                 return None
-            fault = self._random.choice(list(self.faults))
+            fault = self.faults[sum(self.faults_made.values()) % len(self.faults)]  # in turn, so that all occur
             self.faults_made[fault] = self.faults_made.get(fault, 0) + 1
             return fault
 

@@ -54,7 +54,7 @@ class _OutageError(ChatError):
     """A request that failed although it was sent again and again."""
 
 
-class _UnreadableReplyError(Exception):
+class UnreadableReplyError(Exception):
     """The server answered 200 with something that is no chat completion."""
 
 
@@ -274,7 +274,7 @@ class ChatClient:
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", _retry_after(error)
                 reached = True
-            except (openai.APIError, json.JSONDecodeError, _UnreadableReplyError) as error:
+            except (openai.APIError, json.JSONDecodeError, UnreadableReplyError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
             else:
                 if dropped - self._without:
@@ -316,7 +316,7 @@ class ChatClient:
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         content, refusal = getattr(message, "content", None), getattr(message, "refusal", None)
         if message is None or not isinstance(content, str | None):
-            raise _UnreadableReplyError("the server's answer is not a chat completion")
+            raise UnreadableReplyError("the server's answer is not a chat completion")
         usage = _usage(getattr(answer, "usage", None))
         usage.cost_usd = price.of(usage) if not usage.uncounted else bound if price.listed else 0.0
         text = content or (refusal if isinstance(refusal, str) else "") or ""

@@ -203,7 +203,8 @@ class Journal:
         whole = content[: content.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
         lines = whole.splitlines()
-        if not lines:
+        if len(lines) < 2:  # nothing was finished yet, so that a slip in the settings costs nothing
+            self._file.truncate(0)
             self._append({"settings": settings})
             return
         for number, line in enumerate(lines, 1):
@@ -280,9 +281,9 @@ def map_records(
 
     Args:
         records: JSON values by id; order them so that batches suit you (by length, for a model).
-        work: ``(ids, values) -> results``, one JSON value for each, or an ``Exception`` instance for a record that
-            failed. An exception it raises ends the run (what is finished stays finished): ``StopRunError`` with an
-            outcome, any other by passing through.
+        work: ``(ids, values) -> results``, one JSON value for each; an ``Exception`` instance for a record that
+            failed, None for one that is left to a later run. An exception it raises ends the run (what is finished
+            stays finished): ``StopRunError`` with an outcome, any other by passing through.
         journal: the file that remembers; see :class:`Journal`.
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
         workers: threads that call ``work`` at the same time.
@@ -307,7 +308,7 @@ def map_records(
         for record_id, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 book.fail(record_id, hashes[record_id], str(result) or type(result).__name__)
-            else:
+            elif result is not None:
                 book.add(record_id, hashes[record_id], result)
         return len(batch)
 
