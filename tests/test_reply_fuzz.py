@@ -1,0 +1,193 @@
+"""Broken, cut, wrapped and mixed-up replies by the thousand: no crash, and no span that the reply did not hold."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+
+from rm_data_anno.validation import validate
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import Task, get_task
+
+RESPONSES = [
+    "The cat sat on the mat, and the dog “barked” — loudly…",
+    "def mean(xs):\n    total = sum(xs)\n    return total / len(xs)  # ZeroDivisionError for []\n",
+    'She said "no {thanks}" \\ and left: 50 % of it, C:\\temp\\new.',
+    "今天天气很好。我们去公园吧! 🎉🎉 café naïve e\u0301tude",
+    "Here you are:\n```python\nprint('a')\nprint(\"b\")\n```\nDone.",
+    '{} [] {"textual_feedback": "x"} null',
+]
+ODD = [
+    *"{}[]\",:\\\n\t'`/",
+    "\u2028",
+    "\x00",
+    "\ud800",
+    "NaN",
+    "-1e999",
+    "null",
+    "\\u",
+    "\\ud83d",
+    "//",
+    "“",
+    "\ufeff",
+    "٣",
+]
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def quotes_of(chance: random.Random, response: str) -> list[str]:
+    """Cut from the response, most of them; the others changed or made up."""
+    quotes = []
+    for _ in range(chance.choice([0, 1, 1, 2, 3])):
+        start = chance.randrange(len(response))
+        quote = response[start : start + chance.randint(1, 20)]
+        if chance.random() < 0.3:
+            quote = chance.choice(
+                [quote.upper(), f"{quote}...", quote.replace(" ", "  "), "never said", " ", quote[::-1]]
+            )
+        quotes.append(quote)
+    return quotes
+
+
+def valid_object(chance: random.Random, task: Task, response: str) -> dict:
+    fields = task.fields
+    value: dict = {"reasoning": 'Step {1}: look. "Yes".'} if chance.random() < 0.5 else {}
+    value[fields.critique] = (
+        f"The words {response[:9]!r} are fine; {chance.choice(['{', 'braces }', 'the rest'])} is not."
+    )
+    value[fields.good] = quotes_of(chance, response)
+    value[fields.poor] = quotes_of(chance, response)
+    if chance.random() < 0.15:
+        value["scores"] = [[word, chance.choice([-1, 0, 1, 0.5])] for word in response.split()]
+    return value
+
+
+def wrapped(chance: random.Random, text: str) -> str:
+    return chance.choice(
+        [
+            text,
+            f"```json\n{text}\n```",
+            f"Sure! {{Here}} is my view:\n\n{text}\n\nHope that {{helps}}.",
+            f'First draft: {{"a": 1}}\n{text}',
+            f'<think>{{ "x": [1, 2</think>\n{text}',
+            f"\ufeff \n{text}\n",
+        ]
+    )
+
+
+def broken(chance: random.Random, text: str, task: Task) -> str:
+    """One to three random injuries."""
+    for _ in range(chance.randint(1, 3)):
+        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
+        kind = chance.randrange(11)
+        if kind == 0:
+            text = text[:at]
+        elif kind == 1:
+            text = text[:at] + text[other:]
+        elif kind == 2:
+            text = text[:at] + chance.choice(ODD) + text[at:]
+        elif kind == 3:
+            text = text[:at] + text[at:other] * 2 + text[other:]
+        elif kind == 4:
+            text = text.replace(chance.choice(['"', ",", "]", ":", "\\"]), chance.choice(ODD), 1)
+        elif kind == 5:
+            text = text.replace('"', "'") if chance.random() < 0.3 else text.replace("_spans", " Spans")
+        elif kind == 6:
+            text = f'{{"answer": {text}}}' if chance.random() < 0.5 else f"[{text}]"
+        elif kind == 7:
+            text = re.sub(
+                r"\[[^\[\]]*\]",
+                chance.choice(["null", '"one"', "[1]", "[[]]", "{}", '[{"a": "b"}]', "true"]),
+                text,
+                count=1,
+            )
+        elif kind == 8:
+            text = chance.choice(["[", '{"a":', '[{"x":']) * chance.choice([3, 50, 3000]) + text
+        elif kind == 9:
+            name = chance.choice([task.fields.critique, task.fields.good, task.fields.poor])
+            text = text.replace(f'"{name}"', chance.choice([f'"{name.title()}"', '"other"', f'"{name}": [], "{name}"']))
+        else:
+            text = text + text[at:other]
+    return text
+
+
+def strings_in(text: str) -> set[str]:
+    """Every string that the text holds under any reading: a literal may begin at any quotation mark."""
+    found = set()
+    for start in (match.start() for match in re.finditer('"', text)):
+        literal = STRING.match(text, start)
+        if literal:
+            try:
+                found.add(json.loads(literal.group(), strict=False))
+            except json.JSONDecodeError:
+                continue
+    return found
+
+
+def fuzz(seed: int, count: int) -> dict[str, int]:
+    chance = random.Random(seed)
+    seen = {"read": 0, "refused": 0, "spans": 0, "unmatched": 0}
+    for _ in range(count):
+        task = get_task(chance.choice(["slf5k", "kodcode", "ultrafeedback"]))
+        response = chance.choice(RESPONSES)
+        reply = json.dumps(valid_object(chance, task, response), ensure_ascii=chance.random() < 0.5)
+        reply = broken(chance, wrapped(chance, reply), task)
+        try:
+            feedback = task.parse_feedback(reply)
+        except FeedbackError as error:
+            assert str(error)
+            seen["refused"] += 1
+            continue
+        seen["read"] += 1
+        assert isinstance(feedback, Feedback)
+        said = strings_in(reply)
+        assert feedback.critique in {text.strip() for text in said}
+        spans = feedback.good + feedback.poor
+        assert all(span in said for span in spans)
+        assert all(piece in said and -1 <= score <= 1 for piece, score in feedback.scores)
+
+        checked = validate(feedback, response, task)
+        kept = checked.feedback.good + checked.feedback.poor
+        judged = [response[start:end] for start, end in task.judged(response)]
+        assert all(any(span in text for text in judged) for span in kept)
+        assert not set(checked.feedback.good) & set(checked.feedback.poor)
+        if not feedback.scores:
+            assert all(
+                span in kept
+                for span in spans
+                if any(span in text for text in judged) and span not in checked.contradicted
+            )
+            assert len(kept) + len(checked.unmatched) + len(checked.unjudged) <= len(spans)
+        json.dumps(task.with_feedback({}, checked.feedback, {})).encode()
+        seen["spans"] += len(kept)
+        seen["unmatched"] += len(checked.unmatched)
+    return seen
+
+
+def test_five_thousand_broken_replies():
+    seen = fuzz(seed=0, count=5_000)
+    assert min(seen.values()) > 200, seen
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_broken_replies():
+    seen = fuzz(seed=1, count=100_000)
+    print(seen)
+    assert min(seen.values()) > 4_000, seen
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_what_is_only_wrapped_is_read_unchanged_and_what_is_cut_off_is_never_read(name):
+    chance, task = random.Random(7), get_task(name)
+    for _ in range(300):
+        response = chance.choice(RESPONSES)
+        value = valid_object(chance, task, response)
+        reply = json.dumps(value, ensure_ascii=False)
+        feedback = task.parse_feedback(wrapped(chance, reply))
+        assert feedback == task.fields.from_dict(value)
+        assert task.parse_feedback(task.render_feedback(feedback)) == feedback
+        with pytest.raises(FeedbackError):
+            task.parse_feedback(wrapped(chance, "").split("Hope")[0] + reply[: chance.randrange(1, len(reply))])
