@@ -43,7 +43,22 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
     return np.array(scores).reshape(sums.shape[:-1])
 
 
-COMBINE: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ratio": _ratio, "exp_ratio": _exp_ratio, "bleu": _bleu}
+def _order_free(sums: np.ndarray) -> np.ndarray:
+    """sums: [..., 3]: points when shown first, points when shown second, pairs -> win rate without the place's pull.
+
+    Bradley-Terry with a term for the place: logit w_first = θ + γ, logit w_second = θ − γ, and the win rate is that of
+    θ alone. Half a point is added to either side, so that a clean sweep has a finite logit.
+    """
+    logits = [np.log((sums[..., place] + 0.5) / (sums[..., 2] - sums[..., place] + 0.5)) for place in (0, 1)]
+    return 1 / (1 + np.exp(-sum(logits) / 2))
+
+
+COMBINE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "ratio": _ratio,
+    "exp_ratio": _exp_ratio,
+    "bleu": _bleu,
+    "order_free": _order_free,
+}
 
 
 @dataclass
@@ -52,7 +67,7 @@ class Figure:
 
     Attributes:
         rows: record id -> row. For ``ratio`` and ``exp_ratio`` (numerator, denominator); for ``bleu`` see
-            :func:`bleu_row`.
+            :func:`bleu_row`; for ``order_free`` (points shown first, points shown second, 1).
         combine: a name in :data:`COMBINE`.
         each: record id -> the value shown beside that record; by default its own row, combined.
     """

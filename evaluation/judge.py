@@ -1,0 +1,288 @@
+"""An LLM as a judge of two systems' responses, in both orders: win rate, its interval, and the judge's position bias.
+
+    python evaluation/judge.py --task slf5k --responses text2grad.json --system text2grad \\
+        --baseline ppo.json --baseline_system ppo --judge openai:gpt-4o --output_path judge.result.json
+
+Every pair is judged twice, each system shown first once, so a judge that prefers a place gives both the same gain.
+``win_rate`` counts a win in one order and a loss in the other as half a win: the side is right, but a bias pulls it
+towards one half; ``win_rate_order_free`` takes that pull out. ``position_bias`` says how much oftener the judge took
+the first answer than the second. With ``--orders one`` each pair is judged once, in an order drawn at random (half the
+price; the bias then is noise, not gone). For win-rate curves over training, judge each checkpoint against the same
+baseline with its ``--step``. Killed and run again, nothing is asked twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluation.results import Figure, load_responses, print_metrics, save_result
+from text2grad.chat_client import ChatClient, ChatError
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.feedback import json_objects
+from text2grad.prompts import load_prompt
+from text2grad.records import Outcome, check_writable, map_records
+from text2grad.reply_cache import ReplyCache
+from text2grad.tasks import Task, get_task
+
+WINNERS = ("first", "second", "tie")
+SCHEMA = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "winner": {"type": "string", "enum": list(WINNERS)}},
+    "required": ["reasoning", "winner"],
+    "additionalProperties": False,
+}
+_POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
+
+
+@dataclass
+class JudgeConfig:
+    """Who judges."""
+
+    judge: str = field(metadata={"help": "openai:MODEL, or http://HOST:PORT/v1#MODEL."})
+    concurrency: int = field(default=8, metadata={"help": "Requests at once."})
+    max_cost_usd: float | None = field(default=None, metadata={"help": "Stop before this is exceeded."})
+    requests_per_minute: float | None = field(default=None, metadata={"help": "Ask no faster."})
+    judge_tokens: int = field(default=1024, metadata={"help": "Longest judgement in tokens."})
+    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+
+
+@dataclass
+class PairwiseConfig:
+    """What is compared."""
+
+    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
+    responses: str = field(metadata={"help": "The system's responses, a file of evaluation/generate.py."})
+    system: str = field(metadata={"help": "The system's name."})
+    baseline: str = field(metadata={"help": "The other system's responses to the same prompts."})
+    baseline_system: str = field(metadata={"help": "The other system's name."})
+    output_path: str = field(metadata={"help": "The result file."})
+    judge_prompt: str | None = field(default=None, metadata={"help": "evaluation/<task>/judge_prompt.txt by default."})
+    orders: str = field(default="both", metadata={"help": "both, or one drawn at random for each pair."})
+    step: int | None = field(default=None, metadata={"help": "The checkpoint's training step, for win-rate curves."})
+    seed: int = field(default=42, metadata={"help": "Draws the orders and the sequence of requests."})
+    limit: int | None = field(default=None, metadata={"help": "Only the first so many pairs."})
+
+    def __post_init__(self) -> None:
+        if self.orders not in ("both", "one"):
+            raise InputError(f"--orders {self.orders}: must be both or one")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit {self.limit}: must be at least 1")
+
+
+class Judge:
+    """A chat model that is asked questions by id, each once, with its replies kept on disk."""
+
+    def __init__(self, config: JudgeConfig, client: ChatClient, cache: ReplyCache):
+        self.config, self.client, self._cache = config, client, cache
+
+    def ask(
+        self,
+        questions: Mapping[str, str],
+        read: Callable[[str], Any],
+        *,
+        journal: str | Path,
+        settings: Mapping[str, Any],
+        schema: Mapping[str, Any] | None = None,
+        description: str = "judge",
+    ) -> Outcome:
+        """The judgement of each question, as ``read`` makes it from the reply.
+
+        Args:
+            read: raises ``ValueError`` for a reply that holds no judgement; that question then counts as failed.
+
+        Raises:
+            InputError: the run had to stop early (money, an outage); what is finished stays finished.
+        """
+
+        def work(ids: list[str], texts: list[str]) -> list[Any]:
+            (key,), (text,) = ids, texts
+            try:
+                reply = self.client.complete([{"role": "user", "content": text}], schema, scope=key)
+                return [read(reply.text)]
+            except ValueError as error:
+                self._cache.void(key)  # a later try is to ask anew
+                return [error]
+            except ChatError as error:
+                return [error]
+
+        outcome = map_records(
+            questions,
+            work,
+            journal=journal,
+            settings={"judge": self.config.judge, "judge_tokens": self.config.judge_tokens, **settings},
+            workers=self.config.concurrency,
+            retry_failed=self.config.retry_failed,
+            description=description,
+            status=lambda: {"usd": round(self.client.budget.spent, 4)},
+        )
+        if outcome.stopped:
+            raise InputError(f"{outcome.stopped}; {len(outcome.results)} of {len(questions)} judgements are kept")
+        return outcome
+
+
+@contextmanager
+def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
+    """The judge, with its paid replies beside ``output_path``."""
+    cache = ReplyCache(f"{output_path}.replies.jsonl")
+    try:
+        client = ChatClient.from_spec(
+            config.judge,
+            concurrency=config.concurrency,
+            max_cost_usd=config.max_cost_usd,
+            requests_per_minute=config.requests_per_minute,
+            max_tokens=config.judge_tokens,
+            cache=cache,
+        )
+        yield Judge(config, client, cache)
+    finally:
+        cache.close()
+
+
+def read_verdict(text: str) -> dict[str, str]:
+    """``{"winner", "reasoning"}`` of a judge's reply; ``ValueError`` where it names no winner."""
+    objects, problem = json_objects(text)
+    named = [item for item in objects if "winner" in item]
+    if not named:
+        raise ValueError(problem if not objects else f"the judge's reply names no winner: {text[-200:]!r}")
+    winner = str(named[-1]["winner"]).strip().lower()
+    if winner not in WINNERS:
+        raise ValueError(f"the judge's winner is {winner!r}, not one of {', '.join(WINNERS)}")
+    return {"winner": winner, "reasoning": str(named[-1].get("reasoning", ""))}
+
+
+def orders_of(keys: list[str], orders: str, seed: int) -> dict[str, list[str]]:
+    """Pair id -> the orders to judge it in: ``ab`` shows the system first, ``ba`` the baseline."""
+    if orders == "both":
+        return {key: ["ab", "ba"] for key in keys}
+    return {key: [random.Random(f"{seed}:{key}").choice(["ab", "ba"])] for key in keys}
+
+
+def pair_figures(verdicts: Mapping[str, Mapping[str, str]], both: bool) -> dict[str, Figure]:
+    """Figures of the system against the baseline.
+
+    Args:
+        verdicts: pair id -> order (``ab``, ``ba``) -> the place that won; an empty mapping for two equal texts.
+        both: every pair was judged in both orders.
+    """
+    for_system = {
+        key: {order: _POINTS[won] if order == "ab" else 1 - _POINTS[won] for order, won in judged.items()}
+        for key, judged in verdicts.items()
+    }
+    score = {key: sum(points.values()) / len(points) if points else 0.5 for key, points in for_system.items()}
+    lead = {"first": 1, "tie": 0, "second": -1}
+    bias = {key: (sum(lead[won] for won in judged.values()), len(judged)) for key, judged in verdicts.items() if judged}
+    figures = {
+        "win_rate": Figure.mean(score),
+        "wins": Figure.mean({key: value > 0.5 for key, value in score.items()}),
+        "ties": Figure.mean({key: value == 0.5 for key, value in score.items()}),
+        "losses": Figure.mean({key: value < 0.5 for key, value in score.items()}),
+        "position_bias": Figure(bias),
+    }
+    if both:
+        decided = {key: points for key, points in for_system.items() if points}
+        agreed = {key: points["ab"] == points["ba"] for key, points in decided.items()}
+        sided = {key: points["ab"] for key, points in decided.items() if agreed[key] and points["ab"] != 0.5}
+        rows = {key: (points["ab"], points["ba"], 1) for key, points in decided.items()}
+        each = {key: score[key] for key in decided}
+        figures |= {
+            "win_rate_order_free": Figure(rows, "order_free", each),
+            "win_rate_shown_first": Figure.mean({key: points["ab"] for key, points in decided.items()}),
+            "win_rate_shown_second": Figure.mean({key: points["ba"] for key, points in decided.items()}),
+            "orders_agree": Figure.mean(agreed),
+            "win_rate_where_orders_agree": Figure.mean(sided),
+        }
+    return figures
+
+
+def compare_pairwise(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
+    """Judge every pair, write ``config.output_path``, and return the result."""
+    task = get_task(config.task)
+    check_writable(config.output_path)
+    prompt = load_prompt(
+        config.judge_prompt or Path(__file__).parent / task.name / "judge_prompt.txt",
+        required=("prompt", "first", "second"),
+        offered=("prompt", "first", "second"),
+    )
+    pairs = _pairs(config, task)
+    orders = orders_of([key for key, pair in pairs.items() if pair[1] != pair[2]], config.orders, config.seed)
+    questions = {}
+    for key, (x, own, other) in pairs.items():
+        for order in orders.get(key, []):
+            first, second = (own, other) if order == "ab" else (other, own)
+            questions[f"{key}|{order}"] = prompt.fill({"prompt": x, "first": first, "second": second})
+    sequence = list(questions)
+    random.Random(config.seed).shuffle(sequence)
+    outcome = judge.ask(
+        {key: questions[key] for key in sequence},
+        read_verdict,
+        schema=SCHEMA,
+        journal=f"{config.output_path}.journal.jsonl",
+        settings={"prompt": prompt.fingerprint},
+        description=f"{config.system} against {config.baseline_system}",
+    )
+    told = {key: {o: outcome.results.get(f"{key}|{o}") for o in orders.get(key, [])} for key in pairs}
+    complete = {key: verdicts for key, verdicts in told.items() if all(verdicts.values())}
+    figures = pair_figures(
+        {key: {order: verdict["winner"] for order, verdict in verdicts.items()} for key, verdicts in complete.items()},
+        config.orders == "both",
+    )
+    figures["judge_failures"] = Figure.mean({key: key not in complete for key in pairs})
+    result = save_result(
+        config.output_path,
+        task=task.name,
+        benchmark=f"judge against {config.baseline_system}",
+        system=config.system,
+        figures=figures,
+        responses={key: own for key, (_, own, _) in pairs.items()},
+        settings={**asdict(judge.config), **asdict(config), "judge_prompt": prompt.text},
+        extra={
+            "baseline": config.baseline_system,
+            "step": config.step,
+            "cost_usd": judge.client.budget.spent,
+            "verdicts": complete,
+            "failures": outcome.failures,
+        },
+    )
+    title = f"{config.system} against {config.baseline_system} on {len(pairs)} prompts, judged by {judge.config.judge}"
+    print_metrics(result["metrics"], f"{title} -> {config.output_path}")
+    if outcome.failures:
+        print(f"  {len(outcome.failures)} judgements failed, e.g. {next(iter(outcome.failures.values()))}")
+        print("  --retry_failed asks for them again")
+    return result
+
+
+def _pairs(config: PairwiseConfig, task: Task) -> dict[str, tuple[str, str, str]]:
+    """Pair id -> (x, the system's response, the baseline's)."""
+    own, other = load_responses(config.responses, task), load_responses(config.baseline, task)
+    by_prompt = {task.prompt(record).strip(): task.response(record) for record in other.values()}
+    pairs = {}
+    for key, record in own.items():
+        x = task.prompt(record).strip()
+        against = (
+            task.response(other[key]) if key in other and task.prompt(other[key]).strip() == x else by_prompt.get(x)
+        )
+        if against is not None:
+            pairs[key] = (x, task.response(record), against)
+    if not pairs:
+        raise InputError(f"{config.responses} and {config.baseline} have no prompt in common; answer the same prompts")
+    if len(pairs) < len(own):
+        print(f"{len(own) - len(pairs)} of {len(own)} prompts have no answer in {config.baseline} and are left out")
+    return dict(list(pairs.items())[: config.limit])
+
+
+@command
+def main() -> None:
+    judge_config, config = parse(JudgeConfig, PairwiseConfig)
+    check_writable(config.output_path)
+    with open_judge(judge_config, config.output_path) as judge:
+        compare_pairwise(judge, config)
+
+
+if __name__ == "__main__":
+    main()
