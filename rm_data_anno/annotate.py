@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -73,7 +74,12 @@ class AnnotateConfig(ChatOptions):
     batch_size: int = _option(8, "records that a critic in this process judges at once")
 
 
-def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = None) -> None:
+def annotate(
+    task_name: str,
+    config: AnnotateConfig,
+    prepare: Prepare | None = None,
+    program_options: Mapping[str, Any] | None = None,
+) -> None:
     """Annotate a file: every record ends in the output with its feedback, or in ``<output>.failed.json`` with a reason.
 
     Beside the output: ``.journal.jsonl`` (what makes a second run go on), ``.report.json`` and ``.report.md``; for
@@ -81,6 +87,7 @@ def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = N
 
     Args:
         prepare: completes a record before it is judged (runs a solution's tests); what it adds goes into the output.
+        program_options: for the programmatic annotator.
 
     Raises:
         InputError: before anything is written.
@@ -89,7 +96,7 @@ def annotate(task_name: str, config: AnnotateConfig, prepare: Prepare | None = N
     task = get_task(task_name)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
-    annotator = _Annotator.load(task, config, records, output, prepare)
+    annotator = _Annotator.load(task, config, records, output, prepare, program_options or {})
     with closing(annotator), _interruptible(annotator.client) if annotator.client else nullcontext():
         outcome = map_records(
             records,
@@ -114,16 +121,24 @@ class _Annotator:
         self.settings = {"stage": "annotation", "task": task.name, **settings}
         self.client: ChatClient | None = critic.client if isinstance(critic, ChatCritic) else None
         self.stopped = ""  # why batches ended early
+        self._pool = ThreadPoolExecutor(os.cpu_count())  # for what runs on this machine
 
     @classmethod
     def load(
-        cls, task: Task, config: AnnotateConfig, records: Records, output: Path, prepare: Prepare | None
+        cls,
+        task: Task,
+        config: AnnotateConfig,
+        records: Records,
+        output: Path,
+        prepare: Prepare | None,
+        program_options: Mapping[str, Any],
     ) -> _Annotator:
         if config.annotator != "chat" and not config.annotator.startswith(("openai:", "http://", "https://")):
             for option in fields(ChatOptions):
                 if getattr(config, option.name) != option.default:
                     raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
-            return cls(task, load_critic(config.annotator, task), prepare, {"annotator": config.annotator})
+            options = program_options if config.annotator == "programmatic" else {}
+            return cls(task, load_critic(config.annotator, task, **options), prepare, {"annotator": config.annotator})
 
         critic = _chat_critic(task, config)
         if config.prompt_variant == "human_feedback":
@@ -149,7 +164,7 @@ class _Annotator:
 
     def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:
         """The fields that annotation adds to each record, or why it could not; None where no answer came yet."""
-        prepared = [self.prepare(record) if self.prepare else record for record in batch]
+        prepared = list(self._pool.map(self.prepare, batch)) if self.prepare else batch
         if self.client:
             questions = [partial(self._ask, *pair) for pair in zip(ids, prepared, strict=True)]
             if isinstance(self.client, BatchClient):
@@ -189,6 +204,7 @@ class _Annotator:
         return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
     def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
         if self.client:
             self.client.cache.close()
 

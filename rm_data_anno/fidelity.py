@@ -32,6 +32,7 @@ def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str
         failures: reasons by id of the records that could not be annotated.
     """
     failures = failures or {}
+    good, poor = task.fields.good, task.fields.poor
     rows = [_row(task, record_id, record) for record_id, record in records.items()]
     checks = [row["validation"] for row in rows]
     first = [check.get("first", check) for check in checks]
@@ -55,18 +56,18 @@ def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str
             "unsupported_rate": _rate(_count(checks, "unsupported"), kept),
         },
         **{
-            slot: {
+            name: {
                 "per_record": _quartiles([len(row[slot]) for row in rows]),
                 "words": _quartiles([len(span.split()) for row in rows for span in row[slot]]),
             }
-            for slot in ("good", "poor")
+            for slot, name in (("good", good), ("poor", poor))
         },
         "labels": {
-            "characters_good": _rate(sum(row["good_characters"] for row in rows), characters),
-            "characters_poor": _rate(sum(row["poor_characters"] for row in rows), characters),
+            f"characters_{good}": _rate(sum(row["good_characters"] for row in rows), characters),
+            f"characters_{poor}": _rate(sum(row["poor_characters"] for row in rows), characters),
             "records_with_both": _rate(sum(bool(row["good"] and row["poor"]) for row in rows), len(rows)),
-            "records_good_only": _rate(sum(bool(row["good"] and not row["poor"]) for row in rows), len(rows)),
-            "records_poor_only": _rate(sum(bool(row["poor"] and not row["good"]) for row in rows), len(rows)),
+            f"records_{good}_only": _rate(sum(bool(row["good"] and not row["poor"]) for row in rows), len(rows)),
+            f"records_{poor}_only": _rate(sum(bool(row["poor"] and not row["good"]) for row in rows), len(rows)),
             "records_without_spans": _rate(sum(not (row["good"] or row["poor"]) for row in rows), len(rows)),
         },
         "critique_words": _quartiles([row["critique_words"] for row in rows]),

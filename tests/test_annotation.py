@@ -220,9 +220,9 @@ def test_report_counts_what_stands_in_the_records():
     assert report["records"] == {"annotated": 2, "failed": 2, "asked_again": 1}
     assert report["spans"]["unmatched_rate"] == 0.4
     assert report["spans"]["dropped_rate"] == pytest.approx(1 / 3, abs=1e-6)
-    assert report["good"]["words"] == {"mean": 2, "min": 2, "q1": 2, "median": 2, "q3": 2, "max": 2}
-    assert report["labels"]["characters_good"] == pytest.approx(7 / 26, abs=1e-6)
-    assert report["labels"]["characters_poor"] == pytest.approx(4 / 26, abs=1e-6)
+    assert report["good_spans"]["words"] == {"mean": 2, "min": 2, "q1": 2, "median": 2, "q3": 2, "max": 2}
+    assert report["labels"]["characters_good_spans"] == pytest.approx(7 / 26, abs=1e-6)
+    assert report["labels"]["characters_poor_spans"] == pytest.approx(4 / 26, abs=1e-6)
     assert report["usage"]["cost_usd_per_record"] == 0.0015
     assert report["usage"]["prompt_tokens"] == 150
     assert report["failures"] == {"broken JSON at character N: x": 2}

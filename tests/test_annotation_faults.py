@@ -206,8 +206,8 @@ def test_dense_labels_cover_every_word_in_order(tmp_path):
     assert record["annotation"]["validation"]["unscored"] == 1
     assert get_task("slf5k").feedback(record).scores[0] == ("Dog", 1.0)
     labels = read(tmp_path, ".report.json")["labels"]
-    assert labels["characters_good"] == pytest.approx(4 / 24, abs=1e-6)
-    assert labels["characters_poor"] == pytest.approx(8 / 24, abs=1e-6)
+    assert labels["characters_good_spans"] == pytest.approx(4 / 24, abs=1e-6)
+    assert labels["characters_poor_spans"] == pytest.approx(8 / 24, abs=1e-6)
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])

@@ -1,16 +1,31 @@
 """Annotate solutions to programming tasks with a critique, wrong code and improvable code.
 
 python rm_data_anno/kodcode/dual_feedback_annotation_RM.py --data_path solutions.json --output_path annotated.json
+
+A record whose ``log`` is empty is run against its tests first, in the sandbox, and its log is written into the output.
 """
+
+from dataclasses import dataclass, field
+from functools import partial
 
 from rm_data_anno.annotate import AnnotateConfig, annotate
 from text2grad.configs import parse
 from text2grad.errors import command
+from text2grad.sandbox import Sandbox
+from text2grad.unit_tests import with_log
+
+
+@dataclass(kw_only=True)
+class KodCodeConfig(AnnotateConfig):
+    test_seconds: float = field(default=10.0, metadata={"help": "time that a solution's tests may take"})
+    allow_unsafe: bool = field(default=False, metadata={"help": "run solutions where this system cannot isolate them"})
 
 
 @command
 def main() -> None:
-    annotate("kodcode", parse(AnnotateConfig))
+    config = parse(KodCodeConfig)
+    sandbox = Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
+    annotate("kodcode", config, partial(with_log, sandbox=sandbox), {"sandbox": sandbox})
 
 
 if __name__ == "__main__":
