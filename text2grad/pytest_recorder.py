@@ -22,11 +22,9 @@ import pytest
 
 SOLUTION, TESTS = "/box/solution.py", "/box/test_solution.py"
 _LONGEST = 600  # characters of an exception's text
-_LONGEST_VALUE = 80
 _FRAMES = 40
 _EVENTS = 200_000  # after that many lines in one test, following it has cost enough
 _CALLS = 20  # suspect calls told of, the last ones
-_CHAIN = 4  # returns told of, from the call's own inwards
 
 _report = os.fdopen(int(os.environ.pop("T2G_REPORT")), "w", buffering=1, encoding="utf-8", errors="replace")
 _say_alone = threading.Lock()
@@ -64,7 +62,6 @@ class _Follower:
 
     def __init__(self) -> None:
         self.cleared = Counter()  # line -> calls before a passed assertion that executed it
-        self.cleared_calls = 0
         self.calls: list[dict[str, Any]] = []  # since the last passed assertion
         self.stack: list[dict[str, Any]] = []
         self.events = 0
@@ -80,13 +77,11 @@ class _Follower:
                 {
                     "test_line": _line_in_tests(frame),
                     "function": frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name,
-                    "lines": set(),
                     "order": {},
-                    "returns": [],
-                    "value": None,
+                    "returned": None,
                 }
             )
-        self.stack.append({"frame": frame, "raised": False, "child": None})
+        self.stack.append({"frame": frame, "raised": False})
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: object):
@@ -96,9 +91,7 @@ class _Follower:
         if event == "line":
             self.events += 1
             state["raised"] = False
-            call["lines"].add(frame.f_lineno)
-            if len(self.stack) == 1:
-                call["order"][frame.f_lineno] = self.events
+            call["order"][frame.f_lineno] = self.events
             if self.events > _EVENTS:
                 sys.settrace(None)
                 self.stack.clear()
@@ -106,37 +99,23 @@ class _Follower:
         elif event == "exception":
             state["raised"] = True
         elif event == "return":
-            self.leave(frame, argument)
+            self.stack.pop()
+            if not self.stack and not state["raised"]:
+                call["returned"] = frame.f_lineno
         return self.follow
-
-    def leave(self, frame: FrameType, value: object) -> None:
-        state = self.stack.pop()
-        chain = []
-        if not state["raised"]:
-            chain = [frame.f_lineno]
-            if state["child"] and state["child"][0] == frame.f_lineno:
-                chain += state["child"][1]
-        if self.stack:
-            self.stack[-1]["child"] = (self.stack[-1]["frame"].f_lineno, chain[:_CHAIN])
-        else:
-            self.calls[-1]["returns"] = chain[:_CHAIN]
-            if chain:
-                self.calls[-1]["value"] = type(value).__name__
 
     def clear(self) -> None:
         """What was called so far did what its test wanted."""
         for call in self.calls:
-            self.cleared.update(call["lines"])
-        self.cleared_calls += len(self.calls)
+            self.cleared.update(call["order"].keys())
         self.calls = []
 
     def end(self, passed: bool) -> dict[str, Any]:
         sys.settrace(None)
         if passed:
             self.clear()
-        told = [{**call, "lines": sorted(call["lines"]), "order": list(call["order"].items())} for call in self.calls]
+        told = [{**call, "order": list(call["order"].items())} for call in self.calls]
         return {
-            "cleared_calls": self.cleared_calls,
             "cleared": list(self.cleared.items()),
             "calls": told[-_CALLS:],
             "cut": self.events > _EVENTS,

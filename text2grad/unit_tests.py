@@ -38,25 +38,20 @@ class Call:
 
     Attributes:
         test_line: where the test calls.
-        lines: lines of the solution that were executed.
-        order: lines of the called function itself -> a number that grows with time, of their last execution.
-        returns: the line it returned through, then those of the calls on that line, inwards; [] where it raised.
-        value: the type of what it returned.
+        order: lines of the solution that were executed -> a number that grows with time, of their last execution.
+        returned: the line it returned through; None where it raised.
     """
 
     test_line: int | None
     function: str
-    lines: frozenset[int]
     order: Mapping[int, int]
-    returns: list[int]
-    value: str | None
+    returned: int | None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one test executed: calls that a passed assertion confirmed, summed by line, and those it left open."""
+    """What one test executed: of each line, how many calls that a passed assertion confirmed; and the open calls."""
 
-    cleared_calls: int
     cleared: Mapping[int, int]
     calls: list[Call]
 
@@ -231,14 +226,12 @@ def _trace(told: dict[str, Any] | None, own) -> Trace | None:
         Call(
             test_line=own(call["test_line"]),
             function=call["function"],
-            lines=frozenset(call["lines"]),
             order=dict(call["order"]),
-            returns=call["returns"],
-            value=call["value"],
+            returned=call["returned"],
         )
         for call in told["calls"]
     ]
-    return Trace(told["cleared_calls"], dict(told["cleared"]), calls)
+    return Trace(dict(told["cleared"]), calls)
 
 
 def _shortened(text: str) -> str:

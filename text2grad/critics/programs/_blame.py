@@ -3,13 +3,12 @@
 In order of what points most directly:
 
 - the program does not parse: the lines that have to go before it does;
-- an exception left it: the line that raised; for a ``raise`` also its condition; for endless recursion the recursive
-  call and the conditions that should have ended it;
-- time ran out: the loops (or the recursive call) it was in;
-- a test saw a wrong value: the line through which the call returned it; where that line only names the value, the last
-  assignment to the name; where it returns a constant or a name from a branch, the branch's conditions; a function that
-  ended without ``return``: the line it ended on. Also lines that only failing calls executed, if they are few
-  (spectrum-based fault localisation with the score of Ochiai 1957; Abreu et al. 2007);
+- an exception left it, or a test saw a wrong value: the line that raised, or through which the call returned, and of
+  what led there (the dynamic slice of Korel and Laski 1988: last assignments, conditions, loops) the ``MOST_LINES``
+  of the highest suspicion: those in many failing tests' slices that few passing calls executed (Ochiai's coefficient;
+  Abreu, Zoeteweij and van Gemund 2007), the nearest first;
+- it recursed without end: the recursive call and the conditions that should have ended it;
+- time ran out: the loops, or the recursive call, that it was in;
 - the test asks for a name that is not there: the definitions that are there;
 - nothing of this: the body of the function that the failing assertion names.
 
@@ -22,15 +21,29 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from text2grad.unit_tests import Call, Test, TestRun, parsed
 
-_FEW = 3  # lines that only failing calls executed, at most, for them to count as evidence
+MOST_LINES = 4  # statements blamed by slices
+_FARTHEST = 3  # steps from the line at fault back to what led to it
+_SUSPECTS = 3  # calls on the failing line that are looked at, the last ones
 _MOST_PROSE = 60  # lines taken out, at most, in search of a program
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _read(node: ast.stmt | None) -> list[str]:
+    """The names whose values a statement uses; of a compound statement, its head."""
+    part: ast.AST | None = node
+    if isinstance(node, ast.For | ast.AsyncFor):
+        part = node.iter
+    elif isinstance(node, ast.If | ast.While):
+        part = node.test
+    elif part is None or isinstance(node, Function | ast.ClassDef):
+        return []
+    return list(dict.fromkeys(item.id for item in ast.walk(part) if isinstance(item, ast.Name)))
 
 
 def line_intervals(code: str) -> list[tuple[int, int]]:
@@ -40,11 +53,12 @@ def line_intervals(code: str) -> list[tuple[int, int]]:
 
 @dataclass
 class Blame:
-    """One reason why lines are wrong. ``lines`` count from 1."""
+    """One reason why lines, counted from 1, are wrong. ``slice``: lines that led there -> how many steps before."""
 
     lines: set[int]
     reason: str
     test: Test | None = None
+    slice: dict[int, int] = field(default_factory=dict)
 
 
 class TestsAtFaultError(ValueError):
@@ -60,6 +74,7 @@ class Source:
     lines: list[str] = field(init=False)
     statements: list[ast.stmt] = field(init=False)
     functions: list[Function] = field(init=False)
+    returns: dict[str, list[int]] = field(init=False)  # of each function, by name
     _parents: dict[ast.AST, ast.AST] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +82,10 @@ class Source:
         nodes = list(ast.walk(self.tree))
         self.statements = [node for node in nodes if isinstance(node, ast.stmt)]
         self.functions = [node for node in nodes if isinstance(node, Function)]
+        self.returns = {
+            function.name: [node.lineno for node in ast.walk(function) if isinstance(node, ast.Return)]
+            for function in self.functions
+        }
         self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
 
     def statement(self, line: int) -> ast.stmt | None:
@@ -99,17 +118,21 @@ class Source:
         holding = [node for node in self.functions if node.lineno <= line <= (node.end_lineno or line)]
         return max(holding, key=lambda node: node.lineno, default=None)
 
-    def conditions(self, line: int) -> set[int]:
-        """Heads of the nearest ``if`` around a line, and of those before it in its chain."""
-        found: set[int] = set()
-        inner: ast.AST | None = None
-        for node in self.around(self.statement(line)):
-            if isinstance(node, ast.If) and (not found or node.orelse == [inner]):
-                found |= self.extent(node.lineno)
-                inner = node
-            elif found:
-                break
-        return found
+    def before(self, line: int, order: Mapping[int, int]) -> Iterator[int]:
+        """One step back: the conditions and loops around a line, and where each value it reads came from.
+
+        Args:
+            order: lines that were executed -> a number that grows with time, of their last execution.
+        """
+        node = self.statement(line)
+        for outer in list(self.around(node))[1:]:
+            if isinstance(outer, ast.If | ast.While | ast.For | ast.AsyncFor):
+                yield outer.lineno
+        for name in _read(node):
+            places = [*self.assignments(name, self.function(line)), *self.returns.get(name, [])]
+            written = [place for place in places if place in order and place != line]
+            if written:
+                yield max(written, key=lambda place: order[place])
 
     def loops(self, line: int) -> set[int]:
         """Heads of the innermost loop around a line."""
@@ -155,32 +178,32 @@ def _lines(code: str) -> list[str]:
     return [code[start:end] for start, end in line_intervals(code)]
 
 
-def blame(code: str, tests: str, run: TestRun) -> list[Blame]:
-    """The lines that a failed, traced run of the tests speaks against.
+def blame(code: str, tests: str, run: TestRun) -> tuple[set[int], list[Blame]]:
+    """The lines that a failed, traced run of the tests speaks against, and the reasons, one for each failing test.
 
     Raises:
         TestsAtFaultError: no failing test says anything about the program.
     """
     tree = parsed(code)
     if tree is None:
-        return [_unparsable(code)]
+        found = _unparsable(code)
+        return found.lines, [found]
     source = Source(code, tree)
     if not source.statements:
         raise TestsAtFaultError("there is no code in the response")
     if run.result.reason:
-        return [_cut_short(source, tests, run)]
-    passing = _passing(run)
-    found: list[Blame] = []
+        found = _cut_short(source, tests, run)
+        return found.lines, [found]
+    blames: list[Blame] = []
     faults: list[str] = []
     for test in run.failures:
         try:
-            found.append(_blame_for(source, tests, test, passing))
+            blames.append(_blame_for(source, tests, test))
         except TestsAtFaultError as error:
             faults.append(str(error))
-    if not found:
-        reason = faults[0] if faults else "pytest ran no test"
-        raise TestsAtFaultError(reason)
-    return found
+    if not blames:
+        raise TestsAtFaultError(faults[0] if faults else "pytest ran no test")
+    return set().union(_likeliest(source, blames, run), *(found.lines for found in blames)), blames
 
 
 def _unparsable(code: str) -> Blame:
@@ -229,7 +252,7 @@ def _cut_short(source: Source, tests: str, run: TestRun) -> Blame:
     return Blame(lines, reason + ".", unfinished)
 
 
-def _blame_for(source: Source, tests: str, test: Test, passing: tuple[Counter[int], int]) -> Blame:
+def _blame_for(source: Source, tests: str, test: Test) -> Blame:
     if test.frames and test.frames[-1].in_solution:
         return _raised(source, test)
     if test.error == "SyntaxError":
@@ -243,7 +266,7 @@ def _blame_for(source: Source, tests: str, test: Test, passing: tuple[Counter[in
             return Blame(set(heads), f"`{called}` cannot be called as the test does: {test.message}.", test)
     if not test.frames and test.outcome == "failed":
         raise TestsAtFaultError(f"the test file cannot be used: {test.message}")
-    return _wrong_value(source, tests, test, passing)
+    return _wrong_value(source, tests, test)
 
 
 def _raised(source: Source, test: Test) -> Blame:
@@ -253,10 +276,9 @@ def _raised(source: Source, test: Test) -> Blame:
         repeated = [number for number, count in Counter(own).items() if count > 2] or [line]
         lines = set().union(*map(source.extent, repeated)) | _ends_of_recursion(source, repeated)
         return Blame(lines, f"Line {repeated[0]} `{source.text(repeated[0])}` calls itself without end.", test)
-    lines = source.extent(line)
-    if isinstance(source.statement(line), ast.Raise):
-        lines |= source.conditions(line)
-    return Blame(lines, f"Line {line} `{source.text(line)}` raised {test.error}: {_short(test.message)}.", test)
+    calls = test.trace.calls[-1:] if test.trace else []
+    reason = f"Line {line} `{source.text(line)}` raised {test.error}: {_short(test.message)}."
+    return Blame(source.extent(line), reason, test, _slice(source, [(line, call.order) for call in calls]))
 
 
 def _ends_of_recursion(source: Source, lines: list[int]) -> set[int]:
@@ -283,29 +305,46 @@ def _not_there(source: Source, tests: str, test: Test) -> Blame:
     return Blame(heads, f"The tests use `{name}`, which the code does not define.", test)
 
 
-def _passing(run: TestRun) -> tuple[Counter[int], int]:
-    """How many confirmed calls executed each line, and how many there were."""
-    counts: Counter[int] = Counter()
-    total = 0
+def _wrong_value(source: Source, tests: str, test: Test) -> Blame:
+    returned = [(call.returned, call.order) for call in _suspects(test) if call.returned]
+    if not returned:
+        return Blame(_named(source, tests, test), "No single line stands out.", test)
+    line = returned[-1][0]
+    reason = f"The call returned through line {line} `{source.text(line)}`."
+    lines = set().union(*(source.extent(start) for start, _ in returned))
+    return Blame(lines, reason, test, _slice(source, returned))
+
+
+def _slice(source: Source, starts: list[tuple[int, Mapping[int, int]]]) -> dict[int, int]:
+    """The lines behind each start, by their distance to the nearest."""
+    nearest: dict[int, int] = {}
+    for start, order in starts:
+        distance = {start: 0}
+        waiting = [start]
+        for line in waiting:  # grows while it is walked
+            nearest[line] = min(distance[line], nearest.get(line, _FARTHEST))
+            if distance[line] < _FARTHEST:
+                for earlier in source.before(line, order):
+                    if earlier not in distance:
+                        distance[earlier] = distance[line] + 1
+                        waiting.append(earlier)
+    return nearest
+
+
+def _likeliest(source: Source, blames: list[Blame], run: TestRun) -> set[int]:
+    """The lines of highest suspicion in the slices: Ochiai's e_f / √((e_f + n_f)(e_f + e_p))."""
+    passing: Counter[int] = Counter()
     for test in run.tests:
         if test.trace:
-            counts.update(test.trace.cleared)
-            total += test.trace.cleared_calls
-    return counts, total
+            passing.update(test.trace.cleared)
+    slices = [found.slice for found in blames if found.slice]
+    failing = Counter(line for lines in slices for line in lines)
 
+    def rank(line: int) -> tuple[float, int]:
+        suspicion = failing[line] / math.sqrt(len(slices) * (failing[line] + passing[line]))
+        return -suspicion, min(lines[line] for lines in slices if line in lines)
 
-def _wrong_value(source: Source, tests: str, test: Test, passing: tuple[Counter[int], int]) -> Blame:
-    calls = _suspects(test)
-    lines: set[int] = set()
-    reason = ""
-    for call in calls:
-        if call.returns:
-            lines |= _behind(source, call)
-            reason = f"The call returned through line {call.returns[0]} `{source.text(call.returns[0])}`."
-    lines |= {line for line in _only_failing(calls, passing) if source.text(line)}
-    if lines:
-        return Blame(lines, reason, test)
-    return Blame(_named(source, tests, test), "No single line stands out.", test)
+    return set().union(*map(source.extent, sorted(failing, key=rank)[:MOST_LINES]))
 
 
 def _suspects(test: Test) -> list[Call]:
@@ -313,47 +352,7 @@ def _suspects(test: Test) -> list[Call]:
     calls = test.trace.calls if test.trace else []
     ordinary = [call for call in calls if not call.function.endswith("__init__")] or calls
     at = next((frame.line for frame in reversed(test.frames) if not frame.in_solution), None)
-    return [call for call in ordinary if call.test_line == at][-_FEW:] or ordinary[-1:]
-
-
-def _behind(source: Source, call: Call) -> set[int]:
-    """The returning line, and what decided on its value."""
-    line = call.returns[0]
-    lines = source.extent(line)
-    node = source.statement(line)
-    if not isinstance(node, ast.Return):
-        return lines
-    function = source.function(line)
-    value = node.value
-    if value is None or isinstance(value, ast.Constant | ast.Name):
-        lines |= source.conditions(line)
-    for name in _names(value):
-        written = [number for number in source.assignments(name, function) if number in call.order]
-        if written:
-            lines |= source.extent(max(written, key=lambda number: call.order[number]))
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        lines |= set().union(*map(source.extent, call.returns[1:2])) if call.returns[1:] else set()
-    return lines
-
-
-def _names(value: ast.expr | None) -> list[str]:
-    """The names a value is read from."""
-    if value is None:
-        return []
-    return list(dict.fromkeys(node.id for node in ast.walk(value) if isinstance(node, ast.Name)))
-
-
-def _only_failing(calls: list[Call], passing: tuple[Counter[int], int]) -> set[int]:
-    """Lines of the highest suspicion, e_f / √((e_f + n_f)(e_f + e_p)), where passing calls keep them few."""
-    counts, total = passing
-    if total == 0 or not calls:
-        return set()
-    scores: dict[int, float] = {}
-    for line in set().union(*(call.lines for call in calls)):
-        failed = sum(line in call.lines for call in calls)
-        scores[line] = failed / math.sqrt(len(calls) * (failed + counts[line]))
-    top = {line for line, score in scores.items() if score > 0.99}
-    return top if len(top) <= _FEW else set()
+    return [call for call in ordinary if call.test_line == at][-_SUSPECTS:] or ordinary[-1:]
 
 
 def _named(source: Source, tests: str, test: Test | None) -> set[int]:

@@ -101,7 +101,7 @@ class CodeCritic:
             count = sum(test.outcome == "passed" for test in run.tests)
             return _approved(f"All {count} tests pass" if count > 1 else "The test passes", quotes, findings)
         try:
-            return _rejected(run, tests, blame(code, tests, run), quotes, findings)
+            return _rejected(run, tests, *blame(code, tests, run), quotes, findings)
         except TestsAtFaultError as error:
             return FeedbackError(f"its tests cannot judge it: {error}")
 
@@ -117,8 +117,9 @@ def _approved(verdict: str, quotes: _Quotes, findings: list[Finding]) -> Feedbac
     return Feedback(f"{verdict}.{ending}", good=good, poor=[])
 
 
-def _rejected(run: TestRun, tests: str, blames: list[Blame], quotes: _Quotes, findings: list[Finding]) -> Feedback:
-    lines = set().union(*(found.lines for found in blames))
+def _rejected(
+    run: TestRun, tests: str, lines: set[int], blames: list[Blame], quotes: _Quotes, findings: list[Finding]
+) -> Feedback:
     good, remarks = _improvable(quotes, findings, lines)
     parts = [_count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
     if remarks:
