@@ -1,0 +1,129 @@
+"""Annotated records -> token ids to train on: [prompt; z] with loss on z alone (paper, section 3.4).
+
+z is never cut. A record that is too long has its x shortened where the task's config allows it; a record that does
+not fit even so is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from text2grad.errors import InputError
+from text2grad.feedback import FeedbackError
+from text2grad.records import Records, load_records
+from text2grad.reward_prompt import DoesNotFit, RewardPrompt, completion_ids
+from text2grad.tasks import Record, Task
+
+
+@dataclass
+class Encoded:
+    """Records ready to train on, and what became of those that are not.
+
+    ``examples`` holds ``input_ids`` and ``completion_mask`` (1 on z and the end of the turn, 0 on the prompt).
+    """
+
+    ids: list[str] = field(default_factory=list)
+    examples: list[dict[str, list[int]]] = field(default_factory=list)
+    shortened: int = 0
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def longest_completion(self) -> int:
+        return max((sum(example["completion_mask"]) for example in self.examples), default=0)
+
+
+def load_annotated(path: str | Path, task: Task) -> Records:
+    """The records of a file that carry feedback.
+
+    Raises:
+        InputError: none does, or a record's feedback is broken.
+    """
+    records = load_records(path, task)
+    annotated = {}
+    for record_id, record in records.items():
+        try:
+            if task.feedback(record) is not None:
+                annotated[record_id] = record
+        except FeedbackError as error:
+            raise InputError(f"{path}: record {record_id!r}: {error}; annotate it again or remove it") from None
+    if not annotated:
+        raise InputError(
+            f"{path}: no record carries {task.fields.critique!r}; annotate the file first "
+            f"(rm_data_anno/{task.name}/dual_feedback_annotation_RM.py)"
+        )
+    return records.like(annotated)
+
+
+def split_by_prompt(records: Records, task: Task, share: float, seed: int) -> tuple[Records, Records]:
+    """Training and validation records that have no post or question in common.
+
+    Whole prompts go to one side, in an order that depends on the prompt's text and the seed alone, until validation
+    holds ``share`` of the records.
+
+    Raises:
+        InputError: too few different prompts to have both sides.
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"validation_share: {share} is not in [0, 1); 0.1 is usual")
+    if share == 0:
+        return records, records.like({})
+    sizes = Counter(task.prompt(record).strip() for record in records.values())
+    if len(sizes) < 2:
+        raise InputError(
+            f"{records.path}: all records have one prompt, so none can be held out; give --validation_path, "
+            "or --validation_share 0"
+        )
+    wanted, held = max(1, round(share * len(records))), set()
+    for prompt in sorted(sizes, key=lambda text: hashlib.sha256(f"{seed}\0{text}".encode()).hexdigest())[:-1]:
+        if sum(sizes[text] for text in held) >= wanted:
+            break
+        held.add(prompt)
+
+    def side(validation: bool) -> Records:
+        chosen = {key: item for key, item in records.items() if (task.prompt(item).strip() in held) == validation}
+        return records.like(chosen)
+
+    return side(False), side(True)
+
+
+def check_disjoint(training: Records, validation: Records, task: Task) -> None:
+    """``InputError`` where a prompt is on both sides."""
+    seen = {task.prompt(record).strip(): record_id for record_id, record in training.items()}
+    for record_id, record in validation.items():
+        twin = seen.get(task.prompt(record).strip())
+        if twin is not None:
+            raise InputError(
+                f"{validation.path}: record {record_id!r} has the prompt of record {twin!r} of {training.path}; "
+                "remove one of them, for what a model was trained on says nothing about its worth"
+            )
+
+
+def encode(records: Records, task: Task, prompt: RewardPrompt, max_length: int) -> Encoded:
+    """Tokenise annotated records for training.
+
+    Args:
+        max_length: tokens of prompt and z together.
+    """
+    result = Encoded()
+    for record_id, record in records.items():
+        fields = task.prompt_fields(record)
+        z = completion_ids(prompt.tokenizer, target(record, task))
+        try:
+            ids = prompt.ids(fields, room=max_length - len(z))
+        except DoesNotFit as error:
+            result.dropped[record_id] = str(error)
+            continue
+        result.shortened += len(ids) < len(prompt.full_ids(fields))
+        result.ids.append(record_id)
+        result.examples.append({"input_ids": ids + z, "completion_mask": [0] * len(ids) + [1] * len(z)})
+    return result
+
+
+def target(record: Record, task: Task) -> str:
+    """z of an annotated record."""
+    feedback = task.feedback(record)
+    assert feedback is not None
+    return task.render_feedback(feedback)

@@ -1,0 +1,1 @@
+"""The reward model of SLF5K: summaries of Reddit posts."""

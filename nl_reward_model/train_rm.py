@@ -1,0 +1,200 @@
+"""Train a reward model R(x, y) = [c; A(y)]: a causal LM, teacher forcing, loss on z alone (paper, section 3.4).
+
+One engine for all tasks; ``nl_reward_model/<task>/train_rm.py`` calls it. Running the same command again goes on from
+the last checkpoint, or does nothing where training has finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from peft import LoraConfig
+from transformers.trainer_utils import get_last_checkpoint
+
+from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt
+from nl_reward_model.monitor import Monitor
+from nl_reward_model.trainer import RewardTrainer
+from text2grad.critics.reward_model import DESCRIPTION_FILE, RewardModelDescription
+from text2grad.errors import InputError
+from text2grad.models import load_model, load_tokenizer
+from text2grad.records import Records, check_writable, fingerprint, load_json, save_json
+from text2grad.reward_prompt import RewardPrompt
+from text2grad.tasks import Task, get_task
+
+RUN_FILE = "run.json"
+_LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "deepspeed")
+_DECIDING = (
+    "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "precision", "shorten",
+    "prompt_max_length", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
+    "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
+)  # fmt: skip
+"""The settings that decide what comes out; a run can only be resumed with the same ones."""
+
+
+def train(task_name: str, config: RewardModelConfig) -> None:
+    """Train, and leave in ``config.output_dir`` a folder that explains itself: weights, tokenizer, prompt, description.
+
+    Raises:
+        InputError: a file, record or setting that the user has to mend.
+    """
+    task, output = get_task(task_name), Path(config.output_dir)
+    text = config.prompt_text(Path(__file__).parent / task.name / "prompts")
+    records = load_annotated(config.data_path, task)
+    training, validation = _split(records, task, config)
+    check_writable(output / RUN_FILE)
+
+    tokenizer = load_tokenizer(config.model)
+    prompt = RewardPrompt(text, task, tokenizer, config.prompt_max_length, config.shorten)
+    encoded, held_out = (encode(part, task, prompt, config.max_length) for part in (training, validation))
+    _check_encoded(encoded, held_out, validation, config)
+    description = _describe(task, config, encoded, held_out, records)
+    if config.process_index == 0:
+        _report_data(description.data)
+    _begin_or_resume(output, description, text, config)
+    if (output / DESCRIPTION_FILE).is_file():
+        if config.process_index == 0:
+            print(f"{output}: this training has finished; delete the folder to train again")
+        return
+
+    monitor = Monitor(description, prompt, validation, config)
+    trainer = _trainer(task, config, tokenizer, encoded, held_out, monitor)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(output))
+    if held_out.examples:
+        trainer.evaluate()
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        description.metrics = monitor.metrics(trainer.state)
+        description.save(output, text)
+        print(f"{output}: finished; {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
+
+
+def _split(records: Records, task: Task, config: RewardModelConfig) -> tuple[Records, Records]:
+    if config.validation_path is None:
+        return split_by_prompt(records, task, config.validation_share, config.seed)
+    validation = load_annotated(config.validation_path, task)
+    check_disjoint(records, validation, task)
+    return records, validation
+
+
+def _check_encoded(encoded: Encoded, held_out: Encoded, validation: Records, config: RewardModelConfig) -> None:
+    for part, path in ((encoded, config.data_path), (held_out, config.validation_path or config.data_path)):
+        if not part.examples and part.dropped:
+            record_id, reason = next(iter(part.dropped.items()))
+            raise InputError(f"{path}: no record fits; the first, {record_id!r}: {reason}; raise --max_length")
+    if not validation and config.eval_strategy != "no":
+        config.eval_strategy, config.load_best_model_at_end = "no", False
+
+
+def _describe(
+    task: Task, config: RewardModelConfig, encoded: Encoded, held_out: Encoded, records: Records
+) -> RewardModelDescription:
+    longest = max(encoded.longest_completion, held_out.longest_completion)
+    settings = {name: getattr(config, name) for name in _DECIDING}
+    settings = {name: getattr(value, "value", value) for name, value in settings.items()}
+    return RewardModelDescription(
+        task=task.name,
+        base_model=config.model,
+        prompt_max_length=config.prompt_max_length,
+        max_length=config.max_length,
+        shorten=config.shorten,
+        max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
+        settings=settings | {"ranks": config.world_size, "zero_stage": _zero_stage(config)},
+        data={
+            "path": config.data_path,
+            "hash": fingerprint(dict(records)),
+            "validation_path": config.validation_path,
+            "training": len(encoded.ids),
+            "validation": len(held_out.ids),
+            "shortened": encoded.shortened + held_out.shortened,
+            "dropped": encoded.dropped | held_out.dropped,
+            "validation_ids": held_out.ids,
+        },
+        versions={name: found for name in _LIBRARIES if (found := _version(name))},
+    )
+
+
+def _zero_stage(config: RewardModelConfig) -> int:
+    return config.deepspeed_plugin.zero_stage if config.deepspeed_plugin is not None else 0
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _report_data(data: dict[str, Any]) -> None:
+    print(
+        f"{data['training']} records to train on, {data['validation']} of other prompts to validate on; "
+        f"{data['shortened']} prompts shortened, {len(data['dropped'])} records dropped"
+    )
+    for record_id, reason in list(data["dropped"].items())[:5]:
+        print(f"  dropped {record_id}: {reason}")
+
+
+def _begin_or_resume(output: Path, description: RewardModelDescription, text: str, config: RewardModelConfig) -> None:
+    """Refuse to mix two runs in one folder."""
+    run = {"prompt": text, "data": description.data["hash"], **description.settings}
+    path = output / RUN_FILE
+    if path.is_file():
+        begun = load_json(path)
+        differing = [
+            f"{name}: {begun.get(name)!r} then, {run.get(name)!r} now"
+            for name in sorted(set(begun) | set(run))
+            if begun.get(name) != run.get(name)
+        ]
+        if differing:
+            raise InputError(
+                f"{output}: begun with other settings ({'; '.join(differing)}); "
+                "use those, or choose another --output_dir"
+            )
+    with config.main_process_first():
+        if config.process_index == 0 and not path.is_file():
+            save_json(path, run)
+        if config.process_index == 0:
+            for folder in output.glob("checkpoint-*"):  # a kill while one was being written
+                if not (folder / DESCRIPTION_FILE).is_file():
+                    shutil.rmtree(folder)
+
+
+def _last_checkpoint(output: Path) -> str | None:
+    checkpoint = get_last_checkpoint(str(output))
+    if checkpoint:
+        print(f"going on from {checkpoint}")
+    return checkpoint
+
+
+def _trainer(
+    task: Task, config: RewardModelConfig, tokenizer, encoded: Encoded, held_out: Encoded, monitor: Monitor
+) -> RewardTrainer:
+    lora = LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules="all-linear" if config.lora_target_modules == ["all-linear"] else config.lora_target_modules,
+        task_type="CAUSAL_LM",
+    )
+    model = load_model(config.model, config.weights_dtype)
+    try:
+        trainer = RewardTrainer(
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(encoded.examples),
+            eval_dataset=Dataset.from_list(held_out.examples) if held_out.examples else None,
+            processing_class=tokenizer,
+            peft_config=lora if config.lora else None,
+            callbacks=[monitor],
+        )
+    except ValueError as error:
+        if "Target modules" not in str(error):
+            raise
+        raise InputError(f"--lora_target_modules: {error}") from None
+    monitor.trainer = trainer
+    return trainer

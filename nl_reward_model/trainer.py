@@ -1,0 +1,42 @@
+"""TRL's SFTTrainer, but on a CPU it scores only the positions that have a loss."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+from trl import SFTTrainer
+
+
+class RewardTrainer(SFTTrainer):
+    """On a GPU this is ``SFTTrainer``, whose Triton kernel scores z alone.
+
+    Without Triton it projects every position onto the vocabulary, prompt included, which takes longer than all layers
+    of a small model together. Here the language-model head sees the columns in which some row of the batch has a
+    label; the loss is the same.
+    """
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self.args.device.type == "cuda" or return_outputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"][:, 1:]  # the token that each position predicts
+        columns = (labels != -100).any(dim=0).nonzero().squeeze(1)
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            use_cache=False,
+            logits_to_keep=columns,
+        )
+        logits, labels = outputs.logits.float(), labels[:, columns]
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        known = labels != -100
+        self._record("train" if model.training else "eval", logits.detach(), labels, known)
+        if num_items_in_batch is None:
+            return loss / known.sum()
+        # num_items_in_batch counts the labels of all ranks, whose gradients are averaged afterwards.
+        scale = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return loss * scale / num_items_in_batch
+
+    def _record(self, mode: str, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor) -> None:
+        counts = torch.stack([(logits.argmax(-1) == labels)[known].sum(), known.sum()])[None]
+        right, total = self.accelerator.gather(counts).sum(dim=0).tolist()
+        self._metrics[mode]["mean_token_accuracy"].append(right / max(1, total))

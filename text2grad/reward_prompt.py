@@ -1,0 +1,126 @@
+"""The text a reward model reads before it judges, as token ids: the same in training and in every later use.
+
+A prompt file is plain text with ``${prompt}``, ``${response}`` (and whatever else ``task.prompt_fields`` offers). It
+becomes the user's turn of the model's own chat template. Where the result is too long, x is shortened; the response
+never is, since it is what feedback quotes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os.path import commonprefix
+from string import Template
+from typing import TYPE_CHECKING
+
+from text2grad.errors import InputError
+from text2grad.tasks import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHORTEN = ("tail", "middle", "none")
+"""What may be cut from an x that is too long: its end, its middle, nothing."""
+
+_MARK = " […] "
+_LEAST_KEPT = 80  # characters of x; a response judged against less than that is judged against nothing
+_FIXED_DATE = "26 Jul 2024"  # Llama 3.2's template prints today's date otherwise, and yesterday's training would differ
+
+
+class DoesNotFit(ValueError):
+    """A judgement does not fit into the length limits, whatever may be cut."""
+
+
+class RewardPrompt:
+    """A prompt file bound to a task and a tokenizer.
+
+    Args:
+        text: the prompt file's text.
+        max_length: tokens that a prompt may have.
+        shorten: one of ``SHORTEN``.
+    """
+
+    def __init__(
+        self, text: str, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, shorten: str = "none"
+    ):
+        self.text, self.task, self.tokenizer, self.max_length = text, task, tokenizer, max_length
+        if shorten not in SHORTEN:
+            raise InputError(f"shorten: {shorten!r} is not one of {', '.join(SHORTEN)}")
+        self.shorten = shorten
+        self.names = _placeholders(text)
+        missing = {"prompt", "response"} - self.names
+        if missing:
+            raise InputError(f"the prompt file lacks {', '.join(sorted(f'${{{name}}}' for name in missing))}; add it")
+        samples = [dict.fromkeys(self.names, sample) for sample in ("a", "7", "\n")]
+        self.prefix: list[int] = list(commonprefix([self.full_ids(fields) for fields in samples]))
+        """The ids that all prompts begin with, save a response that merges with the last of them."""
+
+    def ids(self, fields: Mapping[str, str], room: int | None = None) -> list[int]:
+        """Token ids of the whole prompt, up to where the reward model begins to write.
+
+        Args:
+            fields: the placeholders' values (``task.prompt_fields(record)``).
+            room: tokens available where that is less than ``max_length``.
+
+        Raises:
+            DoesNotFit: too long, and not enough of x could be cut.
+            InputError: the prompt file names a field that is not there.
+        """
+        absent = self.names - set(fields)
+        if absent:
+            raise InputError(f"the prompt file names {', '.join(sorted(absent))}, which {self.task.name} does not give")
+        limit = self.max_length if room is None else min(room, self.max_length)
+        ids = self.full_ids(fields)
+        return ids if len(ids) <= limit else self._shortened(fields, len(ids), limit)
+
+    def _shortened(self, fields: Mapping[str, str], length: int, limit: int) -> list[int]:
+        x = fields["prompt"]
+        best: list[int] | None = None
+        low, high = _LEAST_KEPT, len(x) - 1
+        if self.shorten == "none":
+            high = -1
+        while low <= high:  # the longest x that fits, by bisection
+            kept = (low + high) // 2
+            ids = self.full_ids({**fields, "prompt": cut(x, kept, self.shorten)})
+            if len(ids) <= limit:
+                best, low = ids, kept + 1
+            else:
+                high = kept - 1
+        if best is None:
+            raise DoesNotFit(f"its prompt has {length} tokens where {limit} fit, and its response is never cut")
+        return best
+
+    def full_ids(self, fields: Mapping[str, str]) -> list[int]:
+        """Token ids of the prompt with nothing shortened, however long."""
+        message = {"role": "user", "content": Template(self.text).substitute(fields).strip()}
+        chat = self.tokenizer.apply_chat_template(
+            [message], add_generation_prompt=True, tokenize=False, date_string=_FIXED_DATE
+        )
+        return self.tokenizer(chat, add_special_tokens=False)["input_ids"]
+
+
+def cut(text: str, kept: int, where: str) -> str:
+    """``text`` with only ``kept`` of its characters: without its end (``tail``) or two thirds and one third of them."""
+    if where == "tail":
+        return text[:kept].rstrip() + _MARK.rstrip()
+    head = kept - kept // 3
+    return text[:head].rstrip() + _MARK + text[len(text) - kept // 3 :].lstrip()
+
+
+def completion_ids(tokenizer: PreTrainedTokenizerBase, z: str) -> list[int]:
+    """What the model learns to write after a prompt: z, then the end of its turn."""
+    return [*tokenizer(z, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+
+def common_length(sequences: Sequence[Sequence[int]]) -> int:
+    """How many ids all sequences begin with alike."""
+    return len(commonprefix([list(sequence) for sequence in sequences]))
+
+
+def _placeholders(text: str) -> set[str]:
+    names: set[str] = set()
+    for match in Template.pattern.finditer(text):
+        if match["invalid"] is not None:
+            line = text.count("\n", 0, match.start()) + 1
+            raise InputError(f"the prompt file has a lone $ in line {line}; write $$ for a dollar sign")
+        names.add(match["named"] or match["braced"] or "")
+    return names - {""}
