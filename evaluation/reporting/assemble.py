@@ -8,7 +8,7 @@ from typing import Any
 from evaluation.reporting import comparing, story, training
 from evaluation.reporting.runs import Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import SECONDARY, wording
+from evaluation.reporting.wording import is_secondary, method_name, wording
 from text2grad.errors import InputError
 from text2grad.records import load_json
 
@@ -36,8 +36,8 @@ def assemble(
     report: dict[str, Any] = {
         "runs": [_about_run(run, variant) for variant in groups for run in variant.runs],
         "variants": [_about_variant(variant, slots[variant.label]) for variant in groups],
-        "tables": comparing.tables(results, baseline),
-        "judges": [_about_judge(result) for result in results if "judge" in result["benchmark"]],
+        "tables": comparing.tables([result for result in results if not comparing.is_judged(result)], baseline),
+        "judges": comparing.judgements([result for result in results if comparing.is_judged(result)]),
         "training": [_training(task, groups, slots) for task in dict.fromkeys(variant.task for variant in groups)],
         "updates": _updates(groups, slots),
         "timing": _timing(groups, slots, baseline),
@@ -104,7 +104,7 @@ def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[s
         if lines:
             words = wording(name)
             about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
-            charts.append({**about, "style": words.style, "secondary": name in SECONDARY, "lines": lines})
+            charts.append({**about, "style": words.style, "secondary": is_secondary(name), "lines": lines})
     return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
 
 
@@ -137,7 +137,7 @@ def update_charts(updates: list[dict[str, Any]], task: str) -> list[dict[str, An
                 if points:
                     values = [value for _, value in points]
                     name = f"{update['label']}, unlabelled tokens" if faint else update["label"]
-                    line = {"label": name, "slot": update["slot"], "seeds": 1, "faint": faint, "raw": None}
+                    line = {"label": name, "slot": update["slot"], "banded": False, "faint": faint, "raw": None}
                     steps = [step for step, _ in points]
                     lines.append({**line, "steps": steps, "mean": values, "low": values, "high": values})
         if any(not line["faint"] for line in lines):
@@ -172,7 +172,7 @@ def _ablations(groups: list[Variant]) -> list[dict[str, Any]]:
         members = [variant for variant in groups if (variant.task, variant.method) == (task, method)]
         if len(members) < 2:
             continue
-        names = [name for name in training.curve_names(members) if name not in SECONDARY]
+        names = [name for name in training.curve_names(members) if not is_secondary(name)]
         rows = []
         for variant in members:
             ends = {name: end for name in names if (end := training.ends(variant, name))}
@@ -182,9 +182,31 @@ def _ablations(groups: list[Variant]) -> list[dict[str, Any]]:
     return tables
 
 
-def _about_judge(result: dict[str, Any]) -> dict[str, Any]:
-    settings = result.get("settings") or {}
-    return {key: result[key] for key in ("task", "benchmark", "system", "metrics")} | {"settings": settings}
+def judge_charts(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Win rates over training, one chart a task, a line for each system that was judged at several steps."""
+    slots = {variant["method"]: variant["slot"] for variant in reversed(report["variants"])}
+    charts = []
+    for task in dict.fromkeys(judge["task"] for judge in report["judges"]):
+        curves: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for judge in report["judges"]:
+            if judge["task"] == task and judge["step"] is not None:
+                curves.setdefault((judge["system"], judge["baseline"]), []).append(judge)
+        lines = []
+        for (system, baseline), points in curves.items():
+            rates = [point["metrics"]["win_rate"] for point in points]
+            label = f"{method_name(system)} against {story.named(baseline)}"
+            about = {"label": label, "slot": slots.setdefault(system, len(slots)), "banded": True}
+            values = {key: [rate[name] for rate in rates] for key, name in _LINE.items()}
+            if len(points) > 1:
+                lines.append({**about, "steps": [point["step"] for point in points], **values})
+        if lines:
+            title = "Win rate over training" + (f", {task}" if len(report["training"]) > 1 else "")
+            about = {"id": f"{task}-win-rate", "name": "win_rate", "title": title, "style": "share", "task": task}
+            charts.append({**about, "says": "Bands are 95 % intervals over prompts.", "lines": lines})
+    return charts
+
+
+_LINE = {"mean": "value", "low": "low", "high": "high"}
 
 
 def _columns(paths: list[str]) -> list[dict[str, Any]]:

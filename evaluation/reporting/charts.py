@@ -54,7 +54,9 @@ def domain(lines: Sequence[dict[str, Any]], style: str) -> tuple[float, float]:
         low = min(0.0, low)
     if low == high:
         high = low + (abs(low) or 1.0)
-    return low, min(high, 1.0) if style == "share" else high
+    margin = 0.06 * (high - low)
+    low = low if low == 0 else low - margin
+    return low, min(high + margin, 1.0) if style == "share" else high + margin
 
 
 def tick_label(value: float, style: str) -> str:
@@ -73,10 +75,11 @@ def line_chart(chart: dict[str, Any], width: int = 360, height: int = 216) -> st
             ``high`` and perhaps ``raw`` (see ``training.curve``) and ``faint`` (a line to compare with).
     """
     lines, style = chart["lines"], chart["style"]
-    ticks = nice_ticks(*domain(lines, style), 5)
+    low, high = domain(lines, style)
+    ticks = [tick for tick in nice_ticks(low, high, 4 + height // 150) if low <= tick <= high]
     steps = [step for line in lines for step in line["steps"]]
     x = Scale(min(steps), max(steps), LEFT, width - RIGHT)
-    y = Scale(ticks[0], ticks[-1], height - BOTTOM, TOP)
+    y = Scale(low, high, height - BOTTOM, TOP)
     parts = [_grid(ticks, x, y, style, width, height)]
     for line in lines:
         parts.append(_band_and_line(line, x, y))
@@ -101,10 +104,11 @@ def _grid(ticks: list[float], x: Scale, y: Scale, style: str, width: int, height
         parts.append(f'<line class="{kind}" x1="{LEFT}" x2="{width - RIGHT}" y1="{at}" y2="{at}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 7}" y="{at}" dy="3.5" text-anchor="end">')
         parts.append(f"{tick_label(tick, style)}</text>")
-    inside = [tick for tick in nice_ticks(x.low, x.high, 4) if x.low <= tick <= x.high]
-    for tick in sorted({x.low, *(tick for tick in inside if x(tick) - x.start > 34)}):
+    inside = [tick for tick in nice_ticks(x.low, x.high, 4) if x(tick) - x.start > 34 and x.end - x(tick) > 34]
+    for tick in sorted({x.low, *inside, x.high}):
         at = f"{x(tick):.1f}"
         parts.append(f'<text class="tick" x="{at}" y="{height - 8}" text-anchor="middle">{tick:,g}</text>')
+    parts.append(f'<text class="tick" x="{width - RIGHT + 16}" y="{height - 8}">step</text>')
     return "".join(parts)
 
 
@@ -112,7 +116,7 @@ def _band_and_line(line: dict[str, Any], x: Scale, y: Scale) -> str:
     slot = line["slot"] % SLOTS
     faint = " faint" if line.get("faint") else ""
     parts = []
-    if line["seeds"] > 1:
+    if line["banded"]:
         upper = [f"{x(step):.1f} {y(value):.1f}" for step, value in zip(line["steps"], line["high"], strict=True)]
         lower = [f"{x(step):.1f} {y(value):.1f}" for step, value in zip(line["steps"], line["low"], strict=True)]
         parts.append(f'<path class="band s{slot}" d="M{"L".join(upper + lower[::-1])}Z"/>')
@@ -135,7 +139,7 @@ def _end_marks(lines: list[dict[str, Any]], y: Scale, x: Scale, style: str, heig
     places = [y(line["mean"][-1]) for line in marked]
     for index in range(1, len(places)):
         places[index] = max(places[index], places[index - 1] + 13)
-    overflow = places[-1] - (height - BOTTOM + 4) if places else 0
+    overflow = places[-1] - (height - BOTTOM - 2) if places else 0
     if overflow > 0:
         places = [place - overflow for place in places]
     parts = []
@@ -172,14 +176,14 @@ def key_mark(slot: int) -> str:
     )
 
 
-def bar_chart(rows: list[dict[str, Any]], parts: list[tuple[str, str]], width: int = 720) -> str:
+def bar_chart(rows: list[dict[str, Any]], parts: list[tuple[str, str]], width: int = 1000) -> str:
     """Stacked horizontal bars, one row each: seconds of a cycle by phase.
 
     Args:
         rows: each with ``label``, ``values`` (part -> seconds) and ``total``.
         parts: (key, label) in the order of the stack.
     """
-    row_height, left, right = 46, 8, 64
+    row_height, left, right = 50, 0, 64
     height = row_height * len(rows) + 8
     longest = max(sum(row["values"].values()) for row in rows) or 1.0
     x = Scale(0, longest, left, width - right)

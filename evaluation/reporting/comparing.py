@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.reporting.wording import wording
+from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, compare, figures_of, load_result
 from text2grad.errors import InputError
 
@@ -77,8 +77,9 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
 
 
 def _rank(metric: dict[str, Any]) -> tuple[str, int]:
-    """Within a benchmark: what is better higher or lower first, what only describes after it."""
-    return metric["benchmark"], 0 if wording(metric["name"]).better else 1
+    """Benchmark by benchmark, in the order of ``metrics.yaml``."""
+    order = list(known_metrics())
+    return metric["benchmark"], order.index(metric["name"]) if metric["name"] in order else len(order)
 
 
 def _baseline(systems: list[str], wanted: str | None) -> str:
@@ -146,12 +147,40 @@ def verdict(change: dict[str, Any], better: int) -> str:
     return "higher" if low > 0 else "lower"
 
 
+def is_judged(result: dict[str, Any]) -> bool:
+    """Whether the file holds pairwise judgements (``evaluation/judge.py``) rather than a system's own metrics."""
+    return "verdicts" in result and "win_rate" in result["metrics"]
+
+
+def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Comparisons by a judge, with the figures pooled over files of the same systems and step (their seeds).
+
+    ``latest`` marks the last step of each pair of systems.
+    """
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for result in results:
+        key = (result["task"], result["system"], result.get("baseline"), result.get("step"))
+        groups.setdefault(key, []).append(result)
+    found = []
+    for (task, system, baseline, step), members in groups.items():
+        figures = pool(members)
+        names = dict.fromkeys(name for member in members for name in member["metrics"])
+        metrics = {name: figures[name].summary() if name in figures else _as_stored(members, name) for name in names}
+        judges = sorted({str((member.get("settings") or {}).get("judge")) for member in members})
+        about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
+        found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
+    found.sort(key=lambda item: (item["task"], item["system"], item["baseline"], item["step"] or 0))
+    for item, after in zip(found, [*found[1:], None], strict=True):
+        item["latest"] = after is None or any(item[key] != after[key] for key in ("task", "system", "baseline"))
+    return found
+
+
 def pairs(results: list[dict[str, Any]], table: dict[str, Any], limit: int = 200) -> list[dict[str, Any]]:
     """Answers of the baseline and of another system to the same prompts, to read side by side, in the file's order."""
     found = []
     by_system: dict[tuple[str, str], dict[str, Any]] = {}
     for result in results:
-        if result["task"] == table["task"]:
+        if result["task"] == table["task"] and not is_judged(result):
             by_system.setdefault((result["benchmark"], result["system"]), result)
     for (benchmark, system), result in by_system.items():
         before = by_system.get((benchmark, table["baseline"]))
@@ -161,4 +190,4 @@ def pairs(results: list[dict[str, Any]], table: dict[str, Any], limit: int = 200
         answers = [(before["records"][key].get("response"), result["records"][key].get("response")) for key in shared]
         if any(isinstance(first, str) and isinstance(second, str) for first, second in answers):
             found.append({"benchmark": benchmark, "system": system, "ids": shared, "before": before, "after": result})
-    return found
+    return sorted(found, key=lambda pair: pair["system"] != "text2grad")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluation.reporting.wording import show, show_change, show_interval, show_p, wording
+from evaluation.reporting.wording import method_name, show, show_change, show_interval, show_p, wording
 
 Part = str | dict[str, Any]
 Sentence = list[Part]
@@ -82,10 +82,10 @@ def _comparison_headline(number: int, table: dict[str, Any], key: str, best: str
     label = _in_sentence(words.label, start=True)
     several = len(table["systems"]) > 2
     if not change or change["verdict"] == "unclear":
-        tail = [f" under {best}"] if several else []
+        tail = [f" under {named(best)}"] if several else []
         return ["No clear change in ", _in_sentence(words.label), ": ", before, " before, ", after, " after", *tail]
     verb = "rises" if change["difference"] > 0 else "falls"
-    tail = [f" under {best}"] if several else []
+    tail = [f" under {named(best)}"] if several else []
     return [label, f" {verb} from ", before, " to ", after, *tail]
 
 
@@ -107,42 +107,48 @@ def _what_was_run(report: dict[str, Any], section: dict[str, Any]) -> Sentence:
         described.append(f"{label} ({count} seeds)" if count > 1 else label)
     cycles = sorted({run["cycles"] for run in runs})
     span = f"{cycles[0]}" if len(cycles) == 1 else f"{cycles[0]} to {cycles[-1]}"
-    models, critics = (_listed(dict.fromkeys(_last_part(run[key]) for run in runs)) for key in ("model", "critic"))
+    models = _listed(dict.fromkeys(_last_part(run["model"]) for run in runs))
+    critics = _listed(dict.fromkeys(_critic(run["critic"]) for run in runs))
     answers = sum(run["rollouts"] for run in runs)
     logged = f", {answers:,} answers in all" if answers else ""
     return [
         f"{_listed(described)} trained {models} on {section['task']} for {span} cycles{logged}, "
-        f"with feedback from the critic {critics}."
+        f"with feedback from {critics}."
     ]
 
 
 def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
-    sentences = []
+    """The best system in full, the others by the first metric: before → after (95 % interval of the difference)."""
     first = primary(table)
-    for system in [item["name"] for item in table["systems"] if item["name"] != table["baseline"]][:4]:
-        cells = table["cells"][system]
-        changed = [key for key in cells if "change" in cells[key]]
-        changed.sort(key=lambda key: key != first)
-        told: Sentence = []
-        for key in [key for key in changed if cells[key]["change"]["verdict"] in ("better", "worse")][:4]:
-            style = wording(_name(key)).style
-            base = ("tables", number, "cells", table["baseline"], key, "value")
-            mine = ("tables", number, "cells", system, key)
-            told += ["; " if told else "", _in_sentence(wording(_name(key)).label), " ", at(*base, style=style), " → "]
-            told += [at(*mine, "value", style=style), " (difference ", at(*mine, "change", "difference", style=style)]
-            told[-1]["form"] = "change"
-            told += [", 95 % interval ", at(*mine, "change", style=style, form="change_interval"), ")"]
-        directed = [key for key in changed if wording(_name(key)).better]
-        unclear = [key for key in directed if cells[key]["change"]["verdict"] == "unclear"]
-        if not told and not unclear:
-            continue
-        n = max(cell["change"]["n"] for cell in cells.values() if "change" in cell)
-        sentence: Sentence = [f"On {n:,} prompts, {system} against {table['baseline']}: ", *told]
-        if unclear:
-            names = _listed([_in_sentence(wording(_name(key)).label) for key in unclear])
-            sentence += ["; " if told else "", f"no clear difference in {names}"]
-        sentences.append([*sentence, "."])
-    return sentences
+    best = _best(table, first) if first else None
+    if best is None:
+        return []
+    cells = table["cells"][best]
+    changed = sorted((key for key in cells if "change" in cells[key]), key=lambda key: key != first)
+    clear = [key for key in changed if cells[key]["change"]["verdict"] in ("better", "worse")]
+    told: Sentence = []
+    for key in clear[:4]:
+        told += [", " if told else "", *_before_and_after(number, table, best, key)]
+    unclear = [key for key in changed if wording(_name(key)).better and cells[key]["change"]["verdict"] == "unclear"]
+    if unclear:
+        names = _listed([_in_sentence(wording(_name(key)).label) for key in unclear])
+        told += ["; " if told else "", f"no clear difference in {names}"]
+    n = max((cells[key]["change"]["n"] for key in changed), default=0)
+    sentences = [[f"On {n:,} prompts, {named(best)} against {named(table['baseline'])}: ", *told, "."]] if told else []
+    for system in (item["name"] for item in table["systems"]):
+        if system not in (best, table["baseline"]) and "change" in table["cells"][system].get(first, {}):
+            sentences.append([f"{named(system, start=True)}: ", *_before_and_after(number, table, system, first), "."])
+    note: Sentence = ["In brackets, the 95 % interval of the difference."]
+    return [[part for sentence in sentences for part in (*sentence, " ")] + note] if sentences else []
+
+
+def _before_and_after(number: int, table: dict[str, Any], system: str, key: str) -> Sentence:
+    words = wording(_name(key))
+    before = at("tables", number, "cells", table["baseline"], key, "value", style=words.style)
+    mine = ("tables", number, "cells", system, key)
+    after = at(*mine, "value", style=words.style)
+    interval = at(*mine, "change", style=words.style, form="change_interval")
+    return [f"{_in_sentence(words.label)} ", before, " → ", after, " (", interval, ")"]
 
 
 def cautions(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sentence]:
@@ -150,7 +156,12 @@ def cautions(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sent
     found: list[Sentence] = []
     if report["training"] and not report["tables"]:
         found.append(["Nothing here was measured on prompts that the policy was not trained on."])
-    single = [variant["label"] for variant in report["variants"] if len(variant["seeds"]) == 1]
+    several = len(report["training"]) > 1
+    single = [
+        f"{variant['label']} on {variant['task']}" if several else variant["label"]
+        for variant in report["variants"]
+        if len(variant["seeds"]) == 1
+    ]
     if single:
         found.append([f"{_listed(single)}: one seed. Another seed may end elsewhere."])
     found += _about_results(report, results)
@@ -170,8 +181,8 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
             ["δ is measured here by the critic that trained the policy. Metrics that it does not see are the check."]
         )
     elif critics and judges - {None} and any("mean_delta" in result["metrics"] for result in results):
-        trained, measured = (_listed(map(_last_part, sorted(names - {None}))) for names in (critics, judges))
-        found.append([f"The policy was trained by the critic {trained}; δ on the evaluation prompts is by {measured}."])
+        trained, measured = (_listed(map(_critic, sorted(names - {None}))) for names in (critics, judges))
+        found.append([f"The policy learnt from {trained}; δ on the evaluation prompts is measured by {measured}."])
     for number, table in enumerate(report["tables"]):
         sizes = [size for system in table["systems"] for size in system["n"].values()]
         if sizes and min(sizes) < FEW_PROMPTS:
@@ -182,7 +193,15 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
                     style, path = wording(_name(key)).style, ("tables", number, "cells", system, key, "change")
                     change = at(*path, "difference", style=style, form="change")
                     interval = at(*path, style=style, form="change_interval")
-                    found.append([f"{system} is worse in {wording(_name(key)).label}: ", change, " (", interval, ")."])
+                    found.append(
+                        [
+                            f"{named(system, start=True)} is worse in {wording(_name(key)).label}: ",
+                            change,
+                            " (",
+                            interval,
+                            ").",
+                        ]
+                    )
         shared = [cell["change"] for cells in table["cells"].values() for cell in cells.values() if "change" in cell]
         if len(shared) > 5:
             found.append(
@@ -193,13 +212,14 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
 
 def _about_training(report: dict[str, Any], number: int, section: dict[str, Any]) -> list[Sentence]:
     found: list[Sentence] = []
+    where = f" on {section['task']}" if len(report["training"]) > 1 else ""
 
     def compare_ends(name: str, alarm, words: str) -> None:
         for label, ends in section["ends"].get(name, {}).items():
             if ends and alarm(ends["first"], ends["last"]):
                 path, style = ("training", number, "ends", name, label), wording(name).style
                 first, last = at(*path, "first", style=style), at(*path, "last", style=style)
-                found.append([f"{label}: {words}, from ", first, " to ", last, "."])
+                found.append([f"{label}{where}: {words}, from ", first, " to ", last, "."])
 
     compare_ends("entropy", lambda first, last: last < 0.5 * first, "entropy fell by more than half")
     compare_ends("length/finished", lambda first, last: last < first - 0.1, "fewer answers are finished")
@@ -210,7 +230,7 @@ def _about_training(report: dict[str, Any], number: int, section: dict[str, Any]
         cycles = sorted(run["cycles"] for run in runs)
         if cycles[0] != cycles[-1]:
             told = f"seeds have come {cycles[0]} to {cycles[-1]} cycles far; curves show what all have"
-            found.append([f"{label}: {told}."])
+            found.append([f"{label}{where}: {told}."])
     return found
 
 
@@ -238,9 +258,19 @@ def _in_sentence(label: str, start: bool = False) -> str:
     return label[0].lower() + label[1:] if label[1:2].islower() else label
 
 
+def named(system: str, start: bool = False) -> str:
+    """A system's name as it stands inside a sentence (or at its start)."""
+    name = "the base model" if system == "base" else method_name(system)
+    return name[0].upper() + name[1:] if start else name
+
+
 def _listed(items) -> str:
     items = list(items)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _critic(name: str) -> str:
+    return "the programmatic critic" if name == "programmatic" else f"the critic {_last_part(name)}"
 
 
 def _last_part(name: str) -> str:

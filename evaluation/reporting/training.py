@@ -63,7 +63,8 @@ def variants(runs: list[Run]) -> list[Variant]:
             label += f" ({shown if len(differs) <= 2 else first.name})"
         members.sort(key=lambda run: run.seed)
         result.append(Variant(label, first.task, first.method, members, differs))
-    return result
+    tasks = list(dict.fromkeys(variant.task for variant in result))
+    return sorted(result, key=lambda variant: (tasks.index(variant.task), variant.method != "text2grad"))
 
 
 def _setting(run: Run) -> dict[str, Any]:
@@ -79,8 +80,9 @@ def _without_seed(value: Any) -> Any:
 
 def _differences(run: Run, rivals: list[Run]) -> dict[str, Any]:
     settings = [_setting(rival) for rival in rivals]
-    names = [name for name in _setting(run) if any(other.get(name) != settings[0].get(name) for other in settings)]
-    return {name: _setting(run)[name] for name in names}
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    differing = [name for name in names if any(other.get(name) != settings[0].get(name) for other in settings)]
+    return {name: _setting(run).get(name, "not set") for name in differing}
 
 
 def curve_names(group: list[Variant]) -> list[str]:
@@ -140,6 +142,7 @@ def curve(variant: Variant, name: str) -> dict[str, Any] | None:
         "high": smooth.max(axis=0)[keep].tolist(),
         "raw": values[0][keep].tolist() if len(values) == 1 and window > 1 else None,
         "seeds": len(values),
+        "banded": len(values) > 1,
         "window": window,
     }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from evaluation.reporting.runs import Rollout, Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import span_words
+from evaluation.reporting.wording import method_name, span_words
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
@@ -44,13 +44,17 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
             columns["mean"].append(round(rollout.mean_reward, 3))
             columns["flags"].append(_flags(rollout))
             kept.append(rollout)
-    shifts = np.concatenate([np.abs(rollout.shift[~np.isnan(rollout.shift)]) for rollout in kept] or [np.zeros(0)])
     index = {
         "runs": [_about(run, label) for run, label in runs],
         "prompts": [prompt_id for prompt_id, _ in prompts],
         "columns": columns,
         "pack": PACK,
-        "scales": {"shift": round(float(np.percentile(shifts, 98)), 4) if len(shifts) else 1.0},
+        "scales": {
+            "reward": 1,
+            "advantage": _scale([rollout.advantages for rollout in kept]),
+            "shift": _scale([rollout.shift for rollout in kept]),
+            "kl": _scale([rollout.kl for rollout in kept]),
+        },
     }
     packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])}
     for number, start in enumerate(range(0, len(kept), PACK)):
@@ -80,6 +84,13 @@ def _thinned(run: Run, share: float) -> list[Rollout]:
     count = max(2, int(len(steps) * share))
     kept = {steps[index] for index in np.linspace(0, len(steps) - 1, count).round().astype(int)}
     return [rollout for rollout in run.rollouts if rollout.step in kept]
+
+
+def _scale(series: list[np.ndarray]) -> float:
+    """What full colour stands for: 98 of 100 tokens are nearer to zero."""
+    values = np.abs(np.concatenate(series or [np.zeros(0)]))
+    values = values[~np.isnan(values)]
+    return _short(np.percentile(values, 98)) or 1 if len(values) else 1
 
 
 def _about(run: Run, label: str) -> dict[str, Any]:
@@ -126,7 +137,7 @@ def _pair(pair: dict[str, Any]) -> dict[str, Any]:
     sides = [[_answer(result, key) for key in pair["ids"]] for result in (before, after)]
     return {
         "benchmark": pair["benchmark"],
-        "systems": [before["system"], after["system"]],
+        "systems": [method_name(before["system"]), method_name(after["system"])],
         "spans": {"good": words.good, "poor": words.poor, "goodValue": get_task(before["task"]).values.good},
         "ids": pair["ids"],
         "prompts": [after["records"][key].get("prompt") for key in pair["ids"]],

@@ -21,6 +21,7 @@ class Wording:
 
 
 METHODS = {
+    "base": "Base model",
     "text2grad": "Text2Grad",
     "ppo_scalar": "PPO, scalar reward",
     "ppo_sum": "PPO, sum of δ at the end",
@@ -34,8 +35,12 @@ METHODS = {
 
 PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/update")
 
-SECONDARY = frozenset(("policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "rollouts"))
-"""Curves for the engine room, folded away on the page."""
+_SECONDARY = ("policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "updates", "rollouts")
+
+
+def is_secondary(name: str) -> bool:
+    """Curves for the engine room, folded away on the page."""
+    return name in _SECONDARY or not (name in known_metrics() or name.startswith("kl/"))
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,10 @@ class SpanWords:
 
     good: str = "good"
     poor: str = "poor"
-    values: str = "δ is +1 in good spans, −1 in poor spans, 0 elsewhere"
+    values: str = "+1 in good spans, −1 in poor spans, 0 elsewhere"
 
 
-KODCODE = SpanWords(
-    "improvable", "wrong", "δ is −1 in wrong code, 0 in improvable code and prose, +1 in all other code"
-)
+KODCODE = SpanWords("improvable", "wrong", "−1 in wrong code, 0 in improvable code and prose, +1 in all other code")
 
 
 def span_words(task: str) -> SpanWords:
@@ -72,7 +75,7 @@ def wording(name: str) -> Wording:
     if name in known_metrics():
         return known_metrics()[name]
     if name.startswith("kl/"):
-        moved = "How far the policy has moved from the model it started from, in nats. 0 is not at all."
+        moved = "How far the policy has moved from the model it started from, in nats per answer."
         return Wording(f"KL to the start ({name[3:]})", moved)
     if name.startswith("pass@"):
         return Wording(name, f"Chance that one of {name[5:]} tries solves a problem.", +1, "share")
@@ -85,15 +88,25 @@ def method_name(method: str) -> str:
     return METHODS.get(method, method)
 
 
-def show(value: float | None, style: str = "number") -> str:
-    """A figure for people: a proper minus, and as many digits as the eye can use."""
+def show(value: float | str | None, style: str = "number") -> str:
+    """A figure for people: a proper minus, and as many digits as the eye can use.
+
+    Args:
+        style: number, signed, share, count, seconds; relative (a share more or less); plain (any value of a file).
+    """
+    if isinstance(value, str | bool):
+        return str(value)
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
     if style == "share":
         text = f"{100 * value:.1f} %"
+    elif style == "relative":
+        text = f"{100 * value:+.1f} %"
+    elif style == "plain" and value == int(value) and size < 1e12:
+        text = f"{value:,.0f}"
     elif style == "count":
-        text = f"{value:,.0f}" if size >= 1000 or value == int(value) else f"{value:.1f}"
+        text = f"{value:,.0f}" if size >= 1000 or isinstance(value, int) else f"{value:.1f}"
     elif style == "seconds":
         text = f"{value:,.0f} s" if size >= 100 else f"{value:.1f} s" if size >= 10 else f"{value:.2f} s"
     elif size and (size < 0.001 or size >= 1e6) and style != "signed":

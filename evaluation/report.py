@@ -1,0 +1,68 @@
+"""One page from training runs and evaluation results: what was run, what came out, curves, and every answer to read.
+
+    python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output report.html
+
+Opens without a network. Beside the page: the same figures as Markdown and as JSON, and with ``--figures DIR`` each
+figure as SVG and PDF.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from evaluation.reporting.assemble import assemble
+from evaluation.reporting.comparing import load_results, pairs
+from evaluation.reporting.page import html, markdown
+from evaluation.reporting.runs import load_runs
+from evaluation.reporting.viewer import packs
+from text2grad.errors import InputError, command
+from text2grad.records import check_writable, save_json, save_text
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN_DIR", help="folders of stage 3's runs; seeds are found and grouped"
+    )
+    parser.add_argument("--results", nargs="+", default=[], metavar="FILE", help="result files of evaluation/<task>/")
+    parser.add_argument("--baseline", metavar="NAME", help="the system or method that all others are compared with")
+    parser.add_argument("--annotation", nargs="+", default=[], metavar="FILE", help="stage 1's .report.json files")
+    parser.add_argument("--reward_model", nargs="+", default=[], metavar="FILE", help="stage 2's metrics files")
+    parser.add_argument("--output", required=True, metavar="FILE.html", help="the page; .md and .json go beside it")
+    parser.add_argument("--figures", metavar="DIR", help="also write each figure there as SVG and PDF")
+    parser.add_argument(
+        "--max_rollouts", type=int, default=40_000, help="answers to read in the page; more are thinned by whole cycles"
+    )
+    return parser.parse_args()
+
+
+@command
+def main() -> None:
+    args = arguments()
+    output = Path(args.output)
+    if output.suffix != ".html":
+        raise InputError(f"--output {output}: is not an HTML file; give a name that ends in .html")
+    if args.max_rollouts < 1:
+        raise InputError(f"--max_rollouts {args.max_rollouts}: must be at least 1")
+    check_writable(output)
+
+    results = load_results(args.results)
+    report, variants = assemble(load_runs(args.runs), results, args.baseline, args.annotation, args.reward_model)
+    side_by_side = [pair for table in report["tables"] for pair in pairs(results, table)]
+    packed, report["viewer"] = packs(variants, side_by_side, args.max_rollouts)
+
+    page, plain = html(report, packed, report["viewer"]), markdown(report, report["viewer"])
+    save_json(output.with_suffix(".json"), report)
+    save_text(output.with_suffix(".md"), plain)
+    save_text(output, page)
+    print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; beside it {output.stem}.md and {output.stem}.json")
+    if args.figures:
+        from evaluation.reporting.figures import write_figures
+
+        written = write_figures(report, args.figures)
+        print(f"{args.figures}: {written} figures, each as SVG and PDF")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,432 @@
+// Rollouts: unpacked when they are to be seen, drawn with their spans or as heat, filtered, searched, side by side.
+// Everything that a model or a user wrote enters the page as text, never as markup.
+"use strict";
+
+(() => {
+  const PAGE = 8;
+  const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
+  const SERIES = { reward: 2, advantage: 3, shift: 4, kl: 5 };
+  const NAMES = { reward: "δ, the reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
+  const unpacked = new Map();
+  let mode = "spans";
+  let index = null;
+
+  function make(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+    }
+    element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+    return element;
+  }
+
+  function unpack(name) {
+    if (!unpacked.has(name)) {
+      const bytes = Uint8Array.from(atob(document.getElementById(`pack-${name}`).textContent), (c) => c.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+      unpacked.set(name, new Response(stream).json());
+    }
+    return unpacked.get(name);
+  }
+
+  async function fetchRollout(number) {
+    const at = Math.floor(number / index.pack);
+    const [texts, numbers, prompts] = await Promise.all([unpack(`text-${at}`), unpack(`numbers-${at}`), unpack("prompts")]);
+    const [response, critique, error, good, poor, quotes] = texts[number % index.pack];
+    const columns = index.columns;
+    return {
+      number, response, critique, error, good, poor, quotes,
+      series: numbers[number % index.pack],
+      run: index.runs[columns.run[number]],
+      step: columns.step[number],
+      mean: columns.mean[number],
+      flags: columns.flags[number],
+      promptId: index.prompts[columns.prompt[number]],
+      prompt: prompts[columns.prompt[number]],
+    };
+  }
+
+  // Drawing a response. Offsets count characters (code points), as they do where they were made.
+  function cells(rollout) {
+    const characters = Array.from(rollout.response);
+    if (!rollout.series) return { characters, cells: [{ start: 0, end: characters.length, tokens: [] }] };
+    const [gaps, lengths] = rollout.series;
+    const found = [];
+    let position = 0;
+    gaps.forEach((gap, token) => {
+      const start = position + gap, end = start + lengths[token];
+      const last = found[found.length - 1];
+      if (last && lengths[token] && start < last.end) { // tokens that share one character share its cell
+        last.end = Math.max(last.end, end);
+        last.tokens.push(token);
+      } else {
+        if (!last ? start > 0 : start > last.end) found.push({ start: last ? last.end : 0, end: start, tokens: [] });
+        found.push({ start, end, tokens: [token] });
+      }
+      position = end;
+    });
+    return { characters, cells: found };
+  }
+
+  function kinds(rollout, length) {
+    const kind = new Uint8Array(length);
+    for (const [start, end] of rollout.good) kind.fill(GOOD, start, end);
+    for (const [start, end] of rollout.poor) kind.fill(POOR, start, end);
+    return kind;
+  }
+
+  function valueOf(rollout, tokens) {
+    const series = rollout.series && rollout.series[SERIES[mode]];
+    if (!series) return null;
+    const values = tokens.map((token) => series[token]).filter((value) => value !== null);
+    return values.length ? values.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a)) : null;
+  }
+
+  function paint(element) {
+    const rollout = element.rollout;
+    const { characters, cells: found } = cells(rollout);
+    const kind = kinds(rollout, characters.length);
+    const goodClass = rollout.spans.goodValue > 0 ? "good" : "neutral";
+    const scale = index ? index.scales[mode] : 1;
+    const heat = mode !== "spans" && rollout.series;
+    const nodes = [];
+    for (const cell of found) {
+      const attributes = cell.tokens.length ? { "data-tokens": cell.tokens.join(" ") } : {};
+      let background = null, sign = "";
+      const value = heat && cell.tokens.length ? valueOf(rollout, cell.tokens) : null;
+      if (value) {
+        const strength = Math.min(Math.abs(value) / scale, 1);
+        background = `rgba(var(--heat-${value > 0 ? "plus" : "minus"}), ${(0.06 + 0.5 * strength).toFixed(2)})`;
+        if (strength > 0.33) sign = value > 0 ? " plus" : " minus";
+      }
+      if (cell.start === cell.end) {
+        const end = make("span", { class: `t end${sign}`, ...attributes }, "end");
+        if (background) end.style.background = background;
+        nodes.push(end);
+        continue;
+      }
+      let start = cell.start;
+      while (start < cell.end) { // a token whose characters lie partly in a span is drawn in pieces
+        let stop = start + 1;
+        while (stop < cell.end && kind[stop] === kind[start]) stop += 1;
+        const label = heat ? "" : kind[start] === GOOD ? goodClass : kind[start] === POOR ? "poor" : "";
+        const piece = make("span", { class: `${cell.tokens.length ? "t " : ""}${label}${sign}`.trim() || null, ...attributes });
+        piece.textContent = characters.slice(start, stop).join("");
+        if (background) piece.style.background = background;
+        nodes.push(piece);
+        start = stop;
+      }
+    }
+    element.replaceChildren(...nodes);
+    if (!characters.length) element.append(make("em", {}, "(empty answer)"));
+  }
+
+  function drawResponse(rollout) {
+    const code = rollout.run && rollout.run.task === "kodcode";
+    const element = make("p", { class: `response${code ? " code" : ""}`, tabindex: rollout.series ? 0 : null });
+    element.rollout = rollout;
+    if (rollout.series) element.setAttribute("aria-label", "Answer. Arrow keys read its tokens.");
+    paint(element);
+    return element;
+  }
+
+  function drawCritique(rollout) {
+    if (rollout.error) return make("p", { class: "critique failed" }, `No usable critique: ${rollout.error}. This answer trained nothing.`);
+    return make("p", { class: "critique" }, rollout.critique || "No critique was logged.");
+  }
+
+  function facts(rollout, withPrompt) {
+    const [matched, unmatched, conflicts] = rollout.quotes;
+    const bold = (text) => make("b", {}, text);
+    return make("p", { class: "facts" },
+      make("span", {}, "step ", bold(rollout.step)),
+      withPrompt && make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
+      withPrompt && make("span", {}, `prompt ${rollout.promptId}`),
+      make("span", {}, "mean δ ", bold(numberText(rollout.mean, "signed"))),
+      matched + unmatched > 0 && make("span", {}, `${matched} of ${matched + unmatched} quotes found`),
+      conflicts > 0 && make("span", {}, `${conflicts} tokens both praised and criticised`),
+      rollout.flags & CUT ? make("span", { class: "warn" }, "cut off by the length limit") : null,
+      rollout.flags & FAILED ? make("span", { class: "warn" }, "critic failed") : null);
+  }
+
+  function drawPrompt(text) {
+    return make("details", { class: "prompt" }, make("summary", {}, "The prompt"), make("p", {}, text));
+  }
+
+  function drawRollout(rollout) {
+    rollout.spans = rollout.run.spans;
+    const sides = make("div", { class: "sides" }, drawResponse(rollout), drawCritique(rollout));
+    return make("article", { class: "rollout" }, facts(rollout, true), sides, drawPrompt(rollout.prompt));
+  }
+
+  // What the colours mean, for the mode that is on.
+  function drawLegends() {
+    for (const legend of document.querySelectorAll("[data-legend]")) {
+      legend.replaceChildren();
+      if (mode === "spans") {
+        for (const words of new Map(index.runs.map((run) => [run.task, run.spans])).values()) {
+          const good = words.goodValue > 0 ? "good" : "neutral";
+          legend.append(make("span", {}, make("span", { class: good }, words.good), " ", make("span", { class: "poor" }, words.poor)));
+          legend.append(make("span", {}, `δ is ${words.values}.`));
+        }
+      } else {
+        const scale = numberText(index.scales[mode], "number");
+        const what = {
+          reward: "δ, the reward that the critique gave the token.",
+          advantage: "Advantage: how much better than expected the answer went from this token on. It scales the update.",
+          shift: "Change of log-probability by the update: blue became more likely, orange less. Not every cycle is rescored.",
+          kl: "KL at the token: where the policy has moved from the model it started from.",
+        }[mode];
+        legend.append(make("span", {}, `−${scale}`, make("i", { class: "ramp" }), `+${scale}`), make("span", {}, what));
+      }
+    }
+  }
+
+  function setMode(next) {
+    mode = next;
+    for (const input of document.querySelectorAll(".mode input")) input.checked = input.value === mode;
+    for (const element of document.querySelectorAll(".response")) if (element.rollout.series) paint(element);
+    drawLegends();
+  }
+
+  // A token's numbers, by pointer, touch or arrow keys.
+  function showTip(piece) {
+    hideTip();
+    const rollout = piece.closest(".response").rollout;
+    const tokens = piece.dataset.tokens.split(" ").map(Number);
+    const text = [...piece.parentNode.querySelectorAll(`[data-tokens="${piece.dataset.tokens}"]`)];
+    text.forEach((part) => part.classList.add("at"));
+    const pairs = Object.entries(SERIES).map(([key, column]) => {
+      const series = rollout.series[column];
+      const told = series && tokens.map((token) => numberText(series[token], "number", key !== "kl")).join(", ");
+      return [NAMES[key], told || "not logged"];
+    });
+    const shown = piece.classList.contains("end") ? "end of answer" : text.map((part) => part.textContent).join("");
+    const name = make("b", { class: "mono" }, shown.replace(/\n/g, "⏎").replace(/ /g, "\u00b7"));
+    card.show(piece.getBoundingClientRect(), [name, ` token ${tokens[0] + 1} of ${rollout.series[0].length}`], pairs);
+  }
+  function hideTip() {
+    card.hide();
+    document.querySelectorAll(".t.at").forEach((piece) => piece.classList.remove("at"));
+  }
+  for (const event of ["pointerover", "click"]) {
+    document.addEventListener(event, ({ target }) => {
+      const piece = target instanceof Element ? target.closest(".t[data-tokens]") : null;
+      if (piece) showTip(piece);
+      else if (!target.closest?.("svg.chart")) hideTip();
+    });
+  }
+  document.addEventListener("keydown", (event) => {
+    const element = document.activeElement;
+    if (event.key === "Escape") hideTip();
+    if (!element || !element.rollout || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    event.preventDefault();
+    const pieces = [...element.querySelectorAll(".t[data-tokens]")];
+    const now = pieces.findLastIndex((piece) => piece.classList.contains("at"));
+    const first = pieces.findIndex((piece) => piece.classList.contains("at"));
+    const next = event.key === "ArrowRight" ? now + 1 : (first === -1 ? pieces.length : first) - 1;
+    if (pieces[next]) showTip(pieces[next]);
+  });
+
+  // Options for a choice of runs: all, all seeds of one kind, one run.
+  function runOptions(select, withGroups) {
+    const labels = [...new Set(index.runs.map((run) => run.label))];
+    for (const label of labels) {
+      const members = index.runs.map((run, number) => [run, number]).filter(([run]) => run.label === label);
+      if (withGroups && labels.length > 1) select.append(make("option", { value: `label:${label}` }, members.length > 1 ? `${label}, all seeds` : label));
+      if (withGroups && labels.length > 1 && members.length === 1) continue;
+      for (const [run, number] of members) select.append(make("option", { value: `run:${number}` }, `${run.label}, seed ${run.seed}`));
+    }
+  }
+
+  function browser(root) {
+    const field = (name) => root.querySelector(`[name="${name}"]`);
+    const list = root.querySelector(".list"), status = root.querySelector(".status"), more = root.querySelector(".listmore");
+    const { run, step, prompt, mean, flags } = index.columns;
+    const order = Uint32Array.from(run.keys());
+    let hits = [], shown = 0, turn = 0;
+    runOptions(field("run"), true);
+    for (const task of new Set(index.runs.map((item) => item.task))) field("task").append(make("option", { value: task }, task));
+    field("task").closest("label").hidden = new Set(index.runs.map((item) => item.task)).size < 2;
+    const last = step.reduce((a, b) => Math.max(a, b), 0);
+    for (const [name, value] of [["from", step.reduce((a, b) => Math.min(a, b), last)], ["to", last]]) {
+      field(name).value = field(name).placeholder = value;
+    }
+
+    async function texts(query, isCurrent) {
+      const packs = Math.ceil(run.length / index.pack);
+      const found = new Set(), prompts = (await unpack("prompts")).map((text) => text.toLowerCase().includes(query));
+      for (let at = 0; at < packs; at += 1) {
+        const rows = await unpack(`text-${at}`);
+        if (!isCurrent()) return found;
+        rows.forEach(([response, critique, error], offset) => {
+          const number = at * index.pack + offset;
+          const isHit = prompts[prompt[number]] || index.prompts[prompt[number]].toLowerCase().includes(query)
+            || [response, critique, error].some((text) => text.toLowerCase().includes(query));
+          if (isHit) found.add(number);
+        });
+        if (at % 8 === 7) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
+      }
+      return found;
+    }
+
+    async function refresh() {
+      const mine = (turn += 1);
+      const query = field("query").value.trim().toLowerCase();
+      const found = query ? await texts(query, () => mine === turn) : null;
+      if (mine !== turn) return;
+      const [kind, wanted] = [field("run").value.split(":")[0], field("run").value.split(":").slice(1).join(":")];
+      const from = Number(field("from").value || 0), to = Number(field("to").value || Infinity), task = field("task").value;
+      const sign = {
+        any: () => true,
+        poor: (n) => flags[n] & POOR, good: (n) => flags[n] & GOOD, failed: (n) => flags[n] & FAILED, cut: (n) => flags[n] & CUT,
+        negative: (n) => mean[n] < 0, positive: (n) => mean[n] > 0,
+      }[field("sign").value];
+      hits = [...order].filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found.has(n))
+        && (!task || index.runs[run[n]].task === task)
+        && (kind === "all" || (kind === "run" ? run[n] === Number(wanted) : index.runs[run[n]].label === wanted)));
+      const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
+        worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b }[field("sort").value];
+      hits.sort(by);
+      const share = hits.length ? `mean δ ${numberText(hits.reduce((sum, n) => sum + mean[n], 0) / hits.length, "signed")} per answer` : "";
+      status.replaceChildren(`${hits.length.toLocaleString("en")} of ${run.length.toLocaleString("en")} answers `, make("small", {}, share));
+      shown = 0;
+      list.replaceChildren();
+      await showMore(mine, query);
+    }
+
+    async function showMore(mine, query) {
+      const rollouts = await Promise.all(hits.slice(shown, shown + PAGE).map(fetchRollout));
+      if (mine !== turn) return;
+      list.append(...rollouts.map(drawRollout));
+      if (!hits.length) list.append(make("p", { class: "empty" }, "No answer fits these filters. Widen the steps, or clear the search."));
+      shown += rollouts.length;
+      more.hidden = shown >= hits.length;
+      highlight(list, query);
+      root.dataset.ready = turn;
+    }
+
+    let typing = 0;
+    root.addEventListener("input", ({ target }) => {
+      if (!target.name || target.closest(".mode")) return;
+      clearTimeout(typing);
+      typing = setTimeout(refresh, target.name === "query" ? 250 : 0);
+    });
+    more.addEventListener("click", () => showMore(turn, field("query").value.trim().toLowerCase()));
+    refresh();
+  }
+
+  function highlight(root, query) {
+    if (!window.Highlight || !CSS.highlights) return;
+    CSS.highlights.delete("found");
+    if (!query) return;
+    const ranges = [];
+    for (const block of root.querySelectorAll(".response, .critique, .prompt p")) {
+      const nodes = [];
+      const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+      let text = "";
+      while (walker.nextNode()) {
+        nodes.push([text.length, walker.currentNode]);
+        text += walker.currentNode.data;
+      }
+      const lower = text.toLowerCase();
+      if (lower.length !== text.length) continue;
+      const point = (offset) => {
+        const [start, node] = nodes.findLast(([begin]) => begin <= offset);
+        return [node, offset - start];
+      };
+      for (let at = lower.indexOf(query); at !== -1; at = lower.indexOf(query, at + query.length)) {
+        const range = new Range();
+        range.setStart(...point(at));
+        range.setEnd(...point(at + query.length));
+        ranges.push(range);
+      }
+    }
+    CSS.highlights.set("found", new Highlight(...ranges));
+  }
+
+  // A walk through a list of prompts, two answers each.
+  function walk(root, options, draw) {
+    const choice = root.querySelector('[name="prompt"]'), panel = root.querySelector(".pair"), place = root.querySelector(".place");
+    const back = root.querySelector(".back"), forth = root.querySelector(".forth");
+    async function show() {
+      const at = choice.selectedIndex;
+      back.disabled = at <= 0;
+      forth.disabled = at >= choice.length - 1;
+      hideTip();
+      const drawn = choice.length ? await draw(Number(choice.value)) : [make("p", { class: "empty" }, "No prompt was answered both early and late.")];
+      if (at !== choice.selectedIndex) return;
+      place.replaceChildren(...drawn.slice(2));
+      panel.replaceChildren(...drawn.slice(0, 2));
+      root.dataset.ready = at;
+    }
+    function fill() {
+      choice.replaceChildren(...options().map(([value, text]) => make("option", { value }, text)));
+      return show();
+    }
+    choice.addEventListener("input", show);
+    back.addEventListener("click", () => { choice.selectedIndex -= 1; show(); });
+    forth.addEventListener("click", () => { choice.selectedIndex += 1; show(); });
+    return fill;
+  }
+
+  function earlyAndLate(root) {
+    const runs = root.querySelector('[name="run"]');
+    runOptions(runs, false);
+    const { run, step, prompt } = index.columns;
+    function ends() { // prompt -> [first rollout, last rollout], for the run that is chosen
+      const chosen = Number(runs.value.split(":")[1]), found = new Map();
+      run.forEach((number, rollout) => {
+        if (number !== chosen) return;
+        const pair = found.get(prompt[rollout]);
+        if (!pair) found.set(prompt[rollout], [rollout, rollout]);
+        else if (step[rollout] > step[pair[1]]) pair[1] = rollout;
+      });
+      return new Map([...found].filter(([, [first, last]]) => step[last] > step[first]));
+    }
+    const options = () => [...ends()].map(([number, [first, last]]) => [number, `${index.prompts[number]}, steps ${step[first]} and ${step[last]}`]);
+    const fill = walk(root, options, async (number) => {
+      const rollouts = await Promise.all(ends().get(number).map(fetchRollout));
+      const drawn = rollouts.map((rollout, side) => {
+        rollout.spans = rollout.run.spans;
+        return make("article", {}, make("h3", {}, side ? "Late" : "Early"), facts(rollout, false), drawResponse(rollout), drawCritique(rollout));
+      });
+      return [...drawn, drawPrompt(rollouts[0].prompt)];
+    });
+    runs.addEventListener("input", fill);
+    fill();
+  }
+
+  async function beforeAndAfter(root) {
+    const pairs = await unpack("pairs");
+    const systems = root.querySelector('[name="system"]');
+    pairs.forEach((pair, number) => systems.append(make("option", { value: number }, `${pair.systems[1]} against ${pair.systems[0]}, ${pair.benchmark}`)));
+    systems.closest("label").hidden = pairs.length < 2;
+    const fill = walk(root, () => pairs[systems.value].ids.map((id, at) => [at, id]), async (at) => {
+      const pair = pairs[systems.value];
+      const drawn = [pair.before[at], pair.after[at]].map(([response, critique, error, good, poor, quotes], side) => {
+        const answer = { response, critique, error, good, poor, quotes, spans: pair.spans, series: null };
+        return make("article", {}, make("h3", {}, pair.systems[side]), drawResponse(answer), critique || error ? drawCritique(answer) : null);
+      });
+      return pair.prompts[at] ? [...drawn, drawPrompt(pair.prompts[at])] : drawn;
+    });
+    systems.addEventListener("input", fill);
+    fill();
+  }
+
+  async function start() {
+    const rollouts = document.getElementById("rollouts"), early = document.getElementById("early"), answers = document.getElementById("answers");
+    if (document.getElementById("pack-index")) {
+      index = await unpack("index");
+      for (const input of document.querySelectorAll(".mode input")) input.addEventListener("input", () => setMode(input.value));
+      drawLegends();
+      earlyAndLate(early);
+      browser(rollouts);
+    }
+    if (answers) await beforeAndAfter(answers);
+  }
+  start().catch((error) => {
+    for (const place of document.querySelectorAll(".status")) place.textContent = `The answers cannot be shown: ${error.message}`;
+    throw error;
+  });
+})();
