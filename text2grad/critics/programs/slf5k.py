@@ -16,8 +16,10 @@ Poor, each with its reason in the critique:
 - *invention*: numbers and names that the post does not have; other words it does not support, where a sentence has
   two or more and they exceed a third of what it says (one own word is own wording, several are another story);
 - *emptiness*: stock phrases ("a range of emotions"), and sentences without any fact, which would fit any post;
-- *no language*: lists, long sentences without a verb, and word orders that English does not have ("the of");
-- *no end*: the clause that the length limit cut off, and words beyond ``max_words``;
+- *no language*: lists, facts strung together that are far apart in the post, more than six words in a row without a
+  function word, long sentences without a verb, and word orders that English does not have ("the of", "an thing");
+- *no end*: the clause that the length limit cut off, with all beyond the twentieth word of its sentence, and words
+  beyond ``max_words``;
 - *too little*: the last words of a short answer that stops before the story is told.
 
 Good: facts that the post, too, names close to one another, and the words around them. How many words around, grows
@@ -25,6 +27,9 @@ with how much the whole answer tells (a key fact counts 1, another one ½): none
 and nothing more is praised once it has told 8. A short answer that tells less than 3 gets its facts alone praised, an
 unfinished sentence too, and a key fact that stands apart from the others. So a fact earns little by itself, each is
 praised once, and there is a limit to what an answer can earn. Nothing is praised that is poor or unsupported.
+
+What it cannot see: who did what to whom, and word order beyond pairs of small words. A summary with its words shuffled
+still earns about two thirds of its due, which a policy that starts as a language model has no way to find.
 
 An answer without any word gets its text as poor span. An answer without any text has no token to be labelled: only
 the critique says so, and its reward is zero.
@@ -92,7 +97,7 @@ def praise(summary: Summary, poor: set[int], barred: set[int]) -> Praise:
             if states:
                 credited.add(fact)
                 earned += 1.0 if fact in post.keys else 0.5
-            if fact in told and (ended or last - first <= SHORT):
+            if fact in told and ended:
                 for step in (-1, 1):
                     good.update(_reached(summary, poor, first, last, i, step, reach))
     return Praise(good - poor, told, amount, bool(asking))

@@ -13,6 +13,8 @@ from text2grad.critics.programs.slf5k_facts import ADVICE, COPY_RUN, Summary, ma
 
 PATCHWORK = 0.7  # share of a sentence's word pairs in the post's order from which it is copied
 SHORT = 12  # words up to which an answer may be a headline without a full stop
+LONG = 20  # words after which a sentence should come to an end
+RUN = 6  # content words in a row that a person writes
 TOLD_BEFORE = 3  # facts after which a short closing question needs none
 
 _WRITER = r"(?:the|this|our)\s+(?:author|writer|poster|narrator|speaker|user|original poster|op|person|individual)"
@@ -175,6 +177,9 @@ _NEVER = {
     for first in group.split()
 }
 """Function words that do not follow one another in English (rarely enough)."""
+_WRONG_ARTICLE = re.compile(
+    r"an [bcdfgj-np-tv-z][a-z]{2}|a (?!one|once|eu|u[ns]i|use|uti|ubi|ewe|oui|ura)[aeiou][a-z]{2}"
+)
 _NOT_LAST = listed("a an the my our their its every and or but because of than i we they")
 _NOT_THRICE = listed("of and or but in on at by with for from is was")
 
@@ -183,7 +188,8 @@ def language(summary: Summary) -> Iterator[Fault]:
     """Word orders that English does not have, sentences without a verb, and lists."""
     keys = [word.key for word in summary.words]
     for i in range(len(keys) - 1):
-        if keys[i + 1] in _NEVER.get(keys[i], ()) and not summary.between(i + 1).strip():
+        article = _WRONG_ARTICLE.match(f"{keys[i]} {summary.words[i + 1].text}")
+        if (article or keys[i + 1] in _NEVER.get(keys[i], ())) and not summary.between(i + 1).strip():
             yield Fault("language", i, i + 2)
     for first, last, ended in summary.sentences:
         for key in sorted(_NOT_THRICE.intersection(keys[first:last])):
@@ -191,10 +197,15 @@ def language(summary: Summary) -> Iterator[Fault]:
             yield from (Fault("language", i, k + 1) for i, k in zip(at, at[2:], strict=False) if k - i < 10)
         if ended and keys[last - 1] in _NOT_LAST:
             yield Fault("language", last - 1, last)
-        small = sum(word.is_function and word.key not in ("and", "or") for word in summary.words[first:last])
-        if last - first >= 5 and small < 0.1 * (last - first):
-            yield Fault("language", first, last)
-        if last - first >= 8 and not has_verb(summary.words[first:last]):
+        sentence = summary.words[first:last]
+        small = sum(word.is_function and word.key not in ("and", "or") for word in sentence)
+        strung = _strung(summary, first, last)
+        if (
+            (last - first >= 5 and small < 0.1 * (last - first))
+            or (last - first >= 8 and not has_verb(sentence))
+            or len(strung) > max(2, (last - first) / 4)
+            or _longest_run(summary, first, last) > RUN
+        ):
             yield Fault("language", first, last)
         items = [
             i for i in range(first + 1, last) if keys[i] in ("and", "or") or re.search(r"[,;/&+|•]", summary.between(i))
@@ -204,6 +215,25 @@ def language(summary: Summary) -> Iterator[Fault]:
         for i in range(len(short) - 3):
             if all(short[i : i + 4]):
                 yield Fault("language", edges[i], edges[i + 4])
+
+
+def _strung(summary: Summary, first: int, last: int) -> list[int]:
+    """Where two facts that are not close in the post stand side by side."""
+    return [
+        i
+        for i, (one, other) in enumerate(pairwise(summary.facts[first:last]), first)
+        if one and other and not summary.between(i + 1).strip() and not summary.post.beside(one, other)
+    ]
+
+
+def _longest_run(summary: Summary, first: int, last: int) -> int:
+    """The most words in a row without a function word or punctuation."""
+    longest = run = 0
+    for i in range(first, last):
+        joined = i > first and not summary.between(i).strip()
+        run = 0 if summary.words[i].is_function else run + 1 if joined else 1
+        longest = max(longest, run)
+    return longest
 
 
 _BREAKS = listed("and but or so because while although which who when that where if")
@@ -218,8 +248,9 @@ def no_end(summary: Summary) -> Iterator[Fault]:
     first, last, ended = summary.sentences[-1]
     hanging = summary.words[-1].is_function or summary.text.rstrip()[-1] in ",;:-–—("
     if not ended and (hanging or last - first > SHORT):
-        start = next((i for i in range(last - 1, first, -1) if _begins_clause(summary, i)), first)
-        yield Fault("no end", max(start, last - 10), last)
+        clause = next((i for i in range(last - 1, first, -1) if _begins_clause(summary, i)), first)
+        start = min(max(clause, last - 10), last - 4, first + LONG)
+        yield Fault("no end", max(first, start), last)
 
 
 RULES: tuple[Callable[[Summary], Iterator[Fault]], ...] = (
