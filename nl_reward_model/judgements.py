@@ -1,0 +1,102 @@
+"""A reward model's judgements beside the annotations they should be like, as ``2_infer.py`` writes them.
+
+Each row is a record with the task's feedback fields (the truth), ``prediction`` (what the model wrote), ``predicted``
+(the same fields as read from it; null where it could not be read) and ``parse_error`` (why not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.records import Records, load_records
+from text2grad.tasks import Interval, Record, Task
+from text2grad.token_text import token_spans
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One response, judged twice.
+
+    Attributes:
+        ids, text, tokens: the response as a tokenizer has it; ``tokens`` are each id's characters in ``text``.
+        predicted: None where the model's text could not be read; ``error`` then says why.
+    """
+
+    record_id: str
+    ids: list[int]
+    text: str
+    tokens: list[Interval]
+    truth: Feedback
+    predicted: Feedback | None
+    error: str = ""
+
+
+def load_judgements(path: str | Path, task: Task, data_path: str | Path | None = None) -> Records:
+    """The rows of a results file.
+
+    Args:
+        data_path: annotated records to take the truth from, by id, in place of what the rows carry.
+
+    Raises:
+        InputError: a row without a judgement or without truth.
+    """
+    rows = load_records(path, task)
+    if data_path is not None:
+        annotated = load_records(data_path, task)
+        lost = [record_id for record_id in rows if record_id not in annotated]
+        if lost:
+            raise InputError(
+                f"{data_path}: has no record {lost[0]!r}, which {path} judges; give the file that was judged"
+            )
+        names = (task.fields.critique, task.fields.good, task.fields.poor, task.fields.scores)
+        rows = rows.like(
+            {
+                record_id: {
+                    **{name: value for name, value in row.items() if name not in names},
+                    **{name: annotated[record_id][name] for name in names if name in annotated[record_id]},
+                }
+                for record_id, row in rows.items()
+            }
+        )
+    for record_id, row in rows.items():
+        if "predicted" not in row:
+            raise InputError(f"{path}: record {record_id!r} has no judgement ('predicted'); run 2_infer.py first")
+        if task.fields.critique not in row:
+            raise InputError(
+                f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
+                "with; judge annotated records"
+            )
+    return rows
+
+
+def judged(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[Judged]:
+    """Rows with their feedback read and their responses tokenised.
+
+    Raises:
+        InputError: a row whose annotation cannot be read.
+    """
+    result = []
+    for record_id, row in rows.items():
+        try:
+            truth = task.feedback(row)
+        except FeedbackError as error:
+            raise InputError(f"record {record_id!r}: its annotation cannot be read: {error}") from None
+        if truth is None:
+            raise InputError(f"record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with")
+        predicted, problem = None, row.get("parse_error") or "no judgement"
+        if row.get("predicted") is not None:
+            try:
+                predicted, problem = task.fields.from_dict(row["predicted"], "the judgement"), ""
+            except FeedbackError as error:
+                problem = str(error)
+        ids = tokenizer(task.response(row), add_special_tokens=False)["input_ids"]
+        result.append(Judged(record_id, ids, *token_spans(ids, tokenizer), truth, predicted, problem))
+    return result

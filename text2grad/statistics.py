@@ -1,0 +1,144 @@
+"""How sure a figure is: bootstrap intervals over records, paired differences, and agreement between judges.
+
+A figure here is a function of sums over records (a precision is Σ true positives / Σ predictions), so that drawing
+records with replacement takes only their rows, and all resamples are one matrix product. Records that belong together
+(several responses to one prompt) are drawn together: as if they were independent, intervals would be too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+from sklearn.metrics import cohen_kappa_score
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+Combine = Callable[[np.ndarray], np.ndarray]
+"""Sums ``[..., columns]`` to the figure ``[...]``."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its interval; NaN where it is undefined (nothing to divide by). ``n`` is what was resampled."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """For JSON, which knows no NaN."""
+        return {**{name: _json(getattr(self, name)) for name in ("value", "low", "high")}, "n": self.n}
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "–"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """The first column by the second; NaN for 0 / 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums[..., 0] / sums[..., 1]
+
+
+def bootstrap(
+    rows: Sequence[Sequence[float]] | np.ndarray,
+    combine: Combine = ratio,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 42,
+) -> Estimate:
+    """The figure of all records, and the percentile interval of resampled ones.
+
+    Args:
+        rows: [records, columns]; what each record adds to the sums.
+        groups: which records belong together; each stands alone by default.
+    """
+    sums = _grouped(rows, groups)
+    value = float(combine(sums.sum(axis=0))) if len(sums) else math.nan
+    return Estimate(value, *_interval(combine(_resampled(sums, seed))), len(sums))
+
+
+def paired_bootstrap(
+    first: Sequence[Sequence[float]] | np.ndarray,
+    second: Sequence[Sequence[float]] | np.ndarray,
+    combine: Combine = ratio,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 42,
+) -> Estimate:
+    """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike."""
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
+    a, b = _grouped(first, groups), _grouped(second, groups)
+    value = float(combine(a.sum(axis=0)) - combine(b.sum(axis=0))) if len(a) else math.nan
+    resampled = combine(_resampled(a, seed)) - combine(_resampled(b, seed))
+    return Estimate(value, *_interval(resampled), len(a))
+
+
+def proportion(successes: int, trials: int) -> Estimate:
+    """A share with Wilson's interval, which holds for few trials and for shares near 0 and 1."""
+    if not trials:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    interval = binomtest(successes, trials).proportion_ci(LEVEL, method="wilson")
+    return Estimate(successes / trials, interval.low, interval.high, trials)
+
+
+def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:
+    """Agreement of two judges beyond chance; NaN where both gave all items one and the same label."""
+    if len(set(first) | set(second)) < 2:
+        return math.nan
+    return float(cohen_kappa_score(first, second))
+
+
+def fleiss_kappa(counts: Sequence[Sequence[int]] | np.ndarray) -> float:
+    """Agreement of several judges beyond chance (Fleiss 1971); NaN where all labels are one and the same.
+
+    Args:
+        counts: [items, labels]; how many judges gave each item each label, the same number of judges for each item.
+    """
+    counts = np.asarray(counts, dtype=float)
+    judges = counts.sum(axis=1)
+    if len(counts) == 0 or (judges != judges[0]).any() or judges[0] < 2:
+        raise ValueError("Fleiss' kappa needs items that the same number of judges, at least two, have labelled")
+    observed = ((counts**2).sum(axis=1) - judges) / (judges * (judges - 1))
+    chance = ((counts.sum(axis=0) / counts.sum()) ** 2).sum()
+    return math.nan if chance == 1 else float((observed.mean() - chance) / (1 - chance))
+
+
+def _grouped(rows: Sequence[Sequence[float]] | np.ndarray, groups: Sequence[Hashable] | None) -> np.ndarray:
+    """Rows of one group added up; [groups, columns]."""
+    rows = np.asarray(rows, dtype=float)
+    if groups is None:
+        return rows
+    index = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    sums = np.zeros((len(index), *rows.shape[1:]))
+    np.add.at(sums, [index[group] for group in groups], rows)
+    return sums
+
+
+def _resampled(rows: np.ndarray, seed: int) -> np.ndarray:
+    """[records, columns] -> [RESAMPLES, columns]; one seed gives the same draws at every call."""
+    count = len(rows)
+    if not count:
+        return np.full((RESAMPLES, rows.shape[1] if rows.ndim > 1 else 2), np.nan)
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    return draws @ rows
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """Percentiles of the resamples in which the figure is defined."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return math.nan, math.nan
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _json(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 6)
