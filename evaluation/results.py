@@ -86,6 +86,15 @@ class Figure:
         """The mean over records."""
         return cls({key: (float(value), 1.0) for key, value in values.items()})
 
+    def grouped(self, groups: Mapping[str, Sequence[str]]) -> Figure:
+        """The same figure with the rows of each group (a problem's samples) summed, so that groups are resampled."""
+        rows = {
+            name: np.sum([self.rows[key] for key in keys if key in self.rows], axis=0).tolist()
+            for name, keys in groups.items()
+            if any(key in self.rows for key in keys)
+        }
+        return Figure(rows, self.combine)
+
     def value(self) -> float:
         return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
 
@@ -237,6 +246,15 @@ def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
             continue
         spread = f"[{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
         print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
+
+
+def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) -> None:
+    """Differences between two systems, as :func:`compare` gives them."""
+    print(title)
+    for name, row in differences.items():
+        if row["difference"] is not None and row["low"] is not None:
+            spread = f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+            print(f"  {name:<24} {row['difference']:>+10.4f}  {spread}  p={row['p']:.3f}")
 
 
 def prompt_id(task: Task, record: Record) -> str:

