@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from text2grad.statistics import bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap, proportion
+from text2grad.statistics import bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap
 
 
 def test_bootstrap_agrees_with_scipy_on_a_ratio():
@@ -60,15 +60,6 @@ def test_nothing_gives_no_figure_rather_than_zero():
     nothing = bootstrap(np.zeros((0, 2)))
     assert nothing.to_dict() == {"value": None, "low": None, "high": None, "n": 0}
     assert bootstrap([(0, 0), (0, 0)]).to_dict()["value"] is None
-    assert proportion(0, 0).to_dict()["value"] is None
-
-
-def test_wilson_interval():
-    estimate = proportion(8, 10)  # (p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)
-    z, p, n = stats.norm.ppf(0.975), 0.8, 10
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    assert estimate.low == pytest.approx((middle - half) / (1 + z * z / n))
-    assert estimate.high == pytest.approx((middle + half) / (1 + z * z / n))
 
 
 def test_cohens_kappa():

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 
 RESAMPLES = 2000
@@ -79,14 +78,6 @@ def paired_bootstrap(
     value = float(combine(a.sum(axis=0)) - combine(b.sum(axis=0))) if len(a) else math.nan
     resampled = combine(_resampled(a, seed)) - combine(_resampled(b, seed))
     return Estimate(value, *_interval(resampled), len(a))
-
-
-def proportion(successes: int, trials: int) -> Estimate:
-    """A share with Wilson's interval, which holds for few trials and for shares near 0 and 1."""
-    if not trials:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    interval = binomtest(successes, trials).proportion_ci(LEVEL, method="wilson")
-    return Estimate(successes / trials, interval.low, interval.high, trials)
 
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:
