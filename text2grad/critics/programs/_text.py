@@ -66,8 +66,9 @@ constantly repeatedly anyway out upset afraid scared happy sad angry frustrated 
 struggling unhappy anxious nervous guilty fair unfair strange weird life world name friend friends one ones
 two back away together alone course else normal whatever nearly exactly single done main usual favorite recent
 certain entire pretty mostly rest beginning decision everyday general various total kinda gonna spend meet met
-anymore older younger bigger smaller longer shorter higher lower earlier harder easier oldest monday tuesday wednesday thursday friday saturday sunday january february march april june july august
-september october november december yesterday weekly daily step set clear please hi hey
+anymore older younger bigger smaller longer shorter higher lower earlier harder easier oldest monday tuesday
+wednesday thursday friday saturday sunday january february march april june july august september october
+november december yesterday weekly daily step set clear please hi hey
     """
 )
 
