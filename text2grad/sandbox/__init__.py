@@ -18,6 +18,7 @@ import platform
 import secrets
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,7 @@ class Sandbox:
         for name in ("seconds", "memory_mb", "processes", "file_mb", "output_kb"):
             if getattr(self, name) <= 0:
                 raise InputError(f"the sandbox's {name} is {getattr(self, name)}; give a number above 0")
-        if self.backend not in (None, *_BACKENDS):
+        if self.backend not in (None, *_BACKENDS, *(("none",) if self.allow_unsafe else ())):
             raise InputError(f"there is no sandbox {self.backend!r}; choose one of {', '.join(_BACKENDS)}")
         if self.backend is None:
             object.__setattr__(self, "backend", _working_backend(self.allow_unsafe))
@@ -102,9 +103,10 @@ class Sandbox:
         """What is in force, in one line for people."""
         if self.backend == "none":
             return f"NO ISOLATION (allow_unsafe), only limits: {self._limits_text()}"
-        walls = "no network, no home, read-only system, own processes, other user id"
-        filtered = ", filtered system calls" if platform.machine() in ("x86_64", "aarch64") else ""
-        return f"{self.backend}: {walls}{filtered}; limits: {self._limits_text()}"
+        walls = ["no network", "no home", "read-only system", "own processes"]
+        walls += ["another user id"] if os.geteuid() == 0 else []
+        walls += ["filtered system calls"] if platform.machine() in ("x86_64", "aarch64") else []
+        return f"{self.backend}: {', '.join(walls)}; limits: {self._limits_text()}"
 
     def run(
         self, files: Mapping[str, str], argv: Sequence[str], environment: Mapping[str, str] | None = None
@@ -174,6 +176,7 @@ class Sandbox:
                 "PYTHONPATH": BOX if isolated else str(box),
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
+                "MALLOC_ARENA_MAX": "2",
                 REPORT_VARIABLE: str(report_end),
                 **environment,
             },
@@ -207,8 +210,7 @@ class Sandbox:
                 process.stdin.close()
             yield process, report
         finally:
-            _kill(process)
-            process.wait()
+            _kill(process, isolated)
             for stream in (process.stdin, process.stdout, process.stderr):
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
@@ -222,7 +224,7 @@ class Sandbox:
         with selectors.DefaultSelector() as selector:
             for number in names:
                 selector.register(number, selectors.EVENT_READ)
-            ended = _end_of(process)
+            ended = os.pidfd_open(process.pid)  # readable when the process ends
             selector.register(ended, selectors.EVENT_READ)
             try:
                 look = time.monotonic() + _TICK
@@ -240,7 +242,7 @@ class Sandbox:
                     elif running and time.monotonic() >= look:
                         reason = self._broken_limit(process.pid)
                         look = time.monotonic() + _TICK
-                _kill(process)
+                _kill(process, self.backend != "none")
                 selector.unregister(ended)
                 # The pipes end when the kernel has killed the last process that holds them.
                 patience = time.monotonic() + 5
@@ -249,7 +251,6 @@ class Sandbox:
                         _read(key.fd, streams[names[key.fd]], selector, room=1024 * self.output_kb)
             finally:
                 os.close(ended)
-        process.wait()
         return {name: bytes(stream[: 1024 * self.output_kb]) for name, stream in streams.items()}, reason
 
     def _broken_limit(self, pid: int) -> str | None:
@@ -347,11 +348,6 @@ def _unused_user() -> int:
     return first + length - 1 - secrets.randbelow(max(1, length // 4))
 
 
-def _end_of(process: subprocess.Popen) -> int:
-    """A file descriptor that becomes readable when the process ends."""
-    return os.pidfd_open(process.pid)
-
-
 def _read(number: int, into: bytearray, selector: selectors.BaseSelector, room: int | None = None) -> None:
     part = os.read(number, 1 << 16)
     if not part:
@@ -381,14 +377,18 @@ def _resident_bytes(pid: int) -> int:
     return kilobytes << 10
 
 
-def _kill(process: subprocess.Popen) -> None:
-    """Kill the run: its namespace dies with its first process. Without one, kill all that can be found."""
-    members = [] if process.poll() is not None else list(_descendants(process.pid))
-    for member in reversed(members):
+def _kill(process: subprocess.Popen, isolated: bool) -> None:
+    """Kill a run. A namespace dies with its first process; without one, kill all that can be found."""
+    if process.returncode is not None:  # waited for: its number may be another process's by now
+        return
+    members = [] if isolated else list(_descendants(process.pid))
+    process.kill()
+    for member in members:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(member, 9)
+            os.kill(member, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 _PROBE = """
