@@ -36,6 +36,7 @@ class PolicyConfig:
     lora_target_modules: list[str] = field(
         default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
     )
+    deepspeed: str = _setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
     gradient_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
     head_chunk: int = _setting(1024, "response positions whose vocabulary scores are in memory at one time")
 

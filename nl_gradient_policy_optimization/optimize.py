@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin, set_seed
+from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs, set_seed
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_prompt
-from nl_gradient_policy_optimization.weights import save_model
+from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
-from text2grad.models import is_adapter, load_model, load_tokenizer, merge_adapter
-from text2grad.records import check_writable, load_records, save_json
+from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
+from text2grad.records import check_writable, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -33,8 +34,8 @@ def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | Non
     """
     trainer = prepare(task, config, rewards)
     trainer.train()
-    trainer.accelerator.end_training()
     export(trainer)
+    trainer.accelerator.end_training()
     return trainer
 
 
@@ -57,9 +58,25 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:
+    """The accelerator, ready for one process or many, with DeepSpeed where the settings name its file.
+
+    It comes before the model: ZeRO-3 shards weights while they are loaded.
+    """
     micro_batches = config.rollouts_per_device // (config.minibatches * config.micro_batch_size)
     trackers = [name for name in config.report_to if name != "none"]
+    on_cpu = not torch.cuda.is_available()
+    plugin = None
+    if config.deepspeed:
+        from accelerate.utils import DeepSpeedPlugin
+
+        # DeepSpeed calls collectives by names that torch has deprecated: one warning per call otherwise.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+        plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(config))
     accelerator = Accelerator(
+        # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.
+        cpu=on_cpu and plugin is None,
+        kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")] if on_cpu and plugin else None,
+        deepspeed_plugin=plugin,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=micro_batches, sync_with_dataloader=False),
         log_with=trackers or None,
         project_dir=config.output_dir,
@@ -68,12 +85,47 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
     return accelerator
 
 
+def deepspeed_settings(config: PolicyConfig) -> dict:
+    """The DeepSpeed file, its ``auto`` entries filled from the run's own settings."""
+    settings = load_json(config.deepspeed)
+    micro_batches = config.rollouts_per_device // (config.minibatches * config.micro_batch_size)
+    dtype = weight_dtype(config)
+    own = {
+        "train_micro_batch_size_per_gpu": config.micro_batch_size,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": config.max_grad_norm,
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "fp16": {"enabled": dtype == torch.float16},
+    }
+    for name, value in own.items():
+        if settings.setdefault(name, "auto") != "auto" and settings[name] != value:
+            raise InputError(
+                f"{config.deepspeed}: {name} is {settings[name]}, the run's settings say {value}; use auto"
+            )
+        settings[name] = value
+    settings["train_batch_size"] = "auto"
+    # An optimiser that DeepSpeed does not know by name (Adafactor) stays as it is when its state is offloaded.
+    settings.setdefault("zero_force_ds_cpu_optimizer", False)
+    return settings
+
+
+def weight_dtype(config: PolicyConfig) -> torch.dtype:
+    """What the model's weights are loaded in.
+
+    Without DeepSpeed (which keeps float32 copies itself) a model whose every weight is trained is float32: small steps
+    vanish in bfloat16.
+    """
+    if config.dtype != "auto":
+        return getattr(torch, config.dtype)
+    return best_dtype() if config.lora_r or config.deepspeed else torch.float32
+
+
 def make_policy(config: PolicyConfig) -> PolicyScorer:
     """The policy with its adapter (or all of its weights) ready to train, and the reference beside it."""
     set_seed(config.seed)
-    reference = None
+    reference, dtype = None, weight_dtype(config)
     if is_adapter(config.model):
-        model = load_model(config.model, config.dtype, trainable=True)
+        model = load_model(config.model, dtype, trainable=True)
         model.add_adapter(REFERENCE_ADAPTER, model.peft_config["default"])
         own = dict(model.named_parameters())
         for name, parameter in own.items():
@@ -89,15 +141,15 @@ def make_policy(config: PolicyConfig) -> PolicyScorer:
             target_modules=targets[0] if targets == ["all-linear"] else targets,
             task_type="CAUSAL_LM",
         )
-        model = get_peft_model(load_model(config.model, config.dtype), adapter)
+        # DeepSpeed wants all weights in one dtype, and keeps float32 copies of those it trains.
+        model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=not config.deepspeed)
     else:
-        # All weights are trained: small steps vanish in bfloat16, so they are kept in float32 unless told otherwise.
-        dtype = torch.float32 if config.dtype == "auto" else config.dtype
         model = load_model(config.model, dtype)
-        reference = load_model(config.reference or config.model, dtype).requires_grad_(False)
+        with unsharded():
+            reference = load_model(config.reference or config.model, dtype).requires_grad_(False)
     if config.gradient_checkpointing:
         base = base_model(model)
-        base.gradient_checkpointing_enable({"use_reentrant": False})
+        base.activation_checkpointing_enable({"use_reentrant": False})
         if hasattr(model, "peft_config"):
             base.enable_input_require_grads()
     return PolicyScorer(model, reference, config.temperature, config.head_chunk)
@@ -137,15 +189,3 @@ def describe(task: Task, config: PolicyConfig) -> dict:
         "config": asdict(config),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
-
-
-def export(trainer: NLGradientTrainer) -> None:
-    """``RUN/policy``: an ordinary adapter (or model), its tokenizer, and the value head in a file of its own."""
-    if trainer.accelerator.is_main_process:
-        folder = trainer.run / "policy"
-        save_model(trainer.scorer.model, folder)
-        trainer.tokenizer.save_pretrained(folder)
-        save_file(trainer.value_head.state_dict(), folder / "value_head.safetensors")
-        if trainer.config.merge and is_adapter(str(folder)):
-            merge_adapter(str(folder), trainer.run / "merged")
-    trainer.accelerator.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""The policy as the trainer sees it: log-probabilities, entropy and KL of given responses, and the value head.
+"""The policy as the trainer sees it: log-probabilities, entropy and KL of given responses.
 
 Only response positions go through the vocabulary head, and only ``chunk`` of them at a time: no tensor of shape
 ``[B, T, V]`` exists, neither for the entropy nor for the full KL.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.kl import full_kl, sampled_kl
 
@@ -49,8 +49,12 @@ class PolicyScorer(nn.Module):
         return base_model(self.model)
 
     @property
+    def config(self) -> PretrainedConfig:
+        return self.base.config
+
+    @property
     def hidden_size(self) -> int:
-        return self.base.config.get_text_config().hidden_size
+        return self.config.get_text_config().hidden_size
 
     @property
     def precision(self) -> torch.dtype:
@@ -132,26 +136,6 @@ class PolicyScorer(nn.Module):
         log_probs = (_head(base)(hidden) / self.temperature).log_softmax(-1)
         ref_log_probs = (reference_head(reference_hidden) / self.temperature).log_softmax(-1)
         return ref_log_probs.gather(-1, targets[:, None]).squeeze(-1), full_kl(log_probs, ref_log_probs)
-
-
-class ValueHead(nn.Module):
-    """V(x, y_<t) from the policy's hidden state, in float32.
-
-    A linear map of the root-mean-square-normalised state that starts at zero. It reads the state without sending a
-    gradient back: shared at one learning rate, its loss drowned the policy's. Scaling by 1/√H keeps one learning rate
-    fit for models of every width.
-    """
-
-    def __init__(self, hidden_size: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(hidden_size))
-        self.bias = nn.Parameter(torch.zeros(()))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """``[..., H] -> [...]``"""
-        hidden = hidden.detach().to(self.weight.dtype)
-        normalised = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return normalised @ self.weight / self.weight.shape[0] ** 0.5 + self.bias
 
 
 def base_model(model: nn.Module) -> PreTrainedModel:

@@ -80,8 +80,8 @@ def _without_checkpointing(base: nn.Module) -> Iterator[None]:
     if not base.is_activation_checkpointing:
         yield
         return
-    base.gradient_checkpointing_disable()
+    base.activation_checkpointing_disable()
     try:
         yield
     finally:
-        base.gradient_checkpointing_enable({"use_reentrant": False})
+        base.activation_checkpointing_enable({"use_reentrant": False})

@@ -21,19 +21,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.policy import PolicyScorer, ValueHead
+from nl_gradient_policy_optimization.metrics import measure
+from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, StepLog, padded
 from nl_gradient_policy_optimization.sampling import TransformersSampler, end_token_ids
-from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
-from text2grad.advantages import explained_variance, gae, group_advantages, total_rewards, whiten
+from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation
+from nl_gradient_policy_optimization.value_function import ValueFunction
+from nl_gradient_policy_optimization.weights import gathered, load_policy, make_optimizer, save_policy, trainable_bytes
+from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
 from text2grad.kl import KLController
 from text2grad.losses import policy_kl, policy_loss, value_loss
@@ -70,9 +72,10 @@ class NLGradientTrainer:
         self.scorer = policy
         optimizer = make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
-        self.value_head = ValueHead(policy.hidden_size).to(accelerator.device, policy.precision)
-        self.value_optimizer = torch.optim.AdamW(
-            self.value_head.parameters(), lr=config.value_learning_rate, weight_decay=0.0
+        self.value_function = (
+            ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+            if config.advantage == "gae"
+            else None
         )
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.checkpoints = Checkpoints(self.run, config.save_total_limit, accelerator)
@@ -123,7 +126,7 @@ class NLGradientTrainer:
 
     def step(self, step: int) -> dict[str, float]:
         """One cycle: rollouts, critique, scores, advantages, updates, logs."""
-        set_seed(_mix(self.config.seed, step, self.accelerator.process_index))
+        set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
         seconds: dict[str, float] = {}
         with _timed(seconds, "rollout"):
             rollouts = self.sample(self.prompts_of(step))
@@ -140,7 +143,7 @@ class NLGradientTrainer:
 
         self.finished_steps = step
         self.rollout_count += len(rollouts) * self.accelerator.num_processes
-        metrics = {"step": step, **self.measure(rollouts), **update}
+        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **update}
         metrics |= {f"seconds/{phase}": spent for phase, spent in seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], len(rollouts) * self.accelerator.num_processes)
@@ -157,7 +160,7 @@ class NLGradientTrainer:
         count, size = self.prompts_per_step, len(self.ids)
         chosen = []
         for position in range((step - 1) * count, step * count):
-            order = _permutation(size, self.config.seed, position // size)
+            order = permutation(size, self.config.seed, position // size)
             chosen.append(self.ids[order[position % size]])
         share = count // self.accelerator.num_processes
         mine = chosen[self.accelerator.process_index * share :][:share]
@@ -193,7 +196,8 @@ class NLGradientTrainer:
 
     def generate(self, prompt_ids: list[list[int]]) -> list[list[int]]:
         """Ids sampled from the policy, one response per prompt."""
-        return self.sampler(self.scorer.model, prompt_ids)
+        with gathered(self.model, list(self.scorer.parameters()), free_running=True):
+            return self.sampler(self.scorer.model, prompt_ids)
 
     def judge(self, rollouts: Sequence[Rollout]) -> None:
         """Have every rollout judged; stop where too many judgements fail."""
@@ -219,7 +223,7 @@ class NLGradientTrainer:
         """Log-probabilities, entropy, values and KL under the policy that sampled, before any update."""
         self.scorer.eval()
         for rows, (logprobs, entropy, hidden, ref_logprobs, kl) in self._forward_all(rollouts, self.config.kl):
-            values = self.value_head(hidden)
+            values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(logprobs)
             columns = {
                 "old_logprobs": logprobs,
                 "entropy": entropy,
@@ -265,7 +269,7 @@ class NLGradientTrainer:
         size = len(rollouts) // self.config.minibatches
         done = 0
         for epoch in range(self.config.ppo_epochs):
-            order = _permutation(len(rollouts), self.config.seed, step, epoch)
+            order = permutation(len(rollouts), self.config.seed, step, epoch)
             for start in range(0, len(order), size):
                 self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
                 moved = self.update_on([rollouts[index] for index in order[start : start + size]], sums)
@@ -293,13 +297,15 @@ class NLGradientTrainer:
                 self._stop_if_broken(loss.detach() + critic_loss.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
                 self.accelerator.backward(loss * world * len(micro_batches))
-                critic_loss.backward()
+                if self.value_function:
+                    critic_loss.backward()
                 totals += parts
                 if self.accelerator.sync_gradients:
                     norm = self._clip()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-        self._step_value_head()
+        if self.value_function:
+            self.value_function.step(self.reduce)
         self._stop_if_broken(torch.tensor(norm), minibatch)
         policy, clipped, critic, moved = (self.reduce(totals) / tokens).tolist()
         sums["policy/loss"].append(policy)
@@ -317,7 +323,9 @@ class NLGradientTrainer:
             self._column(micro_batch, name).to(logprobs) for name in ("old_logprobs", "advantages", "values", "returns")
         )
         surrogate, clipped = policy_loss(logprobs, old, advantages, config.clip_range)
-        critic = value_loss(self.value_head(hidden), old_values, returns, config.value_clip_range)
+        critic = torch.zeros_like(surrogate)
+        if self.value_function:
+            critic = value_loss(self.value_function.head(hidden), old_values, returns, config.value_clip_range)
         moved = policy_kl(logprobs, old).detach()
         loss = ((surrogate - config.entropy_coef * entropy) * mask).sum() / tokens
         critic_loss = config.value_coef * (critic * mask).sum() / tokens
@@ -331,17 +339,9 @@ class NLGradientTrainer:
             norm = self.model.get_global_grad_norm()
         return float(norm)
 
-    def _step_value_head(self) -> None:
-        """The value head is a few numbers on every rank: its gradients are summed here, outside DDP and DeepSpeed."""
-        for parameter in self.value_head.parameters():
-            parameter.grad = self.reduce(parameter.grad)
-        torch.nn.utils.clip_grad_norm_(self.value_head.parameters(), self.config.value_max_grad_norm)
-        self.value_optimizer.step()
-        self.value_optimizer.zero_grad()
-
     def _set_learning_rate(self, update: int) -> None:
         total = self.total_steps * self.config.ppo_epochs * self.config.minibatches
-        self.learning_rate = self.config.learning_rate * _schedule(self.config, update, total)
+        self.learning_rate = self.config.learning_rate * learning_rate_share(self.config, update, total)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -359,49 +359,6 @@ class NLGradientTrainer:
         )
 
     # Measures and logs
-
-    def measure(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Figures of a step over all ranks; per-token shares count the response tokens of judged rollouts."""
-        judged = [rollout for rollout in rollouts if rollout.counts]
-        deltas = torch.tensor([delta for r in judged for delta in r.judgement.deltas or r.judgement.rewards]).double()
-        sums = {
-            "tokens": len(deltas),
-            "delta": deltas.sum(),
-            "positive": (deltas > 0).sum(),
-            "negative": (deltas < 0).sum(),
-            "reward": sum(sum(r.judgement.rewards) for r in judged),
-            "judged": len(judged),
-            "matched": sum(r.judgement.matched for r in rollouts),
-            "unmatched": sum(r.judgement.unmatched for r in rollouts),
-            "conflicts": sum(r.judgement.conflicts for r in rollouts),
-            "all": len(rollouts),
-            "length": sum(len(r.response_ids) for r in rollouts),
-            "finished": sum(r.finished for r in rollouts),
-            "kl": sum(r.series["kl"].double().sum() for r in rollouts),
-            "entropy": sum(r.series["entropy"].double().sum() for r in rollouts),
-        }
-        total = dict(
-            zip(sums, self.reduce(torch.tensor([float(v) for v in sums.values()]).double()).tolist(), strict=True)
-        )
-        tokens = max(total["tokens"], 1)
-        variance = explained_variance(
-            self._column(rollouts, "values"), self._column(rollouts, "returns"), self._mask(rollouts), self.reduce
-        )
-        return {
-            "delta/mean": total["delta"] / tokens,
-            "delta/positive": total["positive"] / tokens,
-            "delta/negative": total["negative"] / tokens,
-            "reward/mean": total["reward"] / max(total["judged"], 1),
-            "spans/matched": total["matched"],
-            "spans/unmatched": total["unmatched"],
-            "spans/conflicts": total["conflicts"],
-            "critic/failures": total["all"] - total["judged"],
-            f"kl/{self.config.kl}": total["kl"] / total["all"],
-            "entropy": total["entropy"] / total["length"],
-            "length/mean": total["length"] / total["all"],
-            "length/finished": total["finished"] / total["all"],
-            "value/explained_variance": variance,
-        }
 
     def log(self, step: int, metrics: dict[str, float], rollouts: Sequence[Rollout], show: bool) -> None:
         rows = [rollout.row(step) for rollout in rollouts]
@@ -446,9 +403,8 @@ class NLGradientTrainer:
         }
         with self.checkpoints.write(self.finished_steps, state, 4 * trainable_bytes(self.scorer)) as folder:
             save_policy(self.accelerator, self.model, self.optimizer, folder)
-            if self.accelerator.is_main_process:
-                save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
-                torch.save(self.value_optimizer.state_dict(), folder / "value_optimizer.pt")
+            if self.value_function and self.accelerator.is_main_process:
+                self.value_function.save(folder)
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, where there is one."""
@@ -462,8 +418,8 @@ class NLGradientTrainer:
                     "--output_dir"
                 )
             load_policy(self.accelerator, self.model, self.optimizer, folder)
-            self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
-            self.value_optimizer.load_state_dict(torch.load(folder / "value_optimizer.pt", weights_only=True))
+            if self.value_function:
+                self.value_function.load(folder)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
             self.finished_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
@@ -513,29 +469,6 @@ def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -
     """The policy's input for x: the task's messages in the model's own chat template."""
     encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
     return list(encoded["input_ids"])
-
-
-def _schedule(config: PolicyConfig, update: int, total: int) -> float:
-    """The share of the learning rate at an update (counted from 0): warm-up, then the schedule down to 0."""
-    warmup = round(config.warmup_ratio * total)
-    if update < warmup:
-        return (update + 1) / warmup
-    progress = (update - warmup) / max(total - warmup, 1)
-    return {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}[
-        config.lr_schedule
-    ]
-
-
-def _permutation(size: int, *seeds: int) -> list[int]:
-    return torch.randperm(size, generator=torch.Generator().manual_seed(_mix(*seeds))).tolist()
-
-
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers; equal for equal numbers on every machine."""
-    seed = 0
-    for number in numbers:
-        seed = (seed * 1_000_003 + number + 1) % 2**32
-    return seed
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from peft import get_peft_model_state_dict, set_peft_model_state_dict
+from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
@@ -70,12 +72,36 @@ def save_model(policy: nn.Module, folder: Path) -> None:
         policy.save_pretrained(folder)
 
 
-__all__ = [
-    "get_peft_model_state_dict",
-    "load_policy",
-    "make_optimizer",
-    "save_model",
-    "save_policy",
-    "trainable",
-    "trainable_bytes",
-]
+@contextmanager
+def gathered(model: nn.Module, parameters: Sequence[nn.Parameter], free_running: bool = False) -> Iterator[None]:
+    """Whole weights on every rank meanwhile, where ZeRO-3 has sharded them; nothing to do elsewhere.
+
+    Args:
+        model: the DeepSpeed engine (or any other model).
+        free_running: also switch off the hooks that gather layer by layer, so that ranks need not stay in step.
+    """
+    if not any(hasattr(parameter, "ds_id") for parameter in parameters):
+        yield
+        return
+    import deepspeed
+    from trl.models.utils import add_hooks, remove_hooks
+
+    with deepspeed.zero.GatheredParameters(list(parameters)):
+        if free_running:
+            remove_hooks(model)
+        yield
+        if free_running:
+            add_hooks(model)
+
+
+@contextmanager
+def unsharded() -> Iterator[None]:
+    """Load a model whole on every rank, though ZeRO-3 is on."""
+    from transformers.integrations import deepspeed as integration
+
+    before = integration._hf_deepspeed_config_weak_ref
+    integration.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        integration._hf_deepspeed_config_weak_ref = before

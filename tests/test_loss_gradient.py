@@ -61,7 +61,7 @@ def ready_trainer(tmp_path, **settings):
 
 def shake(trainer, amount):
     torch.manual_seed(1)
-    for module in (trainer.scorer, trainer.value_head):
+    for module in (trainer.scorer, trainer.value_function.head):
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parameter.data += amount * torch.randn_like(parameter)
@@ -77,7 +77,7 @@ def gradients_of_one_update(trainer, rollouts):
         )
 
     trainer.optimizer.optimizer.register_step_pre_hook(catch("policy"))
-    trainer.value_optimizer.register_step_pre_hook(catch("value"))
+    trainer.value_function.optimizer.register_step_pre_hook(catch("value"))
     trainer.update_on(rollouts, defaultdict(list))
     return caught
 
@@ -85,7 +85,7 @@ def gradients_of_one_update(trainer, rollouts):
 def reference_loss(trainer, rollouts):
     """PPO with a value function, written out token by token with Python numbers wherever no gradient flows."""
     config = trainer.config
-    policy, head = trainer.scorer.model, trainer.value_head
+    policy, head = trainer.scorer.model, trainer.value_function.head
     judged = [rollout for rollout in rollouts if rollout.counts]
     count = sum(len(rollout.response_ids) for rollout in judged)
     advantages = {}
@@ -133,7 +133,7 @@ def test_gradient_of_an_update(tmp_path, lora_r):
     shake(trainer, 0.02)  # now π is no longer π_old: ratios differ from 1, and some are clipped
     policy_part, value_part = reference_loss(trainer, rollouts)
     expected = torch.autograd.grad(policy_part, trainable(trainer.scorer))
-    expected_value = torch.autograd.grad(value_part, list(trainer.value_head.parameters()))
+    expected_value = torch.autograd.grad(value_part, list(trainer.value_function.head.parameters()))
 
     found = gradients_of_one_update(trainer, rollouts)
     assert relative_error(found["policy"], expected) < 1e-6
@@ -200,7 +200,7 @@ def test_scores_are_the_models_own(tmp_path, family):
 
 @pytest.mark.parametrize("kl", ["k1", "abs", "mse", "k3"])
 def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
-    trainer, rollouts = ready_trainer(tmp_path, kl=kl, whiten_advantages=False, advantage="gae")
+    _, rollouts = ready_trainer(tmp_path, kl=kl)
     for rollout in rollouts:
         log_ratio = rollout.series["old_logprobs"] - rollout.series["ref_logprobs"]
         expected = {

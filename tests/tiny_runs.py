@@ -48,6 +48,12 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
     return PolicyConfig(**{**defaults, **settings})
 
 
+def deepspeed_file(folder: Path, stage: int) -> str:
+    path = folder / f"zero{stage}.json"
+    save_json(path, {"zero_optimization": {"stage": stage}})
+    return str(path)
+
+
 class ScriptedRewards:
     """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
 

@@ -1,0 +1,178 @@
+"""Kills and resumptions: the same parameters, optimiser and rollouts as a run that nobody touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nl_gradient_policy_optimization import trainer as trainer_module
+from nl_gradient_policy_optimization.checkpoints import Checkpoints
+from nl_gradient_policy_optimization.optimize import make_accelerator, optimize, prepare
+from tests.processes import die, run_alone, run_ranks
+from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from text2grad.errors import InputError
+from text2grad.records import save_json
+
+STEPS = 4
+
+
+class KilledRewards(ScriptedRewards):
+    """Dies at the given step, in the middle of it."""
+
+    def __init__(self, step: int, run: Path):
+        super().__init__(fail=["post-3"])
+        self.step, self.run = step, run
+
+    def __call__(self, rollouts):
+        done = (self.run / "metrics.jsonl").read_text().count("\n") if (self.run / "metrics.jsonl").exists() else 0
+        if done + 1 == self.step:
+            die()
+        return super().__call__(rollouts)
+
+
+def run(folder: Path, name: str, kill_at: int = 0, kill_in_save: int = 0, **settings) -> None:
+    config = tiny_config(
+        folder, output_dir=str(folder / name), max_steps=STEPS, log_rollouts_every=1, lora_dropout=0.1, **settings
+    )
+    if kill_in_save:
+        whole = trainer_module.save_policy
+
+        def half(accelerator, model, optimizer, checkpoint):
+            whole(accelerator, model, optimizer, checkpoint)
+            if checkpoint.name.startswith(f"checkpoint-{kill_in_save}."):
+                die()
+
+        trainer_module.save_policy = half
+    optimize("slf5k", config, KilledRewards(kill_at, folder / name))
+
+
+def digest(run_folder: Path) -> dict[str, str]:
+    """Hashes of what a run has computed; only the clock may differ."""
+    checkpoint = run_folder / f"checkpoint-{STEPS}"
+    weights = load_file(checkpoint / "policy" / "adapter_model.safetensors")
+    weights |= load_file(checkpoint / "value_head.safetensors")
+    states = {}
+    for name in ("optimizer.pt", "value_optimizer.pt"):
+        for index, state in torch.load(checkpoint / name, weights_only=True)["state"].items():
+            states |= {f"{name}/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
+    metrics = [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("seconds/")}
+        for line in (run_folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    return {
+        "weights": _hash(weights),
+        "optimizer": _hash(states),
+        "rollouts": hashlib.sha256((run_folder / "rollouts.jsonl").read_bytes()).hexdigest(),
+        "metrics": hashlib.sha256(json.dumps(metrics).encode()).hexdigest(),
+        "steps": str([row["step"] for row in metrics]),
+        "adapter": _hash(load_file(run_folder / "policy" / "adapter_model.safetensors")),
+    }
+
+
+def _hash(tensors: dict[str, torch.Tensor]) -> str:
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode() + tensors[name].contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
+    """One run is killed in each of its steps and while it writes a checkpoint; the other never."""
+    assert run_alone(run, tmp_path, "whole") == 0
+    killed = [-signal.SIGKILL] * STEPS
+    assert [run_alone(_step_run, tmp_path, step) for step in range(1, STEPS + 1)] == killed
+    assert run_alone(_step_run, tmp_path, 0, 3) == -signal.SIGKILL
+    assert (tmp_path / "killed" / "checkpoint-3.partial").is_dir()
+    assert run_alone(_step_run, tmp_path, 0) == 0
+    assert not list((tmp_path / "killed").glob("*.partial"))
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+    rows = [json.loads(line) for line in (tmp_path / "killed" / "rollouts.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [step for step in range(1, STEPS + 1) for _ in range(4)]
+
+
+def _step_run(folder: Path, kill_at: int, kill_in_save: int = 0) -> None:
+    # A checkpoint every second step: most kills lose a finished step too, which is then repeated.
+    run(folder, "killed", kill_at, kill_in_save, save_every=1 if kill_in_save or kill_at == 0 else 2)
+
+
+def test_all_weights_and_adafactor_resume_as_well(tmp_path):
+    settings = {"lora_r": 0, "optimizer": "adafactor"}
+    config = tiny_config(tmp_path, **settings, save_every=1)
+    whole = optimize("slf5k", config, ScriptedRewards())
+    config.output_dir = str(tmp_path / "again")
+    half = prepare("slf5k", config, ScriptedRewards())
+    half.resume()
+    half.step(1)
+    half.save()
+    again = optimize("slf5k", config, ScriptedRewards())
+    assert again.finished_steps == 2
+    for (name, expected), found in zip(whole.scorer.named_parameters(), again.scorer.parameters(), strict=True):
+        assert torch.equal(expected, found), name
+
+
+def test_a_broken_checkpoint_is_skipped(tmp_path, capsys):
+    config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
+    optimize("slf5k", config, ScriptedRewards())
+    run_folder = Path(config.output_dir)
+    (run_folder / "checkpoint-3" / "state.json").unlink()
+    weights = run_folder / "checkpoint-2" / "policy" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    trainer.resume()
+    assert trainer.finished_steps == 1
+    said = capsys.readouterr().out
+    assert "checkpoint-3: its state.json cannot be read" in said
+    assert "checkpoint-2: its file policy/adapter_model.safetensors is missing or cut off" in said
+    assert [row["step"] for row in trainer.metrics_log.rows()] == [1]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    config = tiny_config(tmp_path, save_every=1, max_steps=4, save_total_limit=2)
+    optimize("slf5k", config, ScriptedRewards())
+    assert sorted(path.name for path in Path(config.output_dir).glob("checkpoint-*")) == [
+        "checkpoint-3",
+        "checkpoint-4",
+    ]
+
+
+def test_a_full_disk_is_noticed_before_writing(tmp_path):
+    config = tiny_config(tmp_path)
+    checkpoints = Checkpoints(tmp_path, 2, make_accelerator(config))
+    with (
+        pytest.raises(InputError, match=r"no room for checkpoint-7.*save_total_limit"),
+        checkpoints.write(7, {}, 10**18),
+    ):
+        pass
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_another_number_of_processes_is_refused(tmp_path):
+    config = tiny_config(tmp_path, max_steps=1)
+    optimize("slf5k", config, ScriptedRewards())
+    path = Path(config.output_dir) / "checkpoint-1" / "state.json"
+    save_json(path, {**json.loads(path.read_text()), "processes": 8})
+    with pytest.raises(InputError, match="written by 8 processes"):
+        optimize("slf5k", config, ScriptedRewards())
+
+
+@pytest.mark.parametrize("stage", [None, 2, pytest.param(3, marks=pytest.mark.slow)], ids=["ddp", "zero2", "zero3"])
+def test_two_ranks_resume_as_well(tmp_path, stage):
+    settings = {"deepspeed": deepspeed_file(tmp_path, stage)} if stage else {}
+    tiny_config(tmp_path)  # writes the model once, before two processes would
+    for name, codes in (("whole", [0, 0]), ("killed", None), ("killed", [0, 0])):
+        found = run_ranks(_rank_run, 2, tmp_path, name, 3 if codes is None else 0, settings)
+        assert found == codes if codes else -signal.SIGKILL in found
+    whole, killed = (tmp_path / name for name in ("whole", "killed"))
+    assert (whole / "rollouts.jsonl").read_bytes() == (killed / "rollouts.jsonl").read_bytes()
+    adapters = [_hash(load_file(path / "policy" / "adapter_model.safetensors")) for path in (whole, killed)]
+    assert adapters[0] == adapters[1]
+
+
+def _rank_run(folder: Path, name: str, kill_at: int, settings: dict) -> None:
+    run(folder, name, kill_at, save_every=1, rollouts_per_device=2, micro_batch_size=1, **settings)

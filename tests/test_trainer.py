@@ -1,0 +1,487 @@
+"""The trainer as a whole: what a run writes, what it refuses, what it stops for, and that ranks agree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.export import export
+from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeats
+from nl_gradient_policy_optimization.rollouts import Rollout
+from nl_gradient_policy_optimization.schedule import learning_rate_share
+from nl_gradient_policy_optimization.value_function import ValueHead
+from tests.processes import run_ranks
+from tests.tiny import tokenizer
+from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import get_task
+
+METRICS = {
+    "step", "delta/mean", "delta/positive", "delta/negative", "spans/matched", "spans/unmatched", "spans/conflicts",
+    "critic/failures", "kl/full", "kl/coef", "entropy", "policy/loss", "policy/clip_fraction", "value/loss",
+    "value/explained_variance", "length/mean", "length/finished", "grad_norm", "lr", "seconds/rollout",
+    "seconds/critique", "seconds/reference", "seconds/update", "rollouts",
+}  # fmt: skip
+ROLLOUT = {
+    "step", "id", "prompt", "response", "critique", "good", "poor", "error", "matched", "unmatched", "conflicts",
+    "tokens", "spans", "rewards", "advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl", "finished",
+}  # fmt: skip
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# What a run leaves behind
+
+
+def test_the_command_writes_a_whole_run(tmp_path, run_script):
+    config = tiny_config(tmp_path)
+    run = tmp_path / "run"
+    arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
+    arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
+    arguments += ["--max_response_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3", "--merge", "true"]
+    done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
+
+    description = json.loads((run / "run.json").read_text())
+    assert {key: description[key] for key in ("task", "method", "seed", "critic")} == {
+        "task": "slf5k",
+        "method": "text2grad",
+        "seed": 42,
+        "critic": "programmatic",
+    }
+    assert description["config"]["learning_rate"] == 1e-3 and description["versions"]["torch"]
+
+    metrics = rows(run / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == [1, 2, 3]
+    assert set(metrics[0]) >= METRICS
+    assert [row["rollouts"] for row in metrics] == [4, 8, 12]
+    rollouts = rows(run / "rollouts.jsonl")
+    assert len(rollouts) == 12
+    for row in rollouts:
+        assert set(row) >= ROLLOUT
+        per_token = ("tokens", "spans", "rewards", "advantages", "old_logprobs", "ref_logprobs", "kl")
+        assert len({len(row[name]) for name in per_token}) == 1
+        assert (row["new_logprobs"] is not None) == (row["step"] in (1, 2))
+        for token, (start, end) in zip(row["tokens"], row["spans"], strict=True):
+            assert row["response"][start:end] == token or start == end
+    first = [row for row in rollouts if row["step"] == 1]
+    tokens = [delta for row in first for delta in row["rewards"]]
+    assert metrics[0]["delta/mean"] == pytest.approx(sum(tokens) / len(tokens), rel=1e-5)
+    assert metrics[0]["kl/full"] == pytest.approx(sum(sum(row["kl"]) for row in first) / 4, abs=1e-6)
+    assert list((run / "tracking").rglob("events.out.tfevents.*"))
+
+    assert set(load_file(run / "policy" / "value_head.safetensors")) == {"weight", "bias"}
+    adapter = load_file(run / "policy" / "adapter_model.safetensors")
+    assert adapter and all("lora_" in name for name in adapter)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    base = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    plain = base(ids).logits
+    policy = PeftModel.from_pretrained(base, run / "policy").eval()
+    assert not torch.allclose(policy(ids).logits, plain)
+    merged = AutoModelForCausalLM.from_pretrained(run / "merged", dtype=torch.float32)
+    torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=0.05, atol=0.05)
+    card = (run / "policy" / "README.md").read_text()
+    assert "slf5k" in card and "programmatic" in card and f"{metrics[-1]['delta/mean']:+.3f}" in card
+
+
+def test_the_same_command_again_does_nothing_twice(tmp_path):
+    config = tiny_config(tmp_path)
+    optimize("slf5k", config, ScriptedRewards())
+    files = {path: path.read_bytes() for path in Path(config.output_dir).rglob("*.jsonl")}
+    optimize("slf5k", config, ScriptedRewards())
+    assert {path: path.read_bytes() for path in files} == files
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3", "gemma2", "gpt2"])
+def test_any_causal_lm_trains(tmp_path, family):
+    trainer = optimize("slf5k", tiny_config(tmp_path, family=family, max_steps=1), ScriptedRewards())
+    row = trainer.metrics_log.rows()[0]
+    assert row["grad_norm"] > 0 and abs(row["kl/full"]) < 1e-3
+    weights = [p for name, p in trainer.scorer.named_parameters() if "lora_B" in name]
+    assert all(weight.abs().max() > 0 for weight in weights)
+
+
+def test_learning_raises_the_reward(tmp_path):
+    """Thirty of the 596 tokens are rewarded: in 25 steps their share of the samples must rise from 5 % to most."""
+
+    class Likes:
+        name = "likes thirty tokens"
+
+        def __call__(self, rollouts):
+            rewards = ScriptedRewards()(rollouts)
+            for judgement, rollout in zip(rewards, rollouts, strict=True):
+                judgement.rewards = [float(30 <= token < 60) for token in rollout.response_ids]
+            return rewards
+
+    config = tiny_config(tmp_path, max_steps=25, rollouts_per_device=8, micro_batch_size=8, lora_r=0)
+    config.kl_coef, config.kl_target, config.lr_schedule = 0.0, None, "constant"
+    metrics = optimize("slf5k", config, Likes()).metrics_log.rows()
+    early, late = (sum(row["delta/mean"] for row in part) / 5 for part in (metrics[:5], metrics[-5:]))
+    assert early < 0.15 and late > 0.5
+    assert metrics[-1]["kl/full"] > 1
+
+
+# Sampling
+
+
+def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
+    trainer = prepare("slf5k", tiny_config(tmp_path, max_response_tokens=30), ScriptedRewards())
+    end = trainer.tokenizer.eos_token_id
+    head = trainer.scorer.base.get_output_embeddings()
+    with torch.no_grad():  # make the end likely enough that some samples reach it
+        head.register_forward_hook(lambda *args: args[2] + 4.0 * torch.nn.functional.one_hot(torch.tensor(end), 596))
+    torch.manual_seed(0)
+    rollouts = trainer.sample(["post-0", "post-1", "post-2", "post-3"] * 8)
+    assert {rollout.finished for rollout in rollouts} == {True, False}
+    for rollout in rollouts:
+        ids = rollout.response_ids
+        assert end not in ids[:-1]
+        assert rollout.finished == (ids[-1] == end)
+        assert rollout.finished or len(ids) == 30
+        assert rollout.response == trainer.tokenizer.decode(ids, skip_special_tokens=True)
+        assert len(rollout.tokens) == len(ids)
+
+
+def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
+    """Over 1 500 first tokens at temperature 1.3, frequencies follow exp(log π), although the model itself asks for
+    top-k 2, top-p and a repetition penalty."""
+    config = tiny_config(tmp_path, max_response_tokens=1, temperature=1.3, rollouts_per_device=4)
+    model = AutoModelForCausalLM.from_pretrained(config.model)
+    model.lm_head.weight.data *= 60  # a peaked distribution: the likely tokens are then seen often enough to count
+    model.generation_config.update(do_sample=True, top_k=2, top_p=0.5, repetition_penalty=1.5)
+    model.save_pretrained(config.model)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    torch.manual_seed(0)
+    rollouts = trainer.sample(["post-0"] * 1500)
+    counts = Counter(rollout.response_ids[0] for rollout in rollouts)
+    distinct = list({rollout.response_ids[0]: rollout for rollout in rollouts}.values())
+    trainer.score(distinct)
+    probabilities = {rollout.response_ids[0]: rollout.series["old_logprobs"].exp().item() for rollout in distinct}
+    likely = {token: p for token, p in probabilities.items() if p > 0.005}
+    assert len(distinct) > 30 and len(likely) > 10
+    for token, p in likely.items():
+        assert abs(counts[token] / 1500 - p) < 4.5 * math.sqrt(p * (1 - p) / 1500)
+    assert sum(probabilities.values()) == pytest.approx(1, abs=0.1)  # what was never drawn is unlikely
+
+
+def test_every_prompt_has_its_turn_before_any_comes_again(tmp_path):
+    config = tiny_config(tmp_path, rollouts_per_device=4, rollouts_per_prompt=2)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    steps = [trainer.prompts_of(step) for step in range(1, 6)]
+    assert all(ids[0] == ids[1] and ids[2] == ids[3] for ids in steps)
+    order = [ids[index] for ids in steps for index in (0, 2)]
+    assert sorted(order[:5]) == sorted(order[5:]) == sorted(trainer.records)
+    assert trainer.total_steps == 2
+    config.max_steps, config.epochs = -1, 4
+    assert trainer.total_steps == 10
+
+
+# Rewards
+
+
+class Critic:
+    """Fails for some responses, praises their first word for the others."""
+
+    name = "test critic"
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, prompts, responses, records=None):
+        self.seen += zip(prompts, responses, records, strict=True)
+        return [
+            FeedbackError("no JSON")
+            if response.startswith("bad")
+            else Feedback("Fine.", [response.split()[0]], ["zzz"])
+            for response in responses
+        ]
+
+
+def rollout_of(text: str, end: bool = True) -> Rollout:
+    from text2grad.token_text import token_spans
+
+    tok = tokenizer("byte")
+    ids = tok(text, add_special_tokens=False)["input_ids"] + ([tok.eos_token_id] if end else [])
+    response, spans = token_spans(ids, tok)
+    record = {"post": "A post.", "generated_summary": "old"}
+    return Rollout("a", "A post.", record, [1], ids, response, spans, ["?"] * len(ids), end)
+
+
+def judged(*rollouts: Rollout, **settings):
+    critic = Critic()
+    source = CriticRewards(critic, get_task("slf5k"), tokenizer("byte"), PolicyConfig(**settings))
+    return source(rollouts), critic
+
+
+def test_a_critique_becomes_rewards_on_the_sampled_tokens():
+    rollout = rollout_of("my sister and my car")
+    (judgement,), critic = judged(rollout)
+    praised = [i for i, (start, end) in enumerate(rollout.spans) if end <= 2 and end > start]
+    assert [i for i, reward in enumerate(judgement.rewards) if reward == 1] == praised
+    assert judgement.rewards == judgement.deltas
+    assert (judgement.matched, judgement.unmatched, judgement.critique, judgement.poor) == (1, 1, "Fine.", ["zzz"])
+    assert critic.seen[0][2]["generated_summary"] == "my sister and my car"  # records carry this response
+
+
+def test_failed_and_empty_responses():
+    results, critic = judged(rollout_of("bad answer"), rollout_of(""), rollout_of(" \n"), rollout_of("my car"))
+    assert results[0].error == "no JSON" and not any(results[0].rewards)
+    assert results[1].rewards == [-1.0] and results[1].error is None
+    assert results[2].rewards[-1] == -1.0 and not any(results[2].rewards[:-1])
+    assert "empty" in results[2].critique
+    assert [response for _, response, _ in critic.seen] == ["bad answer", "my car"]
+
+
+def test_wishes_about_form_are_rewards():
+    unfinished = rollout_of("my car", end=False)
+    (plain,), _ = judged(unfinished)
+    (shaped,), _ = judged(unfinished, unfinished_reward=-0.5, min_response_tokens=50, short_reward=-2.0)
+    assert shaped.rewards[-1] == plain.rewards[-1] - 2.5
+    assert shaped.rewards[:-1] == plain.rewards[:-1]
+    assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
+    again = rollout_of("my car my car my car")
+    (plain,), _ = judged(again)
+    (shaped,), _ = judged(again, repeat_ngram=2, repeat_reward=-0.25)
+    lost = [a - b for a, b in zip(plain.rewards, shaped.rewards, strict=True)]
+    assert [i for i, loss in enumerate(lost) if loss] == repeats(again.response_ids, 2)
+    assert set(lost) == {0, 0.25}
+
+
+def test_repeats():
+    assert repeats([1, 2, 3, 1, 2, 1, 2, 3], 2) == [4, 6, 7]
+    assert repeats([1, 1, 1], 2) == [2]
+    assert repeats([1, 2, 1], 0) == []
+
+
+def test_placement():
+    deltas = [1.0, -1.0, 1.0, 1.0]
+    assert place(deltas, "token") == deltas
+    assert place(deltas, "last_sum") == [0, 0, 0, 2]
+    assert place(deltas, "last_mean") == [0, 0, 0, 0.5]
+    (judgement,), _ = judged(rollout_of("my car"), reward_placement="last_sum")
+    assert judgement.rewards[-1] == sum(judgement.deltas) and not any(judgement.rewards[:-1])
+    assert judgement.deltas[-1] == 0  # the spans were elsewhere
+
+
+# Stops
+
+
+def test_too_many_failed_critiques_stop_the_run(tmp_path):
+    config = tiny_config(tmp_path, max_critic_failures=0.25)
+    with pytest.raises(InputError, match=r"[34] of 4 critiques failed \(no reply\).*--max_critic_failures"):
+        optimize("slf5k", config, ScriptedRewards(fail=["post-0", "post-1", "post-2", "post-3"]))
+
+
+def test_few_failed_critiques_are_counted(tmp_path):
+    trainer = optimize("slf5k", tiny_config(tmp_path, max_critic_failures=1.0), ScriptedRewards(fail=["post-1"]))
+    rollouts = trainer.rollout_log.rows()
+    failed = [row for row in rollouts if row["error"]]
+    assert failed and all(row["id"] == "post-1" and not any(row["advantages"]) for row in failed)
+    assert sum(row["critic/failures"] for row in trainer.metrics_log.rows()) == len(failed)
+
+
+def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
+    trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    whole = trainer.estimate_advantages
+
+    def poisoned(rollouts):
+        whole(rollouts)
+        rollouts[1].series["advantages"][0] = float("nan")
+
+    trainer.estimate_advantages = poisoned
+    with pytest.raises(RuntimeError, match=r"step 1: .*nan.*broken-batch-1-rank0.pt"):
+        trainer.train()
+    (path,) = trainer.run.glob("broken-batch-*.pt")
+    batch = torch.load(path)
+    assert any(row["advantages"].isnan().any() for row in batch)
+    assert not list(trainer.run.glob("checkpoint-*"))
+
+
+def test_an_exploding_gradient_stops_the_run(tmp_path):
+    with pytest.raises(RuntimeError, match="broken-batch-1"):
+        optimize("slf5k", tiny_config(tmp_path, stop_grad_norm=1e-9), ScriptedRewards())
+
+
+def test_updates_end_when_they_have_moved_enough(tmp_path):
+    config = tiny_config(tmp_path, ppo_epochs=8, max_steps=1, learning_rate=5e-2)
+    assert optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[0]["updates"] == 8
+    config = tiny_config(tmp_path, ppo_epochs=8, max_steps=1, learning_rate=5e-2, update_kl_limit=1e-6)
+    config.output_dir = str(tmp_path / "limited")
+    assert optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[0]["updates"] == 2
+
+
+def test_the_run_stops_on_kl_and_on_stagnation(tmp_path):
+    config = tiny_config(tmp_path, max_steps=9, learning_rate=0.1, kl_limit=0.01)
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    assert trainer.finished_steps == 2
+    assert (trainer.run / "checkpoint-2").is_dir() and (trainer.run / "policy").is_dir()
+
+    class Constant(ScriptedRewards):
+        def __call__(self, rollouts):
+            judgements = super().__call__(rollouts)
+            for judgement in judgements:
+                judgement.rewards = [0.5] * len(judgement.rewards)
+            return judgements
+
+    config = tiny_config(tmp_path, max_steps=20, patience=2, output_dir=str(tmp_path / "flat"))
+    assert optimize("slf5k", config, Constant()).finished_steps == 7  # a first mean of 5 steps, and 2 no better
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 0.9}, "--top_p 0.9 would sample from another distribution"),
+        ({"top_k": 50}, "--top_k 50"),
+        ({"repetition_penalty": 1.1}, "--repeat_ngram"),
+        ({"temperature": 0.0}, "--temperature must be above 0"),
+        ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
+        ({"scheme": "flat"}, "--scheme 'flat'"),
+        ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),
+        ({"rollouts_per_prompt": 3}, "cannot be divided by --rollouts_per_prompt"),
+        ({"advantage": "group"}, "set --rollouts_per_prompt to 2 or more"),
+        ({"model": ""}, "--model is missing"),
+        ({"max_prompt_tokens": 3}, "every prompt is longer than --max_prompt_tokens 3"),
+        ({"data_path": "nowhere.json"}, "no such file"),
+        ({"model": "./nowhere"}, "no such model folder"),
+        ({"critic": "./nowhere"}, "nowhere"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        optimize("slf5k", tiny_config(tmp_path, **settings))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_long_prompts_are_left_out_and_named(tmp_path, capsys):
+    trainer = prepare("slf5k", tiny_config(tmp_path, max_prompt_tokens=130), ScriptedRewards())
+    assert 0 < len(trainer.records) < 5
+    said = capsys.readouterr().out
+    assert f"{5 - len(trainer.records)} of 5 prompts are longer" in said and "(post-3)" in said
+
+
+def test_learning_rate_schedules():
+    config = PolicyConfig(lr_schedule="linear", warmup_ratio=0.2)
+    shares = [learning_rate_share(config, update, 10) for update in range(10)]
+    assert shares == pytest.approx([0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
+    config = PolicyConfig(lr_schedule="cosine")
+    assert [learning_rate_share(config, update, 4) for update in range(4)] == pytest.approx(
+        [1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
+    )
+    assert learning_rate_share(PolicyConfig(lr_schedule="constant"), 9, 10) == 1
+
+
+def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
+    results = []
+    for name, checkpointing in (("plain", False), ("checkpointed", True)):
+        config = tiny_config(tmp_path, gradient_checkpointing=checkpointing, output_dir=str(tmp_path / name))
+        trainer = optimize("slf5k", config, ScriptedRewards())
+        assert trainer.scorer.base.is_activation_checkpointing == checkpointing
+        results.append(load_file(trainer.run / "policy" / "adapter_model.safetensors"))
+    for name, weight in results[0].items():
+        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_group_advantages_need_no_value_function(tmp_path):
+    config = tiny_config(tmp_path, advantage="group", rollouts_per_prompt=4, whiten_advantages=False)
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    for row in trainer.metrics_log.rows():
+        assert row["value/loss"] == 0
+    advantages = [a for row in trainer.rollout_log.rows() if row["step"] == 1 for a in row["advantages"]]
+    assert sum(advantages) == pytest.approx(0, abs=1e-4)
+    assert sum(a * a for a in advantages) / len(advantages) == pytest.approx(1, abs=0.01)
+    assert not (trainer.run / "policy" / "value_head.safetensors").exists()
+
+
+def test_value_head_learns_a_linear_function():
+    torch.manual_seed(0)
+    hidden, head = torch.randn(200, 64), ValueHead(64)
+    hidden.requires_grad_()
+    target = hidden.detach()[:, 0] + 2
+    assert not head(hidden).any()
+    optimizer = torch.optim.AdamW(head.parameters(), lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = ((head(hidden) - target) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05
+    assert hidden.grad is None  # the policy's states feel nothing of it
+
+
+# Ranks
+
+LENGTHS = [3, 12, 1, 7]
+
+
+def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
+    """One step on fixed responses of ragged lengths, one of which has no judgement; saves what came out of it."""
+    folder = Path(folder)
+    config = tiny_config(
+        folder,
+        output_dir=str(folder / name),
+        max_steps=1,
+        rollouts_per_device=4 // ranks,
+        micro_batch_size=1,
+        entropy_coef=0.01,
+        optimizer="adamw",
+        max_grad_norm=0.5,
+        deepspeed=deepspeed_file(folder, stage) if stage else "",
+    )
+    trainer = prepare("slf5k", config, ScriptedRewards(fail=["post-1"]))
+    responses = {
+        tuple(ids): [7 * i + 3 * j + 5 for j in range(LENGTHS[i])]
+        for i, ids in enumerate(
+            [list(map(int, trainer.sample([f"post-{index}"])[0].prompt_ids)) for index in (0, 1, 2, 3)]
+        )
+    }
+    trainer.ids = [f"post-{index}" for index in (0, 1, 2, 3)]
+    trainer.generate = lambda prompts: [responses[tuple(ids)] for ids in prompts]
+    trainer.train()
+    export(trainer)
+    trainer.accelerator.end_training()
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [None, 1, 2, pytest.param(3, marks=pytest.mark.slow)],
+    ids=["ddp", "zero1", "zero2", "zero3"],
+)
+def test_two_ranks_make_the_update_of_one(tmp_path, stage):
+    tiny_config(tmp_path)  # writes model and posts once
+    if stage:
+        deepspeed_file(tmp_path, stage)
+    assert run_ranks(_one_update, 1, str(tmp_path), "one", 1, None) == [0]
+    assert run_ranks(_one_update, 2, str(tmp_path), "two", 2, stage) == [0, 0]
+    one, two = ({}, {})
+    for name, found in (("one", one), ("two", two)):
+        found |= load_file(tmp_path / name / "policy" / "adapter_model.safetensors")
+        found |= {
+            f"value {key}": tensor
+            for key, tensor in load_file(tmp_path / name / "policy" / "value_head.safetensors").items()
+        }
+    assert one.keys() == two.keys()
+    assert any(tensor.abs().max() > 1e-3 for name, tensor in one.items() if "lora_B" in name)
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-5)
+    first, second = (rows(tmp_path / name / "metrics.jsonl")[0] for name in ("one", "two"))
+    for name, value in first.items():
+        if not name.startswith("seconds/"):
+            assert second[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
+    assert first["critic/failures"] == 1
