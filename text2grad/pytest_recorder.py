@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from types import FrameType
 from typing import Any
@@ -151,9 +152,12 @@ _traces: dict[str, dict[str, Any]] = {}
 _following = bool(os.environ.pop("T2G_TRACE", ""))
 _follower: _Follower | None = None
 
-_alarm = threading.Timer(float(os.environ.pop("T2G_ALARM", "3600")), _tell_where_it_stands, [threading.get_ident()])
+_alarm = threading.Timer(
+    max(0.1, float(os.environ.pop("T2G_ALARM", "inf")) - time.time()), _tell_where_it_stands, [threading.get_ident()]
+)
 _alarm.daemon = True
-_alarm.start()
+if _following:
+    _alarm.start()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -152,7 +153,7 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> T
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if trace:
         command += ["-o", "enable_assertion_pass_hook=true"]
-        environment |= {"T2G_TRACE": "1", "T2G_ALARM": str(0.8 * sandbox.seconds)}
+        environment |= {"T2G_TRACE": "1", "T2G_ALARM": str(time.time() + 0.8 * sandbox.seconds)}
     return _read(sandbox.run(files, command, environment), above)
 
 
