@@ -7,7 +7,7 @@ n-gram counts), so resampling records needs only their rows, and all resamples a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,13 @@ import numpy as np
 
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
+from text2grad.statistics import Combine, percentile_interval, ratio, resampled_sums
 from text2grad.tasks import Record, Task
 from text2grad.tasks.base import content_id
 
-RESAMPLES = 2000
-SEED = 42
-
-
-def _ratio(sums: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return sums[..., 0] / sums[..., 1]
-
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
-    return np.exp(_ratio(sums))
+    return np.exp(ratio(sums))
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:
@@ -53,8 +46,8 @@ def _order_free(sums: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-sum(logits) / 2))
 
 
-COMBINE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "ratio": _ratio,
+COMBINE: dict[str, Combine] = {
+    "ratio": ratio,
     "exp_ratio": _exp_ratio,
     "bleu": _bleu,
     "order_free": _order_free,
@@ -98,10 +91,9 @@ class Figure:
     def value(self) -> float:
         return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Percentile bootstrap over records."""
-        values = COMBINE[self.combine](_resampled(self._matrix()))
-        return _quantiles(values, level)
+    def interval(self) -> tuple[float, float]:
+        """95 % percentile bootstrap over records."""
+        return percentile_interval(COMBINE[self.combine](resampled_sums(self._matrix())))
 
     def summary(self) -> dict[str, float | int | None]:
         low, high = self.interval()
@@ -134,9 +126,9 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
             continue
         pair = [np.array([side.rows[key] for key in shared], dtype=float) for side in (figure, other)]
         combine = COMBINE[figure.combine]
-        resampled = combine(_resampled(pair[0])) - combine(_resampled(pair[1]))  # the same records in both
+        resampled = combine(resampled_sums(pair[0])) - combine(resampled_sums(pair[1]))  # the same records in both
         resampled = resampled[np.isfinite(resampled)]
-        low, high = _quantiles(resampled, 0.95)
+        low, high = percentile_interval(resampled)
         tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
         differences[name] = {
             "difference": _json(float(combine(pair[0].sum(axis=0)) - combine(pair[1].sum(axis=0)))),
@@ -146,21 +138,6 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
             "n": len(shared),
         }
     return differences
-
-
-def _resampled(matrix: np.ndarray) -> np.ndarray:
-    """[records, s] -> [RESAMPLES, s]: the sums over records drawn with replacement, the same draws at every call."""
-    count = len(matrix)
-    draws = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    return draws @ matrix
-
-
-def _quantiles(values: np.ndarray, level: float) -> tuple[float, float]:
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return math.nan, math.nan
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def _json(value: float) -> float | None:

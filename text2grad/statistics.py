@@ -61,7 +61,7 @@ def bootstrap(
     """
     sums = _grouped(rows, groups)
     value = float(combine(sums.sum(axis=0))) if len(sums) else math.nan
-    return Estimate(value, *_interval(combine(_resampled(sums, seed))), len(sums))
+    return Estimate(value, *percentile_interval(combine(resampled_sums(sums, seed))), len(sums))
 
 
 def paired_bootstrap(
@@ -76,8 +76,8 @@ def paired_bootstrap(
         raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
     a, b = _grouped(first, groups), _grouped(second, groups)
     value = float(combine(a.sum(axis=0)) - combine(b.sum(axis=0))) if len(a) else math.nan
-    resampled = combine(_resampled(a, seed)) - combine(_resampled(b, seed))
-    return Estimate(value, *_interval(resampled), len(a))
+    resampled = combine(resampled_sums(a, seed)) - combine(resampled_sums(b, seed))
+    return Estimate(value, *percentile_interval(resampled), len(a))
 
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:
@@ -113,7 +113,7 @@ def _grouped(rows: Sequence[Sequence[float]] | np.ndarray, groups: Sequence[Hash
     return sums
 
 
-def _resampled(rows: np.ndarray, seed: int) -> np.ndarray:
+def resampled_sums(rows: np.ndarray, seed: int = 42) -> np.ndarray:
     """[records, columns] -> [RESAMPLES, columns]; one seed gives the same draws at every call."""
     count = len(rows)
     if not count:
@@ -122,7 +122,7 @@ def _resampled(rows: np.ndarray, seed: int) -> np.ndarray:
     return draws @ rows
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def percentile_interval(values: np.ndarray) -> tuple[float, float]:
     """Percentiles of the resamples in which the figure is defined."""
     values = values[np.isfinite(values)]
     if not len(values):
