@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import cohen_kappa_score
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -82,6 +81,8 @@ def paired_bootstrap(
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:
     """Agreement of two judges beyond chance; NaN where both gave all items one and the same label."""
+    from sklearn.metrics import cohen_kappa_score  # slow to import, and most who come here want an interval
+
     if len(set(first) | set(second)) < 2:
         return math.nan
     return float(cohen_kappa_score(first, second))
