@@ -3,15 +3,17 @@
 #   bash quickstart/run.sh                    SmolLM2-135M, 64 posts; ends with runs/quickstart/report.html
 #   bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
 #   bash quickstart/run.sh --seed 2 --run_dir runs/seed2
+#   bash quickstart/run.sh --critic reward_model --run_dir runs/by_reward_model
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-smoke=false seed=42 run=
+smoke=false seed=42 run= critic=programmatic
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=true ;;
         --seed) seed=${2:?--seed needs a number}; shift ;;
+        --critic) critic=${2:?--critic needs programmatic, reward_model, or any critic}; shift ;;
         --run_dir) run=${2:?--run_dir needs a folder}; shift ;;
         *) echo "error: unknown option $1; see the head of quickstart/run.sh" >&2; exit 2 ;;
     esac
@@ -32,6 +34,7 @@ else
     model=smollm2
 fi
 mkdir -p "$run"
+[ "$critic" = reward_model ] && critic=$run/reward_model
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "1/6  The base model answers the posts"
@@ -48,7 +51,7 @@ python nl_reward_model/slf5k/train_rm.py --config "$settings/reward_model.yaml" 
 
 say "4/6  The policy learns from the feedback, token by token"
 python nl_gradient_policy_optimization/slf5k/train.py --config "$settings/policy.yaml" --model "$model" --seed "$seed" \
-    --data_path $train --critic "$run/reward_model" --output_dir "$run/policy"
+    --data_path $train --critic "$critic" --output_dir "$run/policy"
 
 say "5/6  Before and after, on posts that nobody trained on"
 for system in base text2grad; do
