@@ -160,16 +160,17 @@ def _said(found: Blame, tests: str) -> str:
 
 
 def _improvable(quotes: _Quotes, findings: list[Finding], wrong: set[int]) -> tuple[list[str], list[str]]:
-    """Quotes of the lines that the linter speaks about, and what it says, without those that are wrong already."""
-    lines: set[int] = set()
+    """Quotes of the lines that the linter speaks about, and what it says; not about lines that are wrong already."""
+    taken = set(wrong)
+    spans: list[str] = []
     remarks: list[str] = []
     for finding in findings:
         about = set(range(finding.first, finding.last + 1))
-        if about & (wrong | lines) or len(remarks) == MOST_FINDINGS:
-            continue
-        lines |= about
-        remarks.append(f"line {finding.first}, {finding.message.rstrip('.')} ({finding.rule}).")
-    return quotes.of(lines), remarks
+        if not about & taken and len(remarks) < MOST_FINDINGS:
+            taken |= about
+            spans += quotes.of(about)
+            remarks.append(f"line {finding.first}, {finding.message.rstrip('.')} ({finding.rule}).")
+    return spans, remarks
 
 
 def lint(codes: Sequence[str]) -> list[list[Finding]]:
