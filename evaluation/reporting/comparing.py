@@ -170,8 +170,9 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
         found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
     found.sort(key=lambda item: (item["task"], item["system"], item["baseline"], item["step"] or 0))
-    for item, after in zip(found, [*found[1:], None], strict=True):
-        item["latest"] = after is None or any(item[key] != after[key] for key in ("task", "system", "baseline"))
+    pair = [(item["task"], item["system"], item["baseline"]) for item in found]
+    for number, item in enumerate(found):
+        item["latest"] = pair[number] not in pair[number + 1 :]
     return found
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from evaluation.reporting import charts, story
 from evaluation.reporting.assemble import judge_charts, update_charts
 from evaluation.reporting.wording import PHASES, method_name, span_words, wording
-from evaluation.results import RESAMPLES
+from text2grad.statistics import RESAMPLES
 
 _HERE = Path(__file__).parent
 VERDICTS = {

@@ -90,7 +90,7 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give a run's output folder, which holds run.json")
-    about = load_json(folder / "run.json")
+    about = _storable(load_json(folder / "run.json"))
     missing = {"task", "method", "seed"} - set(about) if isinstance(about, dict) else {"task", "method", "seed"}
     if missing:
         raise InputError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; give a folder that stage 3 wrote")
@@ -217,6 +217,15 @@ def _array(values: list | None, count: int, name: str) -> np.ndarray:
 def _text(value: str) -> str:
     """A text that every file can store: half surrogate pairs become the replacement character."""
     return _SURROGATES.sub("\ufffd", value)
+
+
+def _storable(value: Any) -> Any:
+    """A JSON value with :func:`_text` applied to all its texts."""
+    if isinstance(value, dict):
+        return {_text(name): _storable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return _text(value) if isinstance(value, str) else value
 
 
 def _texts(values: list[str] | None) -> list[str]:
