@@ -47,8 +47,8 @@ class ChatOptions:
 
     model: str = _option("gpt-4o", "the model's name at the endpoint")
     base_url: str | None = _option(None, "the endpoint up to /v1; OpenAI's, or OPENAI_BASE_URL, by default")
-    prompt_variant: str = _option("cot", "cot, no_cot, human_feedback or dense")
-    prompt_file: str | None = _option(None, "another prompt than prompts/<variant>.txt")
+    prompt_variant: str | None = _option(None, "cot (default), no_cot, human_feedback or dense")
+    prompt_file: str | None = _option(None, "another prompt than prompts/<variant>.txt; no_cot unless named otherwise")
     feedback_field: str | None = _option(None, "where a person's feedback stands, for human_feedback")
     temperature: float = _option(0.0, "sampling temperature")
     max_tokens: int = _option(2048, "length of a reply at most; dense labels need many")
@@ -141,7 +141,7 @@ class _Annotator:
             return cls(task, load_critic(config.annotator, task, **options), prepare, {"annotator": config.annotator})
 
         critic = _chat_critic(task, config)
-        if config.prompt_variant == "human_feedback":
+        if critic.variant == "human_feedback":
             for record_id, record in records.items():
                 if not str(record.get(critic.feedback_field) or "").strip():
                     raise InputError(
@@ -158,7 +158,7 @@ class _Annotator:
             "prompt": critic.prompt.fingerprint,
             "temperature": config.temperature,
         }
-        if config.prompt_variant == "human_feedback":
+        if critic.variant == "human_feedback":
             settings["feedback_field"] = critic.feedback_field
         return cls(task, critic, prepare, settings)
 

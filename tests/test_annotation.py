@@ -65,6 +65,37 @@ def test_the_output_lands_beside_the_data_by_default_and_the_script_runs_from_it
     assert len(json.loads((tmp_path / "in.annotated.json").read_text())) == 2
 
 
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_the_launchers_pass_their_arguments_on(task, tmp_path):
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", f"annotate_{task}.sh", "--data_path", str(tmp_path / "none.json"), "--annotator", "programmatic"]
+    done = subprocess.run(
+        command, cwd=ROOT / "rm_data_anno" / task, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert "none.json: no such file" in done.stderr
+
+
+def test_solutions_without_a_log_are_run_first(tmp_path):
+    record = {
+        "question_id": "q1",
+        "question": "Return the larger of two numbers.",
+        "solution": "def larger(a, b):\n    return a if a < b else b",
+        "test": "from solution import larger\n\n\ndef test_larger():\n    assert larger(1, 2) == 2\n",
+        "log": "",
+    }
+    right = {**record, "solution": record["solution"].replace("<", ">")}
+    data = write(tmp_path / "in.json", [record, right])
+    done = run("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--annotator", "programmatic")
+    assert done.returncode == 0, done.stderr
+    wrong, fine = json.loads((tmp_path / "out.json").read_text())
+    assert wrong["log"]["passed"] is False
+    assert wrong["log"]["error_type"] == "AssertionError"
+    assert wrong["wrong_code"] == ["return a if a < b else b"]
+    assert fine["log"]["passed"] is True
+    assert fine["wrong_code"] == []
+
+
 def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
     args = ("--data_path", data, "--output_path", output, "--annotator", "programmatic")
