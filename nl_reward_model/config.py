@@ -11,6 +11,7 @@ from trl import SFTConfig
 
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
+from text2grad.prompts import Prompt, load_prompt
 from text2grad.reward_prompt import SHORTEN
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -75,15 +76,10 @@ class RewardModelConfig(SFTConfig):
         """What the model is loaded in: weights that train keep float32 copies, here or inside DeepSpeed."""
         return self.compute_dtype if self.lora or self.deepspeed else torch.float32
 
-    def prompt_text(self, folder: Path) -> str:
-        """The prompt file's text; ``folder`` holds the task's own ones."""
+    def load_prompt(self, folder: Path) -> Prompt:
+        """The prompt file; ``folder`` holds the task's own ones."""
         own = folder / f"{self.prompt}.txt"
-        path = own if own.is_file() else Path(self.prompt)
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            names = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
-            raise InputError(f"--prompt {self.prompt}: {error.strerror}; give {names}, or a prompt file") from None
+        return load_prompt(own if own.is_file() else self.prompt)
 
 
 def _begin_deepspeed_on_cpu() -> None:

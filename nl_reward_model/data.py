@@ -112,11 +112,12 @@ def encode(records: Records, task: Task, prompt: RewardPrompt, max_length: int) 
         fields = task.prompt_fields(record)
         z = completion_ids(prompt.tokenizer, target(record, task))
         try:
-            ids = prompt.ids(fields, room=max_length - len(z))
+            fitted = prompt.fit(fields, room=max_length - len(z))
         except DoesNotFit as error:
             result.dropped[record_id] = str(error)
             continue
-        result.shortened += len(ids) < len(prompt.full_ids(fields))
+        ids = prompt.full_ids(fitted)
+        result.shortened += fitted != fields
         result.ids.append(record_id)
         result.examples.append({"input_ids": ids + z, "completion_mask": [0] * len(ids) + [1] * len(z)})
     return result

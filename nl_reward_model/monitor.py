@@ -71,7 +71,7 @@ class Monitor(TrainerCallback):
         if state.is_world_process_zero:
             self.description.metrics = self.metrics(state)
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            self.description.save(folder, self.prompt.text)
+            self.description.save(folder, self.prompt.prompt)
 
     def metrics(self, state: TrainerState) -> dict[str, Any]:
         """The latest value of each figure of training and validation."""

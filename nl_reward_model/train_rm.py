@@ -22,6 +22,7 @@ from nl_reward_model.trainer import RewardTrainer
 from text2grad.critics.reward_model import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer
+from text2grad.prompts import Prompt
 from text2grad.records import Records, check_writable, fingerprint, load_json, save_json
 from text2grad.reward_prompt import RewardPrompt
 from text2grad.tasks import Task, get_task
@@ -44,19 +45,19 @@ def train(task_name: str, config: RewardModelConfig) -> None:
         InputError: a file, record or setting that the user has to mend.
     """
     task, output = get_task(task_name), Path(config.output_dir)
-    text = config.prompt_text(Path(__file__).parent / task.name / "prompts")
+    file = config.load_prompt(Path(__file__).parent / task.name / "prompts")
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
     check_writable(output / RUN_FILE)
 
     tokenizer = load_tokenizer(config.model)
-    prompt = RewardPrompt(text, task, tokenizer, config.prompt_max_length, config.shorten)
+    prompt = RewardPrompt(file, task, tokenizer, config.prompt_max_length, config.shorten)
     encoded, held_out = (encode(part, task, prompt, config.max_length) for part in (training, validation))
     _check_encoded(encoded, held_out, validation, config)
     description = _describe(task, config, encoded, held_out, records)
     if config.process_index == 0:
         _report_data(description.data)
-    _begin_or_resume(output, description, text, config)
+    _begin_or_resume(output, description, file, config)
     if (output / DESCRIPTION_FILE).is_file():
         if config.process_index == 0:
             print(f"{output}: this training has finished; delete the folder to train again")
@@ -70,7 +71,7 @@ def train(task_name: str, config: RewardModelConfig) -> None:
     trainer.save_model()
     if trainer.is_world_process_zero():
         description.metrics = monitor.metrics(trainer.state)
-        description.save(output, text)
+        description.save(output, file)
         print(f"{output}: finished; {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
 
 
@@ -99,7 +100,7 @@ def _describe(
     settings = {name: getattr(value, "value", value) for name, value in settings.items()}
     return RewardModelDescription(
         task=task.name,
-        base_model=config.model,
+        base_model=_lasting_name(config.model),
         prompt_max_length=config.prompt_max_length,
         max_length=config.max_length,
         shorten=config.shorten,
@@ -139,9 +140,11 @@ def _report_data(data: dict[str, Any]) -> None:
         print(f"  dropped {record_id}: {reason}")
 
 
-def _begin_or_resume(output: Path, description: RewardModelDescription, text: str, config: RewardModelConfig) -> None:
+def _begin_or_resume(
+    output: Path, description: RewardModelDescription, prompt: Prompt, config: RewardModelConfig
+) -> None:
     """Refuse to mix two runs in one folder."""
-    run = {"prompt": text, "data": description.data["hash"], **description.settings}
+    run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
     path = output / RUN_FILE
     if path.is_file():
         begun = load_json(path)
@@ -197,4 +200,11 @@ def _trainer(
             raise
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
+    if config.lora:  # PEFT would name the folder that the model was loaded from
+        trainer.model.peft_config["default"].base_model_name_or_path = _lasting_name(config.model)
     return trainer
+
+
+def _lasting_name(model: str) -> str:
+    """A name under which the model is found again from any folder."""
+    return str(Path(model).resolve()) if Path(model).exists() else model

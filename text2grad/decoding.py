@@ -9,7 +9,7 @@ forward pass (prompt lookup decoding): a guess that the model would not have mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from tqdm.auto import tqdm
@@ -116,7 +116,7 @@ class _RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        used = self.get_seq_length()
+        used, indices = self.get_seq_length(), indices.to(self._room_k.device)
         self._room_k, self._room_v = self._room_k[indices], self._room_v[indices]
         self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
 
@@ -134,6 +134,63 @@ def _roomier(tensor: torch.Tensor, needed: int) -> torch.Tensor:
     room = tensor.new_empty(rows, heads, needed + needed // 2 + 64, dim)
     room[:, :, :used] = tensor
     return room
+
+
+class Matcher(Protocol):
+    """Says which tokens may follow what one row has written; positions are values, so that guesses can be tried."""
+
+    start: Any
+
+    def next(self, position: Any, token: int) -> Any:
+        """The position after one more (allowed) token."""
+
+    def forbidden(self, position: Any) -> torch.Tensor:
+        """Bool, [vocabulary]; not to be written into."""
+
+
+class _Row:
+    """One judgement in the making."""
+
+    def __init__(self, limit: int, guesser: Lookahead | None, matcher: Matcher | None):
+        self.limit, self.guesser, self.matcher = limit, guesser, matcher
+        self.written: list[int] = []
+        self.guess: list[int] = []
+        self.end = ObjectEnd()
+        self._positions = [matcher.start] if matcher else []
+
+    def prepare(self, lookahead: int) -> None:
+        """Guess what comes next, as far as it is allowed."""
+        self.guess = []
+        if self.guesser is not None:
+            self.guesser.learn(self.written)
+            self.guess = self.guesser.guess(min(lookahead, self.limit - len(self.written) - 1))
+        if self.matcher is not None:
+            self._positions = self._positions[:1]
+            for index, token in enumerate(self.guess):
+                if self.matcher.forbidden(self._positions[-1])[token]:
+                    del self.guess[index:]
+                    break
+                self._positions.append(self.matcher.next(self._positions[-1], token))
+
+    def choose(self, logits: torch.Tensor) -> list[int]:
+        """The tokens that greedy decoding writes next: the right guesses and one more.
+
+        Args:
+            logits: [1 + guesses (or more), vocabulary].
+        """
+        if self.matcher is not None:
+            logits = logits[: len(self._positions)].clone()
+            for scores, position in zip(logits, self._positions, strict=True):
+                forbidden = self.matcher.forbidden(position).to(scores.device)
+                scores[: len(forbidden)].masked_fill_(forbidden, float("-inf"))
+                scores[len(forbidden) :] = float("-inf")  # embeddings are often padded to a round number
+        choices = logits.argmax(-1).tolist()
+        taken = 0
+        while taken < len(self.guess) and self.guess[taken] == choices[taken]:
+            taken += 1
+        if self.matcher is not None:
+            self._positions = [self.matcher.next(self._positions[taken], choices[taken])]
+        return choices[: taken + 1]
 
 
 class JudgementDecoder:
@@ -159,109 +216,96 @@ class JudgementDecoder:
         # Sliding windows and recurrent states count positions by themselves, so neither trick holds for them.
         self.lookahead = lookahead if self._plain else 0
         self._prefix_cache: DynamicCache | None = None
-        self._ends = _end_ids(model, tokenizer)
+        self._pad = tokenizer.pad_token_id or 0
+        self.end_ids = _end_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
-        self.steps = self.tokens = 0
-        """Forward passes times rows after the prompt, and tokens written; their ratio is what the lookahead gains."""
+        self.passes = self.tokens = 0
+        """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
 
     @torch.inference_mode()
     def __call__(
-        self, prompts: Sequence[Sequence[int]], limits: Sequence[int], batch_size: int, progress: bool = False
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        batch_size: int,
+        matchers: Sequence[Matcher | None] | None = None,
+        progress: bool = False,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
 
         Args:
             prompts: token ids; unpadded.
-            limits: the most tokens to write after each.
+            limits: the most tokens to write after each; at least 1.
+            matchers: one per prompt; None where what it may write is not constrained.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
-        bar = tqdm(total=len(prompts), disable=not progress, unit="judgement", leave=False)
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            batch = self._batch([list(prompts[row]) for row in rows], [limits[row] for row in rows])
-            for row, ids in zip(rows, batch, strict=True):
-                written[row] = ids
-            bar.update(len(rows))
-        bar.close()
+        with tqdm(total=len(prompts), disable=not progress, unit="judgement", leave=False) as bar:
+            for start in range(0, len(order), batch_size):
+                chosen = order[start : start + batch_size]
+                batch = [list(prompts[index]) for index in chosen]
+                shared = self._shared(batch)
+                rows = [
+                    _Row(
+                        limits[index],
+                        Lookahead([*self.hints, ids[shared:]], self._alike) if self.lookahead else None,
+                        matchers[index] if matchers else None,
+                    )
+                    for index, ids in zip(chosen, batch, strict=True)
+                ]
+                self._decode(batch, shared, rows)
+                for index, row in zip(chosen, rows, strict=True):
+                    written[index] = row.written
+                bar.update(len(rows))
         return written
 
-    def _batch(self, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+    def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
         device = self.model.device
-        shared = self._shared(prompts)
         rest = [ids[shared:] for ids in prompts]
         width = max(map(len, rest))
         inputs = torch.tensor([[self._pad] * (width - len(ids)) + ids for ids in rest], device=device)
         mask = torch.tensor([[1] * shared + [0] * (width - len(ids)) + [1] * len(ids) for ids in rest], device=device)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
-        cache = self._cache(shared, len(prompts))
-
-        written: list[list[int]] = [[] for _ in prompts]
-        ends = [ObjectEnd() for _ in prompts]
-        guessers = [Lookahead([*self.hints, ids], self._alike) for ids in rest] if self.lookahead else []
-        alive = list(range(len(prompts)))
-        guesses: list[list[int]] = [[] for _ in prompts]
-        keep = 1
+        cache = self._cache(shared, len(rows))
+        keep = 1  # the last columns, of which the logits are needed
         while True:
             logits = self.model(
                 input_ids=inputs,
                 attention_mask=mask,
-                position_ids=positions,
+                position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=keep,
             ).logits[:, -keep:]
-            choices = logits.argmax(-1).tolist()
-            survivors, accepted = [], []
-            for index, row in enumerate(alive):
-                taken = 0
-                while taken < len(guesses[index]) and guesses[index][taken] == choices[index][taken]:
-                    taken += 1
-                self.steps += 1
-                if not self._write(choices[index][: taken + 1], written[row], ends[row], limits[row]):
-                    survivors.append(index)
-                    accepted.append(taken)
-            if not survivors:
-                return written
-            if keep > 1:  # hide the guesses that were wrong
-                columns = mask.shape[1] - keep
-                for index, taken in zip(survivors, accepted, strict=True):
-                    mask[index, columns + 1 + taken :] = 0
-            if len(survivors) < len(alive):
-                chosen = torch.tensor(survivors, device=device)
-                cache.batch_select_indices(chosen)
-                mask = mask[chosen]
-                alive = [alive[index] for index in survivors]
-            if self.lookahead:
-                for row in alive:
-                    guessers[row].learn(written[row])
-                guesses = [
-                    guessers[row].guess(min(self.lookahead, limits[row] - len(written[row]) - 1)) for row in alive
-                ]
-            else:
-                guesses = [[] for _ in alive]
-            keep = 1 + max(map(len, guesses))
+            self.passes += len(rows)
+            chosen = [row.choose(logits[index]) for index, row in enumerate(rows)]
+            for index, tokens in enumerate(chosen):  # wrong guesses are hidden
+                mask[index, mask.shape[1] - keep + len(tokens) :] = 0
+            alive = [index for index, tokens in enumerate(chosen) if not self._write(tokens, rows[index])]
+            if not alive:
+                return
+            if len(alive) < len(rows):
+                indices = torch.tensor(alive, device=device)
+                cache.batch_select_indices(indices)
+                mask, rows = mask[indices], [rows[index] for index in alive]
+            for row in rows:
+                row.prepare(self.lookahead)
+            keep = 1 + max(len(row.guess) for row in rows)
+            padding = [keep - 1 - len(row.guess) for row in rows]
             inputs = torch.tensor(
-                [
-                    [written[row][-1], *guess, *[self._pad] * (keep - 1 - len(guess))]
-                    for row, guess in zip(alive, guesses, strict=True)
-                ],
+                [[row.written[-1], *row.guess, *[self._pad] * pad] for row, pad in zip(rows, padding, strict=True)],
                 device=device,
             )
-            new = torch.tensor(
-                [[1] * (1 + len(guess)) + [0] * (keep - 1 - len(guess)) for guess in guesses], device=device
-            )
+            new = torch.tensor([[1] * (keep - pad) + [0] * pad for pad in padding], device=device)
             mask = torch.cat([mask, new], dim=1)
-            positions = (mask.cumsum(-1) - 1)[:, -keep:]
 
-    def _write(self, ids: list[int], written: list[int], end: ObjectEnd, limit: int) -> bool:
-        """Append ids up to where the judgement ends; whether it has."""
-        for token in ids:
-            if token in self._ends:
+    def _write(self, tokens: list[int], row: _Row) -> bool:
+        """Append tokens up to where the judgement ends; whether it has."""
+        for token in tokens:
+            if token in self.end_ids:
                 return True
-            written.append(token)
+            row.written.append(token)
             self.tokens += 1
-            if end.feed(self._piece(token)) or len(written) >= limit:
+            if row.end.feed(self._piece(token)) or len(row.written) >= row.limit:
                 return True
         return False
 
@@ -289,10 +333,6 @@ class JudgementDecoder:
             for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
                 layer.fill(known.keys[:, :, :shared], known.values[:, :, :shared], rows)
         return cache
-
-    @property
-    def _pad(self) -> int:
-        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

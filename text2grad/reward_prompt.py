@@ -7,12 +7,12 @@ never is, since it is what feedback quotes from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os.path import commonprefix
-from string import Template
 from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
+from text2grad.prompts import Prompt
 from text2grad.tasks import Task
 
 if TYPE_CHECKING:
@@ -34,28 +34,28 @@ class RewardPrompt:
     """A prompt file bound to a task and a tokenizer.
 
     Args:
-        text: the prompt file's text.
+        prompt: the prompt file, with ``${prompt}`` and ``${response}``.
         max_length: tokens that a prompt may have.
         shorten: one of ``SHORTEN``.
     """
 
     def __init__(
-        self, text: str, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, shorten: str = "none"
+        self, prompt: Prompt, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, shorten: str = "none"
     ):
-        self.text, self.task, self.tokenizer, self.max_length = text, task, tokenizer, max_length
+        self.prompt, self.task, self.tokenizer, self.max_length = prompt, task, tokenizer, max_length
         if shorten not in SHORTEN:
             raise InputError(f"shorten: {shorten!r} is not one of {', '.join(SHORTEN)}")
         self.shorten = shorten
-        self.names = _placeholders(text)
-        missing = {"prompt", "response"} - self.names
-        if missing:
-            raise InputError(f"the prompt file lacks {', '.join(sorted(f'${{{name}}}' for name in missing))}; add it")
-        samples = [dict.fromkeys(self.names, sample) for sample in ("a", "7", "\n")]
+        samples = [dict.fromkeys(prompt.names, sample) for sample in ("a", "7", "\n")]
         self.prefix: list[int] = list(commonprefix([self.full_ids(fields) for fields in samples]))
         """The ids that all prompts begin with, save a response that merges with the last of them."""
 
     def ids(self, fields: Mapping[str, str], room: int | None = None) -> list[int]:
-        """Token ids of the whole prompt, up to where the reward model begins to write.
+        """Token ids of the whole prompt, up to where the reward model begins to write; see :meth:`fit`."""
+        return self.full_ids(self.fit(fields, room))
+
+    def fit(self, fields: Mapping[str, str], room: int | None = None) -> dict[str, str]:
+        """The fields, with x as short as it must be.
 
         Args:
             fields: the placeholders' values (``task.prompt_fields(record)``).
@@ -63,37 +63,34 @@ class RewardPrompt:
 
         Raises:
             DoesNotFit: too long, and not enough of x could be cut.
-            InputError: the prompt file names a field that is not there.
+            InputError: the prompt file names a field that ``fields`` lacks.
         """
-        absent = self.names - set(fields)
-        if absent:
-            raise InputError(f"the prompt file names {', '.join(sorted(absent))}, which {self.task.name} does not give")
         limit = self.max_length if room is None else min(room, self.max_length)
-        ids = self.full_ids(fields)
-        return ids if len(ids) <= limit else self._shortened(fields, len(ids), limit)
-
-    def _shortened(self, fields: Mapping[str, str], length: int, limit: int) -> list[int]:
+        length = len(self.full_ids(fields))
+        if length <= limit:
+            return dict(fields)
         x = fields["prompt"]
-        best: list[int] | None = None
-        low, high = _LEAST_KEPT, len(x) - 1
-        if self.shorten == "none":
-            high = -1
+        best: dict[str, str] | None = None
+        low, high = _LEAST_KEPT, len(x) - 1 if self.shorten != "none" else 0
         while low <= high:  # the longest x that fits, by bisection
             kept = (low + high) // 2
-            ids = self.full_ids({**fields, "prompt": cut(x, kept, self.shorten)})
-            if len(ids) <= limit:
-                best, low = ids, kept + 1
+            shorter = {**fields, "prompt": cut(x, kept, self.shorten)}
+            if len(self.full_ids(shorter)) <= limit:
+                best, low = shorter, kept + 1
             else:
                 high = kept - 1
         if best is None:
-            raise DoesNotFit(f"its prompt has {length} tokens where {limit} fit, and its response is never cut")
+            raise DoesNotFit(f"its prompt has {length} tokens where {max(limit, 0)} fit, and its response is never cut")
         return best
+
+    def message(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """The user's turn."""
+        return {"role": "user", "content": self.prompt.fill(fields).strip()}
 
     def full_ids(self, fields: Mapping[str, str]) -> list[int]:
         """Token ids of the prompt with nothing shortened, however long."""
-        message = {"role": "user", "content": Template(self.text).substitute(fields).strip()}
         chat = self.tokenizer.apply_chat_template(
-            [message], add_generation_prompt=True, tokenize=False, date_string=_FIXED_DATE
+            [self.message(fields)], add_generation_prompt=True, tokenize=False, date_string=_FIXED_DATE
         )
         return self.tokenizer(chat, add_special_tokens=False)["input_ids"]
 
@@ -109,18 +106,3 @@ def cut(text: str, kept: int, where: str) -> str:
 def completion_ids(tokenizer: PreTrainedTokenizerBase, z: str) -> list[int]:
     """What the model learns to write after a prompt: z, then the end of its turn."""
     return [*tokenizer(z, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-
-
-def common_length(sequences: Sequence[Sequence[int]]) -> int:
-    """How many ids all sequences begin with alike."""
-    return len(commonprefix([list(sequence) for sequence in sequences]))
-
-
-def _placeholders(text: str) -> set[str]:
-    names: set[str] = set()
-    for match in Template.pattern.finditer(text):
-        if match["invalid"] is not None:
-            line = text.count("\n", 0, match.start()) + 1
-            raise InputError(f"the prompt file has a lone $ in line {line}; write $$ for a dollar sign")
-        names.add(match["named"] or match["braced"] or "")
-    return names - {""}

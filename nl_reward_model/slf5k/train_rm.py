@@ -1,7 +1,7 @@
 """Train the SLF5K reward model on annotated summaries.
 
-python nl_reward_model/slf5k/train_rm.py --config nl_reward_model/slf5k/config.yaml --data_path annotated.json \\
-    --output_dir runs/slf5k/reward_model
+python nl_reward_model/slf5k/train_rm.py --config nl_reward_model/slf5k/config.yaml \\
+    --data_path annotated.json --output_dir runs/slf5k/reward_model
 """
 
 from nl_reward_model.config import RewardModelConfig

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.reward_prompt import DoesNotFit, RewardPrompt
 from text2grad.tasks import Record, Task, get_task
 
+if TYPE_CHECKING:
+    from text2grad.decoding import Matcher
+
 PROMPT_FILE = "reward_prompt.txt"
 DESCRIPTION_FILE = "reward_model.json"
+CONSTRAINTS = ("none", "json", "quotes")
 
 
 @dataclass
@@ -34,13 +39,13 @@ class RewardModelDescription:
     versions: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
-    def save(self, folder: str | Path, prompt_text: str) -> None:
-        save_text(Path(folder) / PROMPT_FILE, prompt_text)
+    def save(self, folder: str | Path, prompt: Prompt) -> None:
+        save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")
         save_json(Path(folder) / DESCRIPTION_FILE, asdict(self))
 
     @classmethod
-    def load(cls, folder: str | Path, task: Task | str | None = None) -> tuple[RewardModelDescription, str]:
-        """The description and the prompt's text.
+    def load(cls, folder: str | Path, task: Task | str | None = None) -> tuple[RewardModelDescription, Prompt]:
+        """The description and the prompt.
 
         Raises:
             InputError: not a reward model's folder, or one of another task than ``task``.
@@ -59,7 +64,7 @@ class RewardModelDescription:
             raise InputError(
                 f"{folder}: judges {description.task}, not {get_task(task).name}; give a model of that task"
             )
-        return description, (Path(folder) / PROMPT_FILE).read_text(encoding="utf-8")
+        return description, load_prompt(Path(folder) / PROMPT_FILE)
 
 
 class RewardModelCritic:
@@ -70,6 +75,8 @@ class RewardModelCritic:
         max_length: tokens of prompt and judgement together.
         max_new_tokens: tokens of one judgement at most.
         batch_size: judgements decoded together.
+        constrained: ``none``; ``json``, whose text always has the fields; or ``quotes``, whose spans are quotes of
+            the response too (``text2grad.constrained``).
         lookahead: tokens guessed per forward pass (see ``text2grad.decoding``); 0 turns it off.
     """
 
@@ -82,15 +89,19 @@ class RewardModelCritic:
         max_length: int,
         max_new_tokens: int,
         batch_size: int = 8,
+        constrained: str = "none",
         lookahead: int = 4,
     ):
         from text2grad.decoding import JudgementDecoder
 
+        if constrained not in CONSTRAINTS:
+            raise InputError(f"constrained: {constrained!r} is not one of {', '.join(CONSTRAINTS)}")
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
         self.decoder = JudgementDecoder(
             model, prompt.tokenizer, prompt.prefix, hints=_format_ids(prompt), lookahead=lookahead
         )
+        self._matcher = _matcher_maker(constrained, prompt, self.decoder.end_ids)
 
     @classmethod
     def load(
@@ -103,6 +114,7 @@ class RewardModelCritic:
         max_new_tokens: int | None = None,
         prompt_max_length: int | None = None,
         max_length: int | None = None,
+        constrained: str = "none",
         lookahead: int = 4,
     ) -> RewardModelCritic:
         """The critic that a folder of stage 2 holds (LoRA adapter, merged or full model, or a checkpoint of one).
@@ -139,6 +151,7 @@ class RewardModelCritic:
             max_length=max_length or description.max_length,
             max_new_tokens=max_new_tokens or description.max_new_tokens,
             batch_size=batch_size,
+            constrained=constrained,
             lookahead=lookahead,
         )
 
@@ -157,6 +170,17 @@ class RewardModelCritic:
         except FeedbackError as error:
             return error
 
+    def fields(self, x: str, y: str, record: Record | None = None) -> dict[str, str]:
+        """The values of the prompt file's placeholders. A record of another response lends what fits any response."""
+        fields = {"prompt": x.strip(), "response": y}
+        if record is None:
+            return fields
+        try:
+            same = self.task.response(record) == y
+        except InputError:  # a record of prompts alone
+            same = False
+        return self.task.prompt_fields(record if same else self.task.with_response(record, y)) | fields
+
     def judge(
         self,
         prompts: Sequence[str],
@@ -168,19 +192,35 @@ class RewardModelCritic:
         results: list[str | FeedbackError] = [FeedbackError("not judged")] * len(responses)
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
-            fields = {"prompt": x.strip(), "response": y}
-            if records is not None:
-                fields = self.task.prompt_fields(self.task.with_response(records[row], y)) | fields
             try:
-                encoded.append(self.prompt.ids(fields, room=self.max_length - 1))
+                encoded.append(
+                    self.prompt.ids(self.fields(x, y, records[row] if records else None), self.max_length - 1)
+                )
                 rows.append(row)
             except DoesNotFit as error:
                 results[row] = FeedbackError(str(error))
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
-        written = self.decoder(encoded, limits, self.batch_size, progress)
+        matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress)
         for row, ids in zip(rows, written, strict=True):
             results[row] = self.prompt.tokenizer.decode(ids, skip_special_tokens=True)
         return results
+
+
+def _matcher_maker(
+    constrained: str, prompt: RewardPrompt, end_ids: Collection[int]
+) -> Callable[[str, int], Matcher | None]:
+    """Makes what constrains the judgement of one response, in a number of tokens."""
+    if constrained == "none":
+        return lambda response, limit: None
+    if constrained == "json":
+        from text2grad.json_constraint import JsonConstraint
+
+        constraint = JsonConstraint(prompt.tokenizer, prompt.task)
+        return lambda response, limit: constraint.matcher()
+    from text2grad.constrained import QuoteConstraint
+
+    return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=sorted(end_ids)).matcher
 
 
 def _format_ids(prompt: RewardPrompt) -> list[list[int]]:

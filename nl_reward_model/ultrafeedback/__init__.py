@@ -1,0 +1,1 @@
+"""The reward model of UltraFeedback: answers to open-domain questions."""

@@ -1,0 +1,19 @@
+"""Train the UltraFeedback reward model on annotated answers.
+
+python nl_reward_model/ultrafeedback/train_rm.py --config nl_reward_model/ultrafeedback/config.yaml \\
+    --data_path annotated.json --output_dir runs/ultrafeedback/reward_model
+"""
+
+from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.train_rm import train
+from text2grad.configs import parse
+from text2grad.errors import command
+
+
+@command
+def main() -> None:
+    train("ultrafeedback", parse(RewardModelConfig))
+
+
+if __name__ == "__main__":
+    main()
