@@ -14,8 +14,9 @@ is more than white space. It is
 - sound: the object parses, each span is exactly in the response (for code: inside one fenced block);
 - complete: each such object can be written, in any tokenisation, with any JSON spelling of any character (``é`` or
   ``\\u00e9``), tokens that hold half a character or several parts of the format (``"], "``) included;
-- finite: the critique and the lists have a maximum, and where ``max_new_tokens`` is given the object is closed in
-  time. ``Position.limited`` says so. After the closing brace only the end of the sequence may follow.
+- finite: the critique and the lists have a maximum, and where ``max_new_tokens`` is given (and enough for any
+  judgement at all) the object is closed in time. ``Position.limited`` says so. After the closing brace only the end
+  of the sequence may follow.
 
 How: z is an automaton over bytes (:mod:`automaton`); the substrings of the response are one integer, a bit for each
 place where the quote so far may end. The vocabulary is a trie of byte strings (:mod:`vocabulary`), walked along with

@@ -10,7 +10,6 @@ import torch
 
 from text2grad.constrained.automaton import AFTER, END, LITERAL, OPEN, SPAN, TEXT, Format, Quotes, State
 from text2grad.constrained.vocabulary import Node, Vocabulary
-from text2grad.errors import InputError
 from text2grad.tasks import Task, get_task
 
 if TYPE_CHECKING:
@@ -97,6 +96,9 @@ class QuoteMatcher:
 
     Args:
         max_tokens: tokens the judgement may have; it is closed in time. None for no limit.
+
+    Attributes:
+        least_tokens: with fewer, no judgement can be sure to close; it is then cut off like any other that is too long.
     """
 
     def __init__(self, shared: Shared, response: str, max_tokens: int | None = None):
@@ -105,13 +107,10 @@ class QuoteMatcher:
         self._format = Format(shared.task, quotes)
         self._walks: dict[State, list[int]] = {}
         self.start = Position(self._format.start)
-        self._tight_from: float = float("inf")
-        if max_tokens is not None:
-            reserve = shared.closing_length + quotes.blank_tokens + _UNFINISHED
-            least = reserve + len(self._format.literals[0]) + 1
-            if max_tokens < least:
-                raise InputError(f"{max_tokens} new tokens are too few for a judgement; allow at least {least}")
-            self._tight_from = max_tokens - reserve
+        reserve = shared.closing_length + quotes.blank_tokens + _UNFINISHED
+        self.least_tokens = reserve + len(self._format.literals[0]) + 1
+        closes = max_tokens is not None and max_tokens >= self.least_tokens
+        self._tight_from = max_tokens - reserve if closes else float("inf")
 
     def next(self, position: Position, token: int) -> Position:
         """The position after one more token.
@@ -155,7 +154,8 @@ class QuoteMatcher:
         ids = self._allowed(state)
         if state[2] == 2:  # close in few tokens
             progress = {token: self._progress(state, self._shared.vocabulary.tokens[token]) for token in ids}
-            ids = [token for token in ids if progress[token] == max(progress.values())]
+            most = max(progress.values())
+            ids = [token for token in ids if progress[token] == most]
         return self._shared.mask(ids)
 
     def _progress(self, state: State, token: bytes) -> tuple[int, int]:
