@@ -33,6 +33,8 @@ from text2grad.errors import InputError
 BOX = "/box"  # where a run's files lie, read-only; programs start in /tmp, which they may write
 REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report's file descriptor
 
+# Without resolving the last step: a virtual environment's Python is a link that must be started by this name.
+_PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
 _INSIDE = Path(__file__).with_name("inside.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _DEVICES = ["null", "zero", "full", "random", "urandom"]
@@ -96,7 +98,7 @@ class Sandbox:
     @property
     def python(self) -> str:
         """This interpreter, with its packages, as programs see it."""
-        return sys.executable
+        return _PYTHON
 
     @property
     def protection(self) -> str:
@@ -166,7 +168,7 @@ class Sandbox:
             "report": report_end,
             "root": None,
             "environment": {
-                "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+                "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
                 "HOME": "/tmp",
                 "USER": "nobody",
                 "LOGNAME": "nobody",
@@ -190,7 +192,7 @@ class Sandbox:
             }
         try:
             process = subprocess.Popen(
-                [*(command(view) if isolated else []), sys.executable, "-I", "-S", self._inside],
+                [*(command(view) if isolated else []), _PYTHON, "-I", "-S", self._inside],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -332,8 +334,9 @@ def _written(files: Mapping[str, str], box: Path) -> Path:
 @functools.cache
 def _system_view() -> dict[str, str]:
     """What a program sees of this system, by place: libraries, and this Python with its packages."""
-    pythons = {sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
-    pythons.add(str(Path(sys.executable).resolve().parent.parent))
+    pythons = {str(Path(_PYTHON).parent.parent), str(Path(_PYTHON).resolve().parent.parent)}
+    for prefix in (sys.prefix, sys.base_prefix):
+        pythons |= {os.path.abspath(prefix), os.path.realpath(prefix)}
     places = [place for place in (*_SYSTEM, *sorted(pythons)) if os.path.lexists(place)]
     inside = [place for place in places if not any(place.startswith(other + "/") for other in places)]
     return {place: place for place in inside}

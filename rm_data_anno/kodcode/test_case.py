@@ -1,0 +1,264 @@
+"""Prepare KodCode records for annotation: pick them, run each solution against its tests, keep a balanced set.
+
+    python rm_data_anno/kodcode/test_case.py --data_path solutions.json --output_file tested.json
+    python rm_data_anno/kodcode/test_case.py --data_path KodCode/KodCode-V1-SFT-4o --output_file kodcode.json \
+        --easy_samples 4000 --medium_samples 4000 --hard_samples 4000 --train_samples 8000 --target_total_size 10000
+
+Each record gains ``log``: ``passed``, ``stdout``, ``stderr``, ``return_code``, ``error_type`` and ``missing_modules``.
+Solutions run in a sandbox (docs/sandbox.md). A killed run goes on where it was when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.records import check_writable, load_records, map_records, save_json
+from text2grad.sandbox import Sandbox
+from text2grad.tasks import Record, get_task
+from text2grad.unit_tests import run_tests
+
+DIFFICULTIES = ("easy", "medium", "hard")
+COPIED = (
+    "version", "style", "subset", "question_id", "question",
+    "gpt_pass_trial_num", "gpt_difficulty", "gpt_pass_percentage",
+)  # fmt: skip
+TASK = get_task("kodcode")
+
+
+@dataclass
+class TestCaseConfig:
+    data_path: str = field(
+        metadata={"help": "a KodCode file (.json, .jsonl), or the name or folder of a `datasets` set"}
+    )
+    output_file: str | None = field(default=None, metadata={"help": "default: the data's name, ending .tested.json"})
+    easy_samples: int | None = field(
+        default=None, metadata={"help": "easy records to draw (split `incorrect` of a set)"}
+    )
+    medium_samples: int | None = field(default=None, metadata={"help": "medium records to draw, likewise"})
+    hard_samples: int | None = field(default=None, metadata={"help": "hard records to draw, likewise"})
+    train_samples: int | None = field(
+        default=None, metadata={"help": "further records of any difficulty to draw (split `train` of a set)"}
+    )
+    target_total_size: int | None = field(
+        default=None, metadata={"help": "records to keep, half of them passed, evenly over difficulties; default: all"}
+    )
+    seed: int = field(default=42, metadata={"help": "of the draws"})
+    workers: int = field(default=2, metadata={"help": "solutions run at the same time"})
+    seconds: float = field(default=10.0, metadata={"help": "time limit of one solution's tests"})
+    memory_mb: int = field(default=1024, metadata={"help": "memory limit of one solution's tests"})
+    retry_failed: bool = field(default=False, metadata={"help": "try the records again that could not be run"})
+    allow_unsafe: bool = field(
+        default=False, metadata={"help": "run without isolation where the system has none: the code may do anything"}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("easy_samples", "medium_samples", "hard_samples", "train_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InputError(f"--{name} is {value}; give 0 or more")
+        if self.target_total_size is not None and self.target_total_size < 1:
+            raise InputError(f"--target_total_size is {self.target_total_size}; give 1 or more")
+        if self.workers < 1:
+            raise InputError(f"--workers is {self.workers}; give 1 or more")
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Records to draw of each difficulty, and of any (``train``); empty where all are taken."""
+        numbers = {name: getattr(self, f"{name}_samples") for name in (*DIFFICULTIES, "train")}
+        return (
+            {name: number or 0 for name, number in numbers.items()}
+            if any(number is not None for number in numbers.values())
+            else {}
+        )
+
+
+def prepare(config: TestCaseConfig) -> None:
+    """Draw, run, balance and save; prints what was found.
+
+    Raises:
+        InputError: before anything is run.
+        SystemExit: code 1 where records could not be run.
+    """
+    output = output_path(config)
+    sandbox = Sandbox(seconds=config.seconds, memory_mb=config.memory_mb, allow_unsafe=config.allow_unsafe)
+    records = draw(config)
+    print(f"{len(records)} records; {sandbox.protection}")
+    outcome = map_records(
+        records,
+        lambda _, batch: [_log(record, sandbox) for record in batch],
+        journal=output.with_name(f"{output.name}.journal.jsonl"),
+        settings={"stage": "tests", "seconds": config.seconds, "memory_mb": config.memory_mb},
+        workers=config.workers,
+        retry_failed=config.retry_failed,
+        description="running tests",
+    )
+    tested = {record_id: {**records[record_id], "log": log} for record_id, log in outcome.results.items()}
+    kept = balanced(tested, config.target_total_size, random.Random(config.seed))
+    save_json(output, list(kept.values()))
+    print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
+    print(f"{len(kept)} records: {output}")
+    if outcome.failures:
+        failed = output.with_name(f"{output.name}.failed.json")
+        save_json(failed, outcome.failures)
+        print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def output_path(config: TestCaseConfig) -> Path:
+    source = Path(config.data_path)
+    local = source.suffix in (".json", ".jsonl")
+    output = (
+        Path(config.output_file)
+        if config.output_file
+        else (source.parent if local else Path()) / (f"{source.stem if local else source.name}.tested.json")
+    )
+    if output.suffix not in (".json", ".jsonl"):
+        raise InputError(f"{output}: name the output .json or .jsonl")
+    if output.resolve() == source.resolve():
+        raise InputError(f"{output}: is the input as well; choose another --output_file")
+    check_writable(output)
+    return output
+
+
+def _log(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
+    tests = record.get("test")
+    if not isinstance(tests, str) or not tests.strip():
+        return InputError("it has no 'test' to run")
+    return run_tests(TASK.code(TASK.response(record)), tests, sandbox).log
+
+
+def draw(config: TestCaseConfig) -> dict[str, Record]:
+    """The records to run, by id: all of a local file, or as many of each difficulty as the flags say."""
+    path = Path(config.data_path)
+    if path.suffix in (".json", ".jsonl") or path.is_file():
+        records = dict(load_records(path, TASK))
+        return _drawn(records, records, config) if config.wanted else records
+    splits = _load_set(config.data_path)
+    if not config.wanted:
+        raise InputError(f"{config.data_path}: say how many records to draw, for example --easy_samples 1000")
+    return _drawn(splits.get("incorrect", splits["train"]), splits["train"], config)
+
+
+def _load_set(name: str) -> dict[str, Any]:
+    import datasets
+
+    try:
+        splits = dict(datasets.load_dataset(name))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name}: is no file, and `datasets` cannot load it ({error}); check the name") from None
+    if "train" not in splits:
+        raise InputError(f"{name}: has no split 'train' but {', '.join(splits)}; save it as a .json file and give that")
+    return splits
+
+
+def _drawn(graded: Any, ungraded: Any, config: TestCaseConfig) -> dict[str, Record]:
+    """Draw from ``graded`` by difficulty, then from ``ungraded``; both are mappings of records or `datasets` splits."""
+    rng = random.Random(config.seed)
+    picked: dict[str, Record] = {}
+    by_difficulty: dict[str, list] = {name: [] for name in DIFFICULTIES}
+    for key, difficulty in _difficulties(graded):
+        by_difficulty.setdefault(str(difficulty).lower(), []).append(key)
+    for name in DIFFICULTIES:
+        _add(picked, graded, rng.sample(by_difficulty[name], len(by_difficulty[name])), config.wanted[name], name)
+    keys = [key for key, _ in _difficulties(ungraded)]
+    _add(picked, ungraded, rng.sample(keys, len(keys)), config.wanted["train"], "train")
+    if not picked:
+        raise InputError("no record is left to run; ask for more than 0 --easy_samples, --train_samples, …")
+    return picked
+
+
+def _difficulties(source: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(source, Mapping):
+        return ((key, record.get("gpt_difficulty")) for key, record in source.items())
+    return enumerate(source["gpt_difficulty"])
+
+
+def _add(picked: dict[str, Record], source: Any, keys: list, wanted: int, name: str) -> None:
+    """Take records in the order of ``keys``, none twice, until there are as many as are wanted."""
+    taken = 0
+    for key in keys:
+        if taken == wanted:
+            return
+        record = source[key] if isinstance(source, Mapping) else from_row(source[key])
+        record_id = TASK.id_of(record)
+        if record_id not in picked:
+            picked[record_id] = record
+            taken += 1
+    if taken < wanted:
+        print(f"only {taken} of the {wanted} {name} records asked for are there", file=sys.stderr)
+
+
+def from_row(row: Mapping[str, Any]) -> Record:
+    """A KodCode record from a row of the published sets: the completion to judge is GPT-4o's where there is one."""
+    return {
+        **{name: row[name] for name in COPIED if name in row},
+        "solution": row.get("4o_solution") or row.get("solution") or "",
+        "test": row.get("test") or row.get("test_code") or "",
+        "log": "",
+    }
+
+
+def balanced(records: Mapping[str, Record], size: int | None, rng: random.Random) -> dict[str, Record]:
+    """``size`` of the records, in their order: half passed and half failed, each half evenly over the difficulties.
+
+    Where one half has too few, the other fills up.
+    """
+    if size is None or size >= len(records):
+        return dict(records)
+    passed = _evenly([key for key, record in records.items() if record["log"]["passed"]], records, rng)
+    failed = _evenly([key for key, record in records.items() if not record["log"]["passed"]], records, rng)
+    of_passed = min(len(passed), max(size // 2, size - len(failed)))
+    chosen = {*passed[:of_passed], *failed[: size - of_passed]}
+    return {key: record for key, record in records.items() if key in chosen}
+
+
+def _evenly(keys: list[str], records: Mapping[str, Record], rng: random.Random) -> list[str]:
+    """The keys in an order in which the difficulties take turns."""
+    groups: dict[str, list[str]] = {}
+    for key in rng.sample(keys, len(keys)):
+        groups.setdefault(str(records[key].get("gpt_difficulty")), []).append(key)
+    turns = [(place, number, key) for number, group in enumerate(groups.values()) for place, key in enumerate(group)]
+    return [key for _, _, key in sorted(turns)]
+
+
+def statistics(sets: Mapping[str, Mapping[str, Record]]) -> str:
+    """Tables for people: verdicts by difficulty, kinds of errors, modules that solutions miss."""
+    rows = [("records", "difficulty", "passed", "failed", "share passed")]
+    for name, records in sets.items():
+        counts = Counter(
+            (str(record.get("gpt_difficulty") or "?"), record["log"]["passed"]) for record in records.values()
+        )
+        levels = sorted({level for level, _ in counts}, key=lambda level: (*DIFFICULTIES, level).index(level))
+        for level in [*levels, "all"]:
+            passed, failed = (
+                sum(count for (at, verdict), count in counts.items() if verdict is ok and level in (at, "all"))
+                for ok in (True, False)
+            )
+            rows.append((name, level, str(passed), str(failed), f"{passed / max(1, passed + failed):.0%}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    logs = [record["log"] for record in next(iter(sets.values())).values()]
+    for title, counts in {
+        "errors": Counter(log["error_type"] for log in logs if log["error_type"]),
+        "missing modules": Counter(module for log in logs for module in log["missing_modules"]),
+    }.items():
+        if counts:
+            lines.append(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common(12)))
+    return "\n".join(lines)
+
+
+@command
+def main() -> None:
+    prepare(parse(TestCaseConfig))
+
+
+if __name__ == "__main__":
+    main()
