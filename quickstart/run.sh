@@ -22,7 +22,7 @@ done
 
 # shellcheck disable=SC1091
 source env.sh
-export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu}
+export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu} PYTHONWARNINGS=ignore::FutureWarning
 train=quickstart/data/posts_train.json
 held_out=quickstart/data/posts_validation.json
 if $smoke; then
@@ -48,6 +48,10 @@ python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --annotator programmati
 say "3/6  A reward model learns to write such feedback"
 python nl_reward_model/slf5k/train_rm.py --config "$settings/reward_model.yaml" --model "$model" --seed "$seed" \
     --data_path "$run/annotated.json" --output_dir "$run/reward_model"
+python nl_reward_model/slf5k/evaluation/2_infer.py --model_path "$run/reward_model" --split validation \
+    --dataset_path "$run/annotated.json" --constrained quotes --output_file "$run/judgements.json"
+python nl_reward_model/slf5k/evaluation/3_metrics.py --input_file "$run/judgements.json" \
+    --output_file "$run/reward_model.metrics.json"
 
 say "4/6  The policy learns from the feedback, token by token"
 python nl_gradient_policy_optimization/slf5k/train.py --config "$settings/policy.yaml" --model "$model" --seed "$seed" \
@@ -65,6 +69,7 @@ done
 
 say "6/6  The report"
 python evaluation/report.py "$run/policy" --baseline base --output "$run/report.html" \
+    --annotation "$run/annotated.json.report.json" --reward_model "$run/reward_model.metrics.json" \
     --results "$run/held_out.base.result.json" "$run/held_out.text2grad.result.json"
 echo
 echo "open $run/report.html in a browser"
