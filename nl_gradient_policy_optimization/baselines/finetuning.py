@@ -1,0 +1,184 @@
+"""What SFT, DPO and the scalar reward model share: settings, encoding, LoRA, held-out prompts, resume."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.trainer_utils import get_last_checkpoint
+
+from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.errors import InputError
+from text2grad.models import best_device, best_dtype
+from text2grad.records import check_writable, fingerprint, load_json, save_json
+from text2grad.reward_prompt import completion_ids
+from text2grad.tasks import Task
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+RUN_FILE, RESULT_FILE = "run.json", "result.json"
+_DECIDING = (
+    "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
+    "max_response_tokens", "learning_rate", "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "validation_share",
+)  # fmt: skip
+"""The settings that decide what comes out; a run is only resumed with the same ones."""
+
+
+def setting(default, text: str):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class FineTuning:
+    """Our settings; mixed into the config of a TRL trainer, whose own settings are flags as well."""
+
+    task: str = setting("", "slf5k, kodcode or ultrafeedback")
+    data_path: str = setting("", "what to learn from")
+    model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2")
+    dtype: str = setting("auto", f"of computation: {', '.join(DTYPES)}")
+    lora: bool = setting(True, "train a LoRA adapter; false trains all weights")
+    lora_r: int = setting(16, "rank of the adapter")
+    lora_alpha: int = setting(32, "LoRA's alpha")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter")
+    lora_target_modules: list[str] = field(
+        default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
+    )
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
+    max_response_tokens: int = setting(128, "longer responses are left out, and counted")
+    validation_share: float = setting(0.1, "share of the prompts that is held out and measured")
+
+    def __post_init__(self) -> None:
+        for name in ("task", "data_path", "output_dir"):
+            if not getattr(self, name):
+                raise InputError(f"--{name} is missing; see --help")
+        if self.dtype not in DTYPES:
+            raise InputError(f"--dtype {self.dtype!r} does not exist; choose one of {', '.join(DTYPES)}")
+        if not 0 <= self.validation_share < 1:
+            raise InputError(f"--validation_share {self.validation_share} is not in [0, 1)")
+        self.use_cpu = best_device() == "cpu"
+        self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        self.max_length = None  # nothing is cut; what is too long is left out by our own limits
+        super().__post_init__()
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return best_dtype() if self.dtype == "auto" else getattr(torch, self.dtype)
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """Small steps vanish in 16 bits: a model whose every weight is trained is float32."""
+        return self.compute_dtype if self.lora or self.deepspeed else torch.float32
+
+    def adapter(self, **options: Any) -> LoraConfig | None:
+        if not self.lora:
+            return None
+        targets = self.lora_target_modules
+        return LoraConfig(
+            r=self.lora_r,
+            lora_alpha=self.lora_alpha,
+            lora_dropout=self.lora_dropout,
+            target_modules="all-linear" if targets == ["all-linear"] else targets,
+            **{"task_type": "CAUSAL_LM", **options},
+        )
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as the policy's sampler sees it, and answers to it with their end token."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+
+
+def encode(
+    items: Mapping[str, tuple[str, Sequence[str]]], task: Task, tokenizer: PreTrainedTokenizerBase, config: FineTuning
+) -> dict[str, Encoded]:
+    """Prompts and answers as token ids, without those that are too long.
+
+    Args:
+        items: ``(x, answers)`` by id.
+    """
+    encoded = {}
+    for key, (prompt, answers) in items.items():
+        made = Encoded(encode_prompt(prompt, task, tokenizer), [completion_ids(tokenizer, text) for text in answers])
+        longest = max(map(len, made.answers))
+        if len(made.prompt) <= config.max_prompt_tokens and longest <= config.max_response_tokens:
+            encoded[key] = made
+    if not encoded:
+        raise InputError(
+            f"{config.data_path}: everything is longer than --max_prompt_tokens {config.max_prompt_tokens} or "
+            f"--max_response_tokens {config.max_response_tokens}; raise them"
+        )
+    if len(encoded) < len(items) and config.process_index == 0:
+        print(f"{len(items) - len(encoded)} of {len(items)} examples are too long: left out")
+    return encoded
+
+
+def split(
+    items: Mapping[str, tuple[str, Sequence[str]]],
+    encoded: Mapping[str, Encoded],
+    example: Callable[[Encoded], dict[str, list[int]]],
+    config: FineTuning,
+) -> tuple[Dataset, Dataset | None]:
+    """Training and validation data (None where nothing is held out).
+
+    Whole prompts are held out, chosen by a hash of their text and the seed alone; never all of them.
+    """
+
+    def place(key: str) -> float:
+        return int(hashlib.sha256(f"{config.seed}\0{items[key][0]}".encode()).hexdigest()[:8], 16) / 16**8
+
+    held = [key for key in encoded if place(key) < config.validation_share]
+    if len(held) == len(encoded):
+        held = []
+    training = Dataset.from_list([example(item) for key, item in encoded.items() if key not in held])
+    return training, Dataset.from_list([example(encoded[key]) for key in held]) if held else None
+
+
+def begin(config: FineTuning, method: str, data: Any) -> bool:
+    """Write ``run.json``, or check it; whether there is anything left to train.
+
+    Raises:
+        InputError: the folder holds a run with other settings or data.
+    """
+    folder = Path(config.output_dir)
+    run = {"method": method, "data": fingerprint(data), **{name: getattr(config, name) for name in _DECIDING}}
+    path = folder / RUN_FILE
+    check_writable(path)
+    with config.main_process_first():
+        if path.is_file():
+            begun = load_json(path)
+            differing = [name for name in run if begun.get(name) != run[name]]
+            if differing:
+                told = "; ".join(f"{name}: {begun.get(name)!r} then, {run[name]!r} now" for name in differing)
+                raise InputError(f"{folder}: begun with other settings ({told}); choose another --output_dir")
+        elif config.process_index == 0:
+            save_json(path, run)
+    if (folder / RESULT_FILE).is_file():
+        print(f"{folder}: this training has finished; delete the folder to train again")
+        return False
+    return True
+
+
+def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
+    """Train from the newest checkpoint, measure on what was held out, save the model; returns the measures."""
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
+    measures = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    trainer.save_model()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    measures |= {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
+    return {name: value for name, value in measures.items() if isinstance(value, float)}
+
+
+def finish(config: FineTuning, method: str, measures: dict[str, float]) -> None:
+    """Write ``result.json``, which says that the run is complete."""
+    if config.process_index == 0:
+        save_json(Path(config.output_dir) / RESULT_FILE, {"method": method, "metrics": measures})
+        print(f"{config.output_dir}: finished; {', '.join(f'{name} {value:.4g}' for name, value in measures.items())}")

@@ -1,0 +1,177 @@
+"""Make chosen and rejected pairs for DPO and the scalar reward model (appendix N).
+
+    python nl_gradient_policy_optimization/baselines/pairs.py --task slf5k --data_path summaries.json \\
+        --output_path pairs.json --critic programmatic
+
+- ultrafeedback: ``is_chosen``, or ``score`` where records have no such mark.
+- kodcode: passing against failing programs, as the records' logs say; where a log is empty the unit tests are run (in
+  the sandbox).
+- slf5k: records that hold a person's comparison (``generated_summary_for_comparison_A`` and ``_B`` with
+  ``comparison_preference``) give that pair. Of other records, responses to one post are ranked by a critic's mean δ
+  per token, in the tokens of ``--tokenizer``.
+
+Of one prompt's responses the best is paired with the worst, then the second best with the second worst, and so on up
+to ``--pairs_per_prompt``; equal ones never are. Killed and run again, nothing is judged or run twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from nl_gradient_policy_optimization.baselines.preferences import Pair, known_value, logged_verdict, save_pairs
+from text2grad.configs import parse
+from text2grad.critics import load_critic
+from text2grad.errors import InputError, command
+from text2grad.feedback import FeedbackError
+from text2grad.models import load_tokenizer
+from text2grad.records import Outcome, Records, check_writable, load_records, map_records
+from text2grad.sandbox import Sandbox
+from text2grad.tasks import Record, Task, get_task
+from text2grad.token_rewards import token_rewards
+from text2grad.unit_tests import with_log
+
+_SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
+
+
+@dataclass
+class PairsConfig:
+    """What is compared, and where the pairs go."""
+
+    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    data_path: str = field(metadata={"help": "the task's records, several responses to a prompt"})
+    output_path: str = field(metadata={"help": "where the pairs go (JSON)"})
+    critic: str = field(default="programmatic", metadata={"help": "slf5k: who ranks (as in training's --critic)"})
+    tokenizer: str = field(default="smollm2", metadata={"help": "slf5k: in whose tokens δ is averaged"})
+    pairs_per_prompt: int = field(default=1, metadata={"help": "pairs of one prompt at most"})
+    margin: float = field(default=0.0, metadata={"help": "values must differ by more than this"})
+    batch_size: int = field(default=8, metadata={"help": "responses judged together"})
+
+
+def make_pairs(config: PairsConfig) -> list[Pair]:
+    """Compare, write ``config.output_path``, and return what was written."""
+    task = get_task(config.task)
+    if config.pairs_per_prompt < 1 or config.margin < 0:
+        raise InputError("--pairs_per_prompt must be at least 1 and --margin not negative")
+    check_writable(config.output_path)
+    records = load_records(config.data_path, task)
+    compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})
+    values, source = values_of(rest, task, config) if rest else ({}, "")
+    pairs = compared + pair_up(rest, values, task, source, config.pairs_per_prompt, config.margin)
+    if not pairs:
+        raise InputError(
+            f"{config.data_path}: no prompt has a better and a worse response; give more responses to each"
+        )
+    save_pairs(config.output_path, pairs)
+    prompts = len({task.prompt(record) for record in records.values()})
+    print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
+    return pairs
+
+
+def by_person(key: str, record: Record, task: Task) -> Pair | None:
+    """The pair of a record that holds a person's comparison of two summaries."""
+    if not _is_comparison(record):
+        return None
+    preferred = record["comparison_preference"].strip()[-1:].upper()
+    if preferred not in ("A", "B"):
+        raise InputError(f"record {key!r}: comparison_preference is {record['comparison_preference']!r}, not A or B")
+    first, second = (record[name] for name in (_SUMMARIES if preferred == "A" else _SUMMARIES[::-1]))
+    return Pair(key, task.prompt(record), first, second, 1.0, 0.0, "person") if first != second else None
+
+
+def _is_comparison(record: Record) -> bool:
+    return all(isinstance(record.get(name), str) for name in (*_SUMMARIES, "comparison_preference"))
+
+
+def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[str, float], str]:
+    """What each response is worth, and who says so; responses without a verdict are left out, and counted."""
+    if task.name == "slf5k":
+        outcome, source = _judged(records, task, config), f"mean δ of {config.critic}"
+    elif task.name == "kodcode":
+        outcome, source = _run(records, config), "unit tests"
+    else:
+        known = {key: known_value(record, task) for key, record in records.items()}
+        missing = {key: "neither is_chosen nor score" for key, value in known.items() if value is None}
+        outcome = Outcome({key: value for key, value in known.items() if value is not None}, missing)
+        source = "dataset"
+    for key, reason in list(outcome.failures.items())[:5]:
+        print(f"no verdict on {key}: {reason}")
+    if outcome.failures:
+        print(f"{len(outcome.failures)} of {len(records)} responses have no verdict: left out")
+    if outcome.stopped:
+        raise InputError(f"{outcome.stopped}; what is judged is kept, run again to go on")
+    return outcome.results, source
+
+
+def _judged(records: Records, task: Task, config: PairsConfig) -> Outcome:
+    critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
+
+    def work(ids: list[str], batch: list[Record]) -> list[float | FeedbackError]:
+        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
+        return [
+            reply if isinstance(reply, FeedbackError) else mean_delta(response, reply)
+            for response, reply in zip(responses, critic(prompts, responses, batch), strict=True)
+        ]
+
+    def mean_delta(response: str, feedback) -> float:
+        ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+        return sum(token_rewards(ids, tokenizer, feedback, task).values) / len(ids)
+
+    return map_records(
+        records,
+        work,
+        journal=f"{config.output_path}.journal.jsonl",
+        settings={"critic": critic.name, "tokenizer": config.tokenizer, "task": task.name},
+        batch_size=config.batch_size,
+        description=f"{critic.name} ranks",
+    )
+
+
+def _run(records: Records, config: PairsConfig) -> Outcome:
+    sandbox: list[Sandbox] = []  # made when the first program must be run, for a machine may offer none
+
+    def verdict(record: Record) -> float | ValueError:
+        passed = logged_verdict(record)
+        if passed is None:
+            if not str(record.get("test") or "").strip():
+                return ValueError("no log that tells, and no tests")
+            if not sandbox:
+                sandbox.append(Sandbox())
+            passed = logged_verdict(with_log({**record, "log": ""}, sandbox[0]))
+        return float(bool(passed))
+
+    return map_records(
+        records,
+        lambda ids, batch: [verdict(record) for record in batch],
+        journal=f"{config.output_path}.journal.jsonl",
+        settings={"task": "kodcode", "by": "unit tests"},
+        description="tests",
+    )
+
+
+def pair_up(
+    records: Records, values: dict[str, float], task: Task, source: str, pairs_per_prompt: int, margin: float
+) -> list[Pair]:
+    """Best with worst, second best with second worst, …, while their values differ by more than ``margin``."""
+    by_prompt: dict[str, dict[str, str]] = defaultdict(dict)
+    for key in values:
+        by_prompt[task.prompt(records[key])].setdefault(task.response(records[key]), key)
+    pairs = []
+    for prompt, keys in by_prompt.items():
+        ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)
+        couples = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
+        couples = [(best, worst) for best, worst in couples if values[best] - values[worst] > margin]
+        for best, worst in couples[:pairs_per_prompt]:
+            texts = task.response(records[best]), task.response(records[worst])
+            pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))
+    return pairs
+
+
+@command
+def main() -> None:
+    make_pairs(parse(PairsConfig))
+
+
+if __name__ == "__main__":
+    main()

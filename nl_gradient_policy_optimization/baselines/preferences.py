@@ -1,0 +1,77 @@
+"""What is known about which of two responses is better, and the file of pairs that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+from text2grad.tasks import Record, Task
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two responses to one prompt. ``source`` says who prefers the chosen one, the values by how much."""
+
+    id: str
+    prompt: str
+    chosen: str
+    rejected: str
+    chosen_value: float
+    rejected_value: float
+    source: str
+
+
+def save_pairs(path: str | Path, pairs: list[Pair]) -> None:
+    save_json(path, [asdict(pair) for pair in pairs])
+
+
+def load_pairs(path: str | Path) -> dict[str, Pair]:
+    """The pairs of a file that ``pairs.py`` wrote, by id (or of any list with prompt, chosen and rejected)."""
+    rows = load_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path}: holds no list of pairs; make one with pairs.py")
+    pairs = {}
+    for index, row in enumerate(rows):
+        texts = [row.get(name) for name in ("prompt", "chosen", "rejected")] if isinstance(row, dict) else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InputError(f"{path}: pair {index} lacks a text for prompt, chosen or rejected; make it with pairs.py")
+        prompt, chosen, rejected = texts
+        if chosen == rejected:
+            raise InputError(f"{path}: pair {index}: chosen and rejected are the same text; remove it")
+        values = float(row.get("chosen_value", 1.0)), float(row.get("rejected_value", 0.0))
+        key = str(row.get("id", index))
+        pairs[key] = Pair(key, prompt, chosen, rejected, *values, str(row.get("source", "")))
+    return pairs
+
+
+def known_value(record: Record, task: Task) -> float | None:
+    """What a record itself says its response is worth; None where it says nothing.
+
+    kodcode: 1 where its log says that the unit tests passed, 0 where they failed. ultrafeedback: 1 where it is the
+    chosen response, 0 where it is the rejected one; without that mark, its score.
+    """
+    if task.name == "kodcode":
+        passed = logged_verdict(record)
+        return None if passed is None else float(passed)
+    if task.name == "ultrafeedback":
+        if isinstance(record.get("is_chosen"), bool):
+            return float(record["is_chosen"])
+        score = record.get("score")
+        return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
+    return None
+
+
+def logged_verdict(record: Record) -> bool | None:
+    """Whether a KodCode record's log says that its tests passed."""
+    log = record.get("log")
+    if isinstance(log, str) and log.lstrip().startswith("{"):
+        try:
+            log = json.loads(log)
+        except json.JSONDecodeError:
+            return None
+    passed = log.get("passed") if isinstance(log, Mapping) else None
+    return passed if isinstance(passed, bool) else None

@@ -1,0 +1,79 @@
+"""PRM-PPO: rewards at the ends of steps, right or wrong (appendix N); everything else as in Text2Grad.
+
+    python nl_gradient_policy_optimization/baselines/prm_ppo.py --task slf5k \\
+        --config nl_gradient_policy_optimization/slf5k/config.yaml --data_path posts.json --output_dir runs/prm \\
+        --critic programmatic
+
+The critic labels the steps (see ``steps.py``). For a process reward model of its own, turn stage 1's annotations into
+labels of whole steps (``step_labels.py``), train on them with stage 2, and give that model's folder as ``--critic``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
+from text2grad.configs import parse
+from text2grad.critics import load_critic
+from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback
+from text2grad.models import load_tokenizer
+from text2grad.tasks import Task, get_task
+
+
+class StepRewards:
+    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: a critic's judgement, by steps.
+
+    Args:
+        spans: judges the rollouts by spans; its quotes say which steps are wrong, its δ stay for the metrics.
+    """
+
+    def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
+        self.spans, self.task, self.config = spans, task, config
+        self.name = f"steps of {spans.name}"
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+        pairs = zip(rollouts, self.spans(rollouts), strict=True)
+        return [self._by_step(rollout, judgement) for rollout, judgement in pairs]
+
+    def _by_step(self, rollout: Rollout, judgement: Judgement) -> Judgement:
+        if judgement.error is not None or not rollout.response.strip():
+            return judgement
+        feedback = Feedback(judgement.critique, judgement.good, judgement.poor)
+        steps = split_steps(rollout.response, self.task)
+        labels = label_steps(steps, rollout.response, feedback, self.task)
+        rewards = at_step_ends(steps, labels, rollout.spans)
+        return shape(replace(judgement, rewards=rewards), rollout, self.config)
+
+
+@dataclass
+class PRMConfig:
+    """What the task's own settings do not say."""
+
+    task: str = field(metadata={"help": "slf5k or kodcode"})
+
+
+def train(prm: PRMConfig, config: PolicyConfig) -> None:
+    """Optimise the policy on the rewards of steps."""
+    task = get_task(prm.task)
+    split_steps("", task)  # refuses a task without steps
+    config.check()
+    if config.reward_placement != "token" or config.scheme != "uniform":
+        raise InputError("PRM-PPO places rewards at the ends of steps; leave --reward_placement and --scheme alone")
+    spans = CriticRewards(load_critic(config.critic, task), task, load_tokenizer(config.model), config)
+    config = replace(config, method="prm_ppo")
+    optimize(task, config, StepRewards(spans, task, config))
+
+
+@command
+def main() -> None:
+    train(*parse(PRMConfig, PolicyConfig))
+
+
+if __name__ == "__main__":
+    main()

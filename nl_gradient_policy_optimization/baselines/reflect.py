@@ -1,0 +1,244 @@
+"""Reflection at inference time: a critic criticises an answer, the policy writes it anew, N rounds; nothing is trained.
+
+    python nl_gradient_policy_optimization/baselines/reflect.py --task slf5k --data_path answers.json \\
+        --output_path reflected.json --model runs/sft --critic runs/reward_model --rounds 1
+
+``answers.json`` holds the policy's first answers (``evaluation/generate.py`` writes them). An answer in which the
+critic finds nothing poor (in code: nothing wrong or improvable) stays as it is, and so does one whose critique or
+rewriting fails. The output are the task's records with the last answers, for ``evaluation`` to score, each with the
+story of its rounds under ``reflection``. Killed and run again, nothing is asked twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from nl_gradient_policy_optimization.rollouts import padded
+from nl_gradient_policy_optimization.sampling import end_token_ids
+from text2grad.chat_client import ChatClient, ChatError, endpoint_of
+from text2grad.configs import parse
+from text2grad.critics import Critic, load_critic
+from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.models import best_device, load_model, load_tokenizer, model_path
+from text2grad.prompts import Prompt, load_prompt
+from text2grad.records import Outcome, Records, check_writable, fingerprint, load_records, map_records, save_records
+from text2grad.tasks import Record, Task, get_task
+
+Chat = list[dict[str, str]]
+
+
+@dataclass
+class ReflectConfig:
+    """Who criticises, who writes, and how often."""
+
+    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    data_path: str = field(metadata={"help": "the task's records with the policy's first answers"})
+    output_path: str = field(metadata={"help": "the same records with its last ones"})
+    model: str = field(
+        metadata={"help": "the policy: folder, adapter, hub id, smollm2, http://HOST/v1#MODEL, openai:…"}
+    )
+    critic: str = field(default="programmatic", metadata={"help": "as in training's --critic"})
+    rounds: int = field(default=1, metadata={"help": "critiques and rewritings of each answer"})
+    prompt: str = field(default="", metadata={"help": "the request to rewrite; by default the task's reflect.txt"})
+    max_new_tokens: int = field(default=128, metadata={"help": "longest answer in tokens"})
+    batch_size: int = field(default=8, metadata={"help": "answers judged or written together"})
+
+
+class Writer(Protocol):
+    """Answers chats; ``identity`` changes with the model."""
+
+    identity: str
+    workers: int
+
+    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]: ...
+
+
+class LocalWriter:
+    """A causal LM in this process, decoding greedily."""
+
+    workers = 1
+
+    def __init__(self, name: str, max_new_tokens: int):
+        self.tokenizer = load_tokenizer(name)
+        self.model = load_model(name, device=best_device())
+        self.end_ids = end_token_ids(self.model, self.tokenizer)
+        self.max_new_tokens = max_new_tokens
+        self.identity = _identity(name)
+
+    @torch.no_grad()
+    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
+        encoded = [
+            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+            for chat in chats
+        ]
+        device = self.model.device
+        inputs = padded(encoded, torch.long, "left", self.tokenizer.pad_token_id).to(device)
+        mask = padded([[1] * len(ids) for ids in encoded], torch.long, "left").to(device)
+        output = self.model.generate(
+            input_ids=inputs,
+            attention_mask=mask,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            max_new_tokens=self.max_new_tokens,
+            eos_token_id=self.end_ids,
+            pad_token_id=self.tokenizer.pad_token_id,
+        )
+        return self.tokenizer.batch_decode(output[:, inputs.shape[1] :], skip_special_tokens=True)
+
+
+class ServedWriter:
+    """A model behind an OpenAI-compatible endpoint, at temperature 0."""
+
+    def __init__(self, spec: str, max_new_tokens: int, workers: int = 8):
+        base_url, model = endpoint_of(spec)
+        self.client = ChatClient(base_url, model, concurrency=workers, max_tokens=max_new_tokens, temperature=0.0)
+        self.identity, self.workers = spec, workers
+
+    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
+        return [self._ask(chat) for chat in chats]
+
+    def _ask(self, chat: Chat) -> str | ChatError:
+        try:
+            return self.client.complete(chat).text
+        except ChatError as error:
+            return error
+
+
+def load_writer(config: ReflectConfig) -> Writer:
+    """The policy that ``--model`` names."""
+    if config.model.startswith(("openai:", "http://", "https://")):
+        return ServedWriter(config.model, config.max_new_tokens, config.batch_size)
+    return LocalWriter(config.model, config.max_new_tokens)
+
+
+def reflect(
+    records: Records, task: Task, critic: Critic, writer: Writer, prompt: Prompt, config: ReflectConfig
+) -> Records:
+    """Criticise and rewrite ``config.rounds`` times; the records with their last answers and the story of each."""
+    current = dict(records)
+    stories: dict[str, list[dict[str, Any]]] = {key: [] for key in records}
+    for number in range(1, config.rounds + 1):
+        judged = criticise(current, task, critic, config, number)
+        feedback = {key: task.fields.from_dict(reply) for key, reply in judged.results.items()}
+        chats = {
+            key: rewriting_chat(current[key], task, said, prompt)
+            for key, said in feedback.items()
+            if said.poor or (task.is_code and said.good)
+        }
+        written = rewrite(chats, writer, prompt, config, number)
+        for key, record in current.items():
+            text = written.results.get(key, "").strip()
+            said = feedback.get(key)
+            stories[key].append(
+                {
+                    "response": task.response(record),
+                    **(task.fields.to_dict(said) if said else {"error": judged.failures.get(key, "not judged")}),
+                    "rewritten": bool(text),
+                    **({"error": written.failures[key]} if key in written.failures else {}),
+                }
+            )
+            if text:
+                current[key] = task.with_response(record, text)
+        print(
+            f"round {number}: {len(judged.results)} of {len(current)} answers judged, {len(chats)} criticised, "
+            f"{sum(story[-1]['rewritten'] for story in stories.values())} rewritten"
+        )
+    about = {"model": writer.identity, "critic": critic.name}
+    return records.like(
+        {
+            key: {**task.training_prompts(record), "reflection": {**about, "rounds": stories[key]}}
+            for key, record in current.items()
+        }
+    )
+
+
+def criticise(records: dict[str, Record], task: Task, critic: Critic, config: ReflectConfig, number: int) -> Outcome:
+    """The critic's feedback on each answer of a round, as the task's fields."""
+
+    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
+        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
+        replies = critic(prompts, responses, batch)
+        return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in replies]
+
+    return _complete(
+        map_records(
+            records,
+            work,
+            journal=f"{config.output_path}.round{number}.critique.journal.jsonl",
+            settings={"critic": critic.name, "task": task.name},
+            batch_size=config.batch_size,
+            description=f"round {number}: critique",
+        )
+    )
+
+
+def rewrite(chats: dict[str, Chat], writer: Writer, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:
+    """The policy's new answers, as texts."""
+    ordered = dict(sorted(chats.items(), key=lambda item: -sum(len(turn["content"]) for turn in item[1])))
+    return _complete(
+        map_records(
+            ordered,
+            lambda ids, batch: writer(batch),
+            journal=f"{config.output_path}.round{number}.rewriting.journal.jsonl",
+            settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
+            batch_size=1 if writer.workers > 1 else config.batch_size,
+            workers=writer.workers,
+            description=f"round {number}: rewriting",
+        )
+    )
+
+
+def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Prompt) -> Chat:
+    """The first request, the answer, and the request to mend what the critic found."""
+    fields = {
+        "critique": feedback.critique,
+        "good": "\n".join(f"- {quote}" for quote in feedback.good) or "- (nothing)",
+        "poor": "\n".join(f"- {quote}" for quote in feedback.poor) or "- (nothing)",
+    }
+    return [
+        *task.messages(task.prompt(record)),
+        {"role": "assistant", "content": task.response(record)},
+        {"role": "user", "content": prompt.fill(fields)},
+    ]
+
+
+def _complete(outcome: Outcome) -> Outcome:
+    if outcome.stopped:
+        raise InputError(f"{outcome.stopped}; what is done is kept, run the same command again to go on")
+    return outcome
+
+
+def _identity(name: str) -> str:
+    """The model's name and what changes when a folder's weights are written anew."""
+    folder = Path(model_path(name))
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    stamp = fingerprint([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
+    return f"{name}@{stamp[:8]}" if files else name
+
+
+@command
+def main() -> None:
+    config = parse(ReflectConfig)
+    task = get_task(config.task)
+    for name in ("rounds", "max_new_tokens", "batch_size"):
+        if getattr(config, name) < 1:
+            raise InputError(f"--{name} must be at least 1, not {getattr(config, name)}")
+    check_writable(config.output_path)
+    path = config.prompt or Path(__file__).parent / task.name / "reflect.txt"
+    prompt = load_prompt(path, required=("critique",), offered=("critique", "good", "poor"))
+    records = load_records(config.data_path, task)
+    output = reflect(records, task, load_critic(config.critic, task), load_writer(config), prompt, config)
+    save_records(config.output_path, output)
+    print(f"{len(output)} answers after {config.rounds} rounds -> {config.output_path}")
+
+
+if __name__ == "__main__":
+    main()

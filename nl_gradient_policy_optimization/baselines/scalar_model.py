@@ -1,0 +1,141 @@
+"""A scalar reward model: one number for a whole response; and PPO's reward from it, on the last token alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase, logging
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rewards import shape
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, padded
+from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.errors import InputError
+from text2grad.models import base_of, best_device, is_adapter, load_tokenizer, model_path
+from text2grad.records import load_json, save_json
+from text2grad.reward_prompt import completion_ids
+from text2grad.tasks import Task, get_task
+
+DESCRIPTION_FILE = "scalar_reward.json"
+
+
+@dataclass
+class ScalarDescription:
+    """What a scalar reward model's folder says about itself (``scalar_reward.json``).
+
+    ``mean`` and ``deviation`` of the raw scores over its training responses, computed in ``dtype``, make rewards
+    comparable between models.
+    """
+
+    task: str
+    dtype: str
+    mean: float
+    deviation: float
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        save_json(folder / DESCRIPTION_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path, task: Task) -> ScalarDescription:
+        path = Path(folder) / DESCRIPTION_FILE
+        if not path.is_file():
+            raise InputError(f"{folder}: no scalar reward model ({DESCRIPTION_FILE} is missing); train one first")
+        description = cls(**load_json(path))
+        if description.task != task.name:
+            raise InputError(f"{folder}: judges {description.task}, not {task.name}; give a model of that task")
+        return description
+
+
+class ScalarModel:
+    """Scores responses: the reward head's output at the end of [prompt; response; end token]."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int = 8):
+        self.model, self.tokenizer, self.task, self.batch_size = model, tokenizer, task, batch_size
+
+    @torch.no_grad()
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
+        """Raw scores, in order."""
+        ids = [
+            encode_prompt(prompt, self.task, self.tokenizer) + completion_ids(self.tokenizer, response)
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        return self.score_ids(ids)
+
+    @torch.no_grad()
+    def score_ids(self, ids: Sequence[list[int]]) -> list[float]:
+        """Raw scores of token ids, in order; batched by length."""
+        scores = [0.0] * len(ids)
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        self.model.eval()
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start : start + self.batch_size]
+            inputs = padded([ids[row] for row in rows], torch.long, value=self.tokenizer.pad_token_id)
+            mask = padded([[1] * len(ids[row]) for row in rows], torch.long)
+            device = self.model.device
+            logits = self.model(input_ids=inputs.to(device), attention_mask=mask.to(device), use_cache=False).logits
+            for row, score in zip(rows, logits[:, 0].float().tolist(), strict=True):
+                scores[row] = score
+        return scores
+
+
+def load_classifier(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A causal LM (or a trained scalar model's folder) with a reward head of one output."""
+    path = model_path(name)
+    if is_adapter(path):
+        from peft import PeftModel
+
+        if not (Path(path) / DESCRIPTION_FILE).is_file():
+            raise InputError(f"{name}: is an adapter; a reward model starts from a whole model (merge it first)")
+        adapted = PeftModel.from_pretrained(load_classifier(base_of(path), dtype), path)
+        return adapted.merge_and_unload()
+    with _quiet():  # a causal LM has no reward head: transformers would warn each time that it makes one
+        return AutoModelForSequenceClassification.from_pretrained(path, num_labels=1, dtype=dtype)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def load_scalar_model(folder: str, task: Task | str) -> tuple[ScalarModel, ScalarDescription]:
+    """What ``scalar_reward.py`` wrote."""
+    task = get_task(task)
+    description = ScalarDescription.load(folder, task)
+    tokenizer = load_tokenizer(folder)
+    model = load_classifier(folder, getattr(torch, description.dtype)).to(best_device()).requires_grad_(False)
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return ScalarModel(model, tokenizer, task), description
+
+
+class ScalarRewards:
+    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: the score, standardised, on the last token."""
+
+    def __init__(self, folder: str, task: Task, config: PolicyConfig):
+        self.model, self.description = load_scalar_model(folder, task)
+        self.config = config
+        self.name = f"scalar:{folder}"
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+        written = [rollout for rollout in rollouts if rollout.response.strip()]
+        scores = iter(self.model([r.prompt for r in written], [r.response for r in written]))
+        return [self._judge(rollout, next(scores) if rollout.response.strip() else None) for rollout in rollouts]
+
+    def _judge(self, rollout: Rollout, score: float | None) -> Judgement:
+        if score is None:
+            reward, remark = self.config.empty_reward, "The response is empty."
+        else:
+            reward = (score - self.description.mean) / self.description.deviation
+            remark = f"Score {score:.4g}, standardised {reward:+.3f}."
+        rewards = [0.0] * (len(rollout.response_ids) - 1) + [reward]
+        return shape(Judgement(rewards=rewards, critique=remark), rollout, self.config)

@@ -1,0 +1,79 @@
+"""Train a scalar reward model by pairwise ranking on chosen and rejected pairs (``pairs.py``).
+
+    python nl_gradient_policy_optimization/baselines/scalar_reward.py --task slf5k --data_path pairs.json \\
+        --output_dir runs/scalar_reward
+
+``ppo.py --reward_model runs/scalar_reward`` then trains a policy on its score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from transformers import set_seed
+from trl import RewardConfig, RewardTrainer
+
+from nl_gradient_policy_optimization.baselines.dpo import items_of
+from nl_gradient_policy_optimization.baselines.finetuning import (
+    Encoded,
+    FineTuning,
+    begin,
+    encode,
+    finish,
+    run,
+    split,
+)
+from nl_gradient_policy_optimization.baselines.preferences import load_pairs
+from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
+from text2grad.configs import parse
+from text2grad.errors import command
+from text2grad.models import load_tokenizer
+from text2grad.tasks import get_task
+
+
+@dataclass
+class ScalarRewardSettings(FineTuning, RewardConfig):
+    """Settings of the scalar reward model."""
+
+
+def example(encoded: Encoded) -> dict[str, list[int]]:
+    chosen, rejected = encoded.answers
+    return {"chosen_ids": encoded.prompt + chosen, "rejected_ids": encoded.prompt + rejected}
+
+
+def train(config: ScalarRewardSettings) -> None:
+    """Train, and leave a folder that says how its scores are standardised."""
+    task = get_task(config.task)
+    items = items_of(load_pairs(config.data_path))
+    if not begin(config, "scalar_reward", items):
+        return
+    tokenizer = load_tokenizer(config.model)
+    training, validation = split(items, encode(items, task, tokenizer, config), example, config)
+    set_seed(config.seed)  # the reward head starts at random
+    trainer = RewardTrainer(
+        model=load_classifier(config.model, config.weight_dtype),
+        args=config,
+        train_dataset=training,
+        eval_dataset=validation,
+        processing_class=tokenizer,
+        peft_config=config.adapter(task_type="SEQ_CLS", modules_to_save=["score"]),
+    )
+    measures = run(trainer, config)
+    scorer = ScalarModel(trainer.model, tokenizer, task, config.per_device_eval_batch_size)
+    scores = scorer.score_ids([ids for pair in training for ids in pair.values()])
+    dtype = str(config.weight_dtype).removeprefix("torch.")
+    description = ScalarDescription(task.name, dtype, fmean(scores), pstdev(scores) or 1.0, measures)
+    if config.process_index == 0:
+        description.save(Path(config.output_dir))
+    finish(config, "scalar_reward", measures)
+
+
+@command
+def main() -> None:
+    train(parse(ScalarRewardSettings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Supervised fine-tuning on a task's references (or good responses): the start of the other methods, and a baseline.
+
+    python nl_gradient_policy_optimization/baselines/sft.py --task slf5k --data_path posts.json --output_dir runs/sft
+
+The result is an adapter (or model) folder that ``--model`` of every other command takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trl import SFTConfig, SFTTrainer
+
+from nl_gradient_policy_optimization.baselines.finetuning import (
+    Encoded,
+    FineTuning,
+    begin,
+    encode,
+    finish,
+    run,
+    setting,
+    split,
+)
+from nl_gradient_policy_optimization.baselines.preferences import known_value
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.models import is_adapter, load_model, load_tokenizer
+from text2grad.records import Records, load_records
+from text2grad.tasks import Task, get_task
+
+TARGETS = ("auto", "reference", "response")
+
+
+@dataclass
+class SFTSettings(FineTuning, SFTConfig):
+    """Settings of SFT."""
+
+    target: str = setting("auto", "learn the reference, the response, or (auto) the reference where there is one")
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise InputError(f"--target {self.target!r} does not exist; choose one of {', '.join(TARGETS)}")
+        super().__post_init__()
+
+
+def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple[str, list[str]]]:
+    """``(x, [answer])`` by id: each answer once; no response that its record itself calls the worse one."""
+    chosen: dict[str, tuple[str, list[str]]] = {}
+    seen = set()
+    for key, record in records.items():
+        reference = task.reference(record)
+        answer = reference if target != "response" else None
+        if answer is None and target != "reference" and known_value(record, task) != 0.0:
+            answer = task.response(record)
+        pair = (task.prompt(record), answer)
+        if answer and pair not in seen:
+            seen.add(pair)
+            chosen[key] = (pair[0], [answer])
+    if not chosen:
+        raise InputError(
+            f"{records.path}: no record has a {'response' if target == 'response' else 'reference'} to learn"
+        )
+    return chosen
+
+
+def example(encoded: Encoded) -> dict[str, list[int]]:
+    """[prompt; answer], the loss on the answer alone."""
+    answer = encoded.answers[0]
+    return {"input_ids": encoded.prompt + answer, "completion_mask": [0] * len(encoded.prompt) + [1] * len(answer)}
+
+
+def train(config: SFTSettings) -> None:
+    """Train, and leave the adapter (or model) in ``config.output_dir``."""
+    task = get_task(config.task)
+    items = demonstrations(load_records(config.data_path, task), task, config.target)
+    if not begin(config, "sft", items):
+        return
+    tokenizer = load_tokenizer(config.model)
+    training, validation = split(items, encode(items, task, tokenizer, config), example, config)
+    trainer = SFTTrainer(
+        model=load_model(config.model, config.weight_dtype, trainable=True),
+        args=config,
+        train_dataset=training,
+        eval_dataset=validation,
+        processing_class=tokenizer,
+        peft_config=None if is_adapter(config.model) else config.adapter(),
+    )
+    finish(config, "sft", run(trainer, config))
+
+
+@command
+def main() -> None:
+    train(parse(SFTSettings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Turn annotated spans into labels of whole steps: what a process reward model is trained on (appendix N).
+
+    python nl_gradient_policy_optimization/baselines/step_labels.py --task slf5k --data_path annotated.json \\
+        --output_path annotated_steps.json
+
+The output has the format of stage 1, so that stage 2 trains on it (`nl_reward_model/<task>/train_rm.py`): each wrong
+step is one poor span; for slf5k each right one is a good span (in code, what no span claims is right already).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nl_gradient_policy_optimization.baselines.steps import label_steps, split_steps
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback
+from text2grad.records import check_writable, load_records, save_records
+from text2grad.tasks import Record, Task, get_task
+
+
+@dataclass
+class StepLabelsConfig:
+    """Annotated records in, the same records with whole steps as spans out."""
+
+    task: str = field(metadata={"help": "slf5k or kodcode"})
+    data_path: str = field(metadata={"help": "annotated records (stage 1)"})
+    output_path: str = field(metadata={"help": "where the records go"})
+
+
+def by_step(record: Record, task: Task) -> Record | None:
+    """The record with its feedback's spans widened to steps; None where it carries no feedback."""
+    feedback = task.feedback(record)
+    if feedback is None:
+        return None
+    text = task.response(record)
+    steps = split_steps(text, task)
+    labels = label_steps(steps, text, feedback, task)
+    quotes = {
+        sign: [text[a:b] for (a, b), label in zip(steps, labels, strict=True) if label == sign] for sign in (1, -1)
+    }
+    whole = Feedback(feedback.critique, good=[] if task.is_code else quotes[1], poor=quotes[-1])
+    return task.with_feedback(record, whole, {**record.get("annotation", {}), "unit": "step"})
+
+
+@command
+def main() -> None:
+    config = parse(StepLabelsConfig)
+    task = get_task(config.task)
+    split_steps("", task)  # refuses a task without steps
+    check_writable(config.output_path)
+    records = load_records(config.data_path, task)
+    labelled = {key: made for key, record in records.items() if (made := by_step(record, task)) is not None}
+    if not labelled:
+        raise InputError(f"{config.data_path}: no record carries feedback; annotate the file first (rm_data_anno)")
+    save_records(config.output_path, records.like(labelled))
+    print(f"{len(labelled)} of {len(records)} records, labelled by step -> {config.output_path}")
+
+
+if __name__ == "__main__":
+    main()

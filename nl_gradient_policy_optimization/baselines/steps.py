@@ -1,0 +1,120 @@
+"""Steps of a response, as a process reward model sees it (appendix N), and the reward at each step's last token.
+
+A summary's steps are its sentences, and clauses of three words or more; a program's are its statements. The paper has
+GPT-4o cut and label them; here the cutting is a rule, so that the same response always has the same steps, and the
+labels come from a critic: a step that any poor span touches is wrong (−1), every other one is right (+1).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.tasks import Interval, Task
+from text2grad.token_rewards import span_intervals
+
+_ABBREVIATION = re.compile(r"(?:\b(?:mr|mrs|ms|dr|st|vs|etc|e\.g|i\.e|approx|no)|\b[a-z])\.$", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[」』”’]*\s*|\s*\n\s*")
+_CLAUSE_END = re.compile(
+    r"[;:]\s+|\s[–—-]{1,2}\s|—"
+    r"|,\s+(?=(?:and|but|so|or|yet|because|although|though|while|which|who|since|when|if|unless|after|before)\b)",
+    re.IGNORECASE,
+)
+_SHORTEST_CLAUSE = 3  # words
+
+
+def split_steps(text: str, task: Task) -> list[Interval]:
+    """Character intervals of the steps, in order; every judged character but white space is in exactly one.
+
+    Raises:
+        InputError: the task's responses have no steps.
+    """
+    if task.name == "ultrafeedback":
+        raise InputError(
+            "PRM-PPO is not for ultrafeedback: its answers are long and open, without reasoning steps that could be "
+            "right or wrong one by one, and labelling them would cost 6 to 8 times the tokens (appendix N); "
+            "the paper leaves it out as well"
+        )
+    steps = []
+    for start, end in task.judged(text):
+        cuts = _statement_starts(text[start:end]) if task.is_code else _clause_starts(text[start:end])
+        edges = sorted({0, *cuts, end - start})
+        steps += [_stripped(text, start + low, start + high) for low, high in pairwise(edges)]
+    return [(low, high) for low, high in steps if high > low]
+
+
+def label_steps(steps: Sequence[Interval], text: str, feedback: Feedback, task: Task) -> list[float]:
+    """+1 for a right step, −1 for one that a poor span touches."""
+    poor, _ = span_intervals(feedback, text, task)
+    return [-1.0 if any(low < end and start < high for low, high in poor) else 1.0 for start, end in steps]
+
+
+def at_step_ends(steps: Sequence[Interval], labels: Sequence[float], spans: Sequence[Interval]) -> list[float]:
+    """One reward per token: each step's label on the token that writes its last character, 0 elsewhere.
+
+    Args:
+        spans: each token's characters (``token_spans``).
+    """
+    rewards = [0.0] * len(spans)
+    for (_, end), label in zip(steps, labels, strict=True):
+        last = max(token for token, (low, high) in enumerate(spans) if low < end <= high)
+        rewards[last] += label
+    return rewards
+
+
+def _clause_starts(text: str) -> Iterator[int]:
+    """Where sentences begin, and clauses that leave three words or more on both sides."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text) if not _abbreviated(text, match)]
+    yield from ends
+    for low, high in pairwise([0, *ends, len(text)]):
+        begun = low
+        for match in _CLAUSE_END.finditer(text, low, high):
+            enough = len(text[begun : match.start()].split()) >= _SHORTEST_CLAUSE
+            if enough and len(text[match.end() : high].split()) >= _SHORTEST_CLAUSE:
+                yield match.end()
+                begun = match.end()
+
+
+def _abbreviated(text: str, match: re.Match) -> bool:
+    following = text[match.end() : match.end() + 1]
+    return (
+        match[0].startswith(".")
+        and "\n" not in match[0]
+        and bool(_ABBREVIATION.search(text[: match.start() + 1]))
+        and (following.islower() or bool(re.search(r"\b(?:mr|mrs|ms|dr|st)\.$", text[: match.start() + 1], re.I)))
+    )
+
+
+def _statement_starts(code: str) -> Iterator[int]:
+    """Where statements begin: simple ones whole, of compound ones the head; lines, where the code does not parse.
+
+    Docstrings, comments, ``else`` and ``finally`` stay with the statement before them.
+    """
+    lines = code.splitlines(keepends=True)
+    offsets = [0]
+    for line in lines:
+        offsets.append(offsets[-1] + len(line))
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        yield from (offset for offset, line in zip(offsets, lines, strict=False) if line.strip())
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt | ast.ExceptHandler) and not _is_docstring(node):
+            first = min([node, *getattr(node, "decorator_list", [])], key=lambda part: part.lineno)
+            line = lines[first.lineno - 1]
+            before = line.encode()[: first.col_offset].decode()
+            yield offsets[first.lineno - 1] + (len(before) if before.strip(" \t@") else 0)
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _stripped(text: str, start: int, end: int) -> Interval:
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
