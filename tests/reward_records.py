@@ -1,0 +1,132 @@
+"""Small annotated records of the three tasks, and a reward model that knows some of them by heart."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.train_rm import train
+from tests.tiny import tiny_model
+
+PROMPT = "Judge.\n${prompt}\n> ${response}"
+
+_POSTS = ["my dog ate the cake", "the car would not start", "we sold our house", "I lost my job in May"]
+_SUMMARIES = [
+    ("A dog ate it.", ["A dog"], []),
+    ("No car was sold!", [], ["was sold"]),
+    ("They sold the house.", ["sold the house"], ["They"]),
+]
+
+
+def slf5k_records(posts: int = 4) -> dict[str, dict]:
+    """Three annotated summaries for each of ``posts`` posts; every response differs."""
+    records = {}
+    for p in range(posts):
+        for s, (summary, good, poor) in enumerate(_SUMMARIES):
+            critique = f"Post {p}, summary {s}: {'good' if good else 'poor'}."
+            records[f"t3_{p}_{s}"] = {
+                "post": f"{_POSTS[p % 4]} ({p})",
+                "generated_summary": f"{summary} ({p})",
+                "textual_feedback": critique,
+                "good_spans": good,
+                "poor_spans": poor,
+            }
+    return records
+
+
+def kodcode_records(questions: int = 3) -> list[dict]:
+    return [
+        {
+            "question_id": f"q{number}",
+            "question": f"Add {number} to a number.",
+            "solution": f"def add(a):\n    return a - {number}\n",
+            "test": "",
+            "log": "",
+            "code_feedback": "It subtracts.",
+            "improvement_code": ["def add(a):"],
+            "wrong_code": [f"return a - {number}"],
+        }
+        for number in range(questions)
+    ]
+
+
+def ultrafeedback_records(questions: int = 3) -> list[dict]:
+    return [
+        {
+            "prompt": f"What is {number} plus one?",
+            "prompt_id": f"p{number}",
+            "response": [
+                {"role": "user", "content": f"What is {number} plus one?"},
+                {"role": "assistant", "content": f"It is {number + 1}. I hope that helps!"},
+            ],
+            "textual_feedback": "Right, with a phrase too many.",
+            "good_spans": [f"It is {number + 1}."],
+            "poor_spans": ["I hope that helps!"],
+        }
+        for number in range(questions)
+    ]
+
+
+RECORDS = {"slf5k": slf5k_records, "kodcode": kodcode_records, "ultrafeedback": ultrafeedback_records}
+
+
+def write(folder: Path, records: dict | list, name: str = "annotated.json") -> str:
+    path = folder / name
+    path.write_text(json.dumps(records), encoding="utf-8")
+    return str(path)
+
+
+def prompt_file(folder: Path) -> str:
+    path = folder / "prompt.txt"
+    path.write_text(PROMPT, encoding="utf-8")
+    return str(path)
+
+
+def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
+    """Settings for a tiny model in fp32 that trains all its weights for a few steps."""
+    if "model" not in changes:
+        changes["model"] = str(folder / "model")
+        if not (folder / "model").exists():
+            tiny_model(folder / "model")
+    values = {
+        "data_path": data,
+        "output_dir": str(folder / "reward_model"),
+        "prompt": prompt_file(folder),
+        "prompt_max_length": 500,
+        "max_length": 900,
+        "shorten": "tail",
+        "precision": "fp32",
+        "lora": False,
+        "learning_rate": 1e-3,
+        "max_steps": 4,
+        "per_device_train_batch_size": 2,
+        "gradient_checkpointing": False,
+        "validation_share": 0.25,
+        "judge_records": 2,
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return RewardModelConfig(**{**values, **changes})
+
+
+@lru_cache
+def memorised() -> tuple[Path, dict[str, dict]]:
+    """A reward model's folder, and the six records that it has learnt by heart."""
+    folder, records = Path(mkdtemp(prefix="memorised-")), slf5k_records(2)
+    model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=16)
+    config = settings(
+        folder,
+        write(folder, records),
+        model=model,
+        learning_rate=1e-2,
+        max_steps=80,
+        per_device_train_batch_size=6,
+        validation_share=0.0,
+        logging_steps=40,
+    )
+    train("slf5k", config)
+    return folder / "reward_model", records
