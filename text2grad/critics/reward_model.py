@@ -203,7 +203,9 @@ class RewardModelCritic:
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
         written = self.decoder(encoded, limits, self.batch_size, matchers, progress)
         for row, ids in zip(rows, written, strict=True):
-            results[row] = self.prompt.tokenizer.decode(ids, skip_special_tokens=True)
+            results[row] = self.prompt.tokenizer.decode(
+                ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
         return results
 
 
