@@ -114,7 +114,7 @@ def rollout(step: int, key: str, record: dict, skill: float, scalar: bool, resco
     }
 
 
-def cycle_metrics(step: int, rows: list[dict], skill: float, scalar: bool, draw: random.Random) -> dict:
+def cycle_metrics(step: int, seen: int, rows: list[dict], skill: float, scalar: bool, draw: random.Random) -> dict:
     """One row of ``metrics.jsonl``."""
     labels = []
     for row in rows:
@@ -149,7 +149,7 @@ def cycle_metrics(step: int, rows: list[dict], skill: float, scalar: bool, draw:
         "seconds/critique": abs(noise(0.12 if scalar else 0.8, 0.05)),
         "seconds/reference": abs(noise(2.0, 0.1)),
         "seconds/update": abs(noise(7.0, 0.4)),
-        "rollouts": len(rows),
+        "rollouts": seen,
     }
 
 
@@ -189,7 +189,7 @@ def write_run(folder: Path, method: str, seed: int, steps: int, per_step: int, c
                 rescored = step == 1 or step % 5 == 0
                 rows.append(rollout(step, key, record, min(max(skill, 0.02), 1), scalar, rescored, draw))
             log.write("".join(json.dumps(row) + "\n" for row in rows))
-            metrics.write(json.dumps(cycle_metrics(step, rows, skill, scalar, draw)) + "\n")
+            metrics.write(json.dumps(cycle_metrics(step, seen, rows, skill, scalar, draw)) + "\n")
     return folder
 
 

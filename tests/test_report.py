@@ -348,6 +348,7 @@ def test_markdown_says_the_same(built, report):
     assert f"{show(cell['value'])} ({show_interval(cell['low'], cell['high'])})" in text
     table_lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count(" | ") for line in table_lines[:7]}) == 1  # a table whose rows have the same cells
+    assert "|\n\n|" not in text
 
 
 def test_figures_are_written_as_svg_and_pdf(built, report):
@@ -430,6 +431,49 @@ def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_
     report, _ = assemble([], load_results([first, second]))
     cell = report["tables"][0]["cells"]["tuned"]["held out/acc"]
     assert cell["value"] == 0.7 and "change" not in cell
+
+
+def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
+    """Else four answers to each of four prompts would pass for sixteen independent ones."""
+    files = []
+    for system, offset in (("base", 0.0), ("text2grad", 0.3)):
+        once = {f"t3_{p}": {"mean_delta": 0.1 * p + offset * (p % 2)} for p in range(4)}
+        often = {f"{key}@{sample}": value for key, value in once.items() for sample in range(4)}
+        files += [result_file(tmp_path / f"{system}{len(v)}.json", system, v) for v in (once, often)]
+    single, several = (assemble([], load_results(pair))[0] for pair in (files[::2], files[1::2]))
+    key = "held out/mean_delta"
+    first, second = (report["tables"][0]["cells"]["text2grad"][key] for report in (single, several))
+    assert second.pop("change") == pytest.approx(first.pop("change"))
+    assert second == pytest.approx(first)
+    assert story.text(several, several["standfirst"][0]).startswith("On 4 prompts (16 answers), Text2Grad")
+
+
+def test_a_metric_that_never_moves_is_not_told(tmp_path):
+    files = []
+    for system, value in (("base", 0.1), ("text2grad", 0.3)):
+        told = {str(n): {"mean_delta": value + 0.01 * n, "critic_failures": 0.0} for n in range(4)}
+        files.append(result_file(tmp_path / f"{system}.json", system, told))
+    report, _ = assemble([], load_results(files))
+    assert "critic failures" not in story.text(report, report["standfirst"][0])
+
+
+def test_copying_is_called_out(tmp_path):
+    files = []
+    for system, value in (("base", 0.9), ("text2grad", 0.3)):
+        told = {str(n): {"mean_delta": 0.1, "novelty_3": value + 0.01 * n} for n in range(4)}
+        files.append(result_file(tmp_path / f"{system}.json", system, told))
+    report, _ = assemble([], load_results(files))
+    cautions = " ".join(story.text(report, item) for item in report["cautions"])
+    assert "Text2Grad takes more from its source: new word triples 91.5 % → 31.5 % (" in cautions
+
+
+def test_kl_beyond_its_target_is_called_out(tmp_path):
+    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)], config={"kl_target": 2.0})
+    cycles = [{"step": step, "kl/full": 1.0 * step} for step in range(1, 5)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
+    report, _ = assemble([load_run(folder)], [])
+    cautions = [story.text(report, item) for item in report["cautions"]]
+    assert "Text2Grad: KL ends at 4.000, above its target of 2.000." in cautions
 
 
 def test_runs_alone_say_that_nothing_was_held_out(runs):
@@ -519,6 +563,26 @@ def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
     (variant,) = training.variants([load_run(folder)])
     assert training.curve(variant, "kl/k1")["steps"] == [1]
     assert training.curve(variant, "kl/full") is None
+
+
+def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
+    annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
+    annotation["words"] = {"mean": 2.5, "min": 1, "q1": 1, "median": 2, "q3": 3, "max": 9}
+    reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
+    for name, value in (("annotation", annotation), ("reward_model", reward_model)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    args = ["--annotation", tmp_path / "annotation.json", "--reward_model", tmp_path / "reward_model.json"]
+    run = write_run(tmp_path / "run", [hand_made(1)])
+    done = run_script("evaluation/report.py", run, *args, "--output", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.md").read_text()
+    assert "| spans: unmatched rate | 1.3 % |" in text and "| spans: kept | 201 |" in text
+    assert "| usage: cost usd per record | $0.00111 |" in text
+    assert "| words, mean | 2.500 (quartiles 1, 2, 3) |" in text
+    assert "| parse rate | 98.0 % (95.0 to 100.0 %) |" in text
+    assert "|\n\n|" not in text
+    shown = {path: text for path, _, _, text in Figures((tmp_path / "report.html").read_text()).found}
+    assert shown["reward_models > 0 > rows > parse rate"] == "95.0 to 100.0 %"
 
 
 def test_seeds_are_one_variant_and_settings_are_not(tmp_path):

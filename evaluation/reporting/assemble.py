@@ -209,8 +209,14 @@ def judge_charts(report: dict[str, Any]) -> list[dict[str, Any]]:
 _LINE = {"mean": "value", "low": "low", "high": "high"}
 
 
+_NOT_FIGURES = frozenset(
+    "settings config versions data step prompt_max_length max_length max_new_tokens failures parse_errors".split()
+)
+"""What stands in such files beside figures."""
+
+
 def _columns(paths: list[str]) -> list[dict[str, Any]]:
-    """Reports of other stages, flattened to rows: file name -> {row: value}."""
+    """Reports of stages 1 and 2, flattened: file -> {row: a figure, perhaps with its interval or its quartiles}."""
     columns = []
     for path in paths:
         value = load_json(path)
@@ -221,12 +227,27 @@ def _columns(paths: list[str]) -> list[dict[str, Any]]:
     return columns
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    rows: dict[str, Any] = {}
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
     for name, item in value.items():
         label = f"{prefix}{name}".replace("_", " ")
-        if isinstance(item, dict):
+        if name in _NOT_FIGURES:
+            continue
+        if isinstance(item, dict) and {"value", "low", "high"} <= set(item):
+            rows[label] = {key: item[key] for key in ("value", "low", "high")}
+        elif isinstance(item, dict) and {"mean", "q1", "median", "q3"} <= set(item):
+            quartiles = {key: item[key] for key in ("q1", "median", "q3")}
+            rows[f"{label}, mean"] = {"value": item["mean"], **quartiles}
+        elif isinstance(item, dict):
             rows |= _flat(item, f"{label}: ")
-        elif isinstance(item, int | float | str | bool) and (not isinstance(item, str) or len(item) <= 60):
-            rows[label] = item
-    return rows
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            rows[label] = {"value": item}
+        if label in rows:
+            rows[label]["style"] = _style(name)
+    return {label: {"style": "plain", **row} for label, row in rows.items()}
+
+
+def _style(name: str) -> str:
+    if name.endswith("_rate") or name.startswith(("characters_", "records_")):
+        return "share"
+    return "usd" if "usd" in name else "plain"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, compare, figures_of, load_result
 from text2grad.errors import InputError
 
+_SAMPLE = re.compile(r"@\d+$")
 BASELINES = ("base", "before", "start", "sft")
 
 
@@ -95,13 +98,17 @@ def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": system,
         "seeds": max(len(files) for files in by_benchmark.values()),
-        "n": {name: len({key for file in files for key in file["records"]}) for name, files in by_benchmark.items()},
+        "prompts": {
+            name: len({prompt_of(key) for file in files for key in file["records"]})
+            for name, files in by_benchmark.items()
+        },
+        "answers": {name: sum(len(file["records"]) for file in files) for name, files in by_benchmark.items()},
         "files": [result["path"] for result in results],
     }
 
 
 def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
-    """One system's figures over its seeds: each record's rows summed, so that a record stays one unit of resampling.
+    """One system's figures, by prompt: the rows of all its seeds and samples summed, as only prompts are independent.
 
     Only figures that the files' own values confirm.
     """
@@ -114,8 +121,20 @@ def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
         keys = [key for key in first.rows if all(key in figure.rows for figure in figures)]
         rows = {key: np.sum([figure.rows[key] for figure in figures], axis=0).tolist() for key in keys}
         if rows:
-            pooled[name] = Figure(rows, first.combine)
+            pooled[name] = Figure(rows, first.combine).grouped(_samples(rows))
     return pooled
+
+
+def prompt_of(record_id: str) -> str:
+    """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
+    return _SAMPLE.sub("", record_id)
+
+
+def _samples(ids: Iterable[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for record_id in ids:
+        groups.setdefault(prompt_of(record_id), []).append(record_id)
+    return groups
 
 
 def _confirmed(result: dict[str, Any]) -> dict[str, Figure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,9 +185,7 @@ def timing(variant: Variant) -> dict[str, Any] | None:
     phases += sorted({key for row in rows for key in row if key.startswith("seconds/")} - set(PHASES))
     totals = [sum(row.get(key, 0.0) for key in phases) for row in rows]
     quartiles = np.percentile(totals, [25, 50, 75]).tolist()
-    rates = [
-        60 * row["rollouts"] / total for row, total in zip(rows, totals, strict=True) if row.get("rollouts") and total
-    ]
+    rates = [60 * count / spent for run in variant.runs for count, spent in _work(run) if spent]
     return {
         "phases": {key: statistics.median(row.get(key, 0.0) for row in rows) for key in phases},
         "total": quartiles[1],
@@ -195,6 +194,19 @@ def timing(variant: Variant) -> dict[str, Any] | None:
         "rollouts_per_minute": statistics.median(rates) if rates else None,
         "cycles": len(rows),
     }
+
+
+def _work(run: Run) -> Iterator[tuple[int, float]]:
+    """(answers, seconds) of each cycle; the log counts the answers of all cycles so far."""
+    before = None if run.steps[0] > 1 else {"rollouts": 0}
+    for row in run.metrics:
+        if before is not None and _counted(before) and _counted(row):
+            yield row["rollouts"] - before["rollouts"], sum(row[key] for key in row if key.startswith("seconds/"))
+        before = row
+
+
+def _counted(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("rollouts"), int)
 
 
 LABELS = ("poor", "good", "none")

@@ -92,7 +92,7 @@ def show(value: float | str | None, style: str = "number") -> str:
     """A figure for people: a proper minus, and as many digits as the eye can use.
 
     Args:
-        style: number, signed, share, count, seconds; relative (a share more or less); plain (any value of a file).
+        style: number, signed, share, count, seconds; relative (a share more or less); usd; plain (any value of a file).
     """
     if isinstance(value, str | bool):
         return str(value)
@@ -103,6 +103,8 @@ def show(value: float | str | None, style: str = "number") -> str:
         text = f"{100 * value:.1f} %"
     elif style == "relative":
         text = f"{100 * value:+.1f} %"
+    elif style == "usd":
+        text = f"${value:,.2f}" if size >= 1 else f"${value:.5f}"
     elif style == "plain" and value == int(value) and size < 1e12:
         text = f"{value:,.0f}"
     elif style == "count":
