@@ -15,14 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
+from nl_gradient_policy_optimization.export import export
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.rewards import RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
 from text2grad.configs import parse
-from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.models import load_tokenizer
 from text2grad.tasks import Task, get_task
 
 
@@ -62,12 +61,14 @@ def train(prm: PRMConfig, config: PolicyConfig) -> None:
     """Optimise the policy on the rewards of steps."""
     task = get_task(prm.task)
     split_steps("", task)  # refuses a task without steps
-    config.check()
     if config.reward_placement != "token" or config.scheme != "uniform":
         raise InputError("PRM-PPO places rewards at the ends of steps; leave --reward_placement and --scheme alone")
-    spans = CriticRewards(load_critic(config.critic, task), task, load_tokenizer(config.model), config)
     config = replace(config, method="prm_ppo")
-    optimize(task, config, StepRewards(spans, task, config))
+    trainer = prepare(task, config)
+    trainer.rewards = StepRewards(trainer.rewards, task, config)
+    trainer.train()
+    export(trainer)
+    trainer.accelerator.end_training()
 
 
 @command

@@ -109,11 +109,11 @@ def _quiet() -> Iterator[None]:
 
 
 def load_scalar_model(folder: str, task: Task | str) -> tuple[ScalarModel, ScalarDescription]:
-    """What ``scalar_reward.py`` wrote."""
+    """What ``scalar_reward.py`` wrote; on the CPU, for the caller to place."""
     task = get_task(task)
     description = ScalarDescription.load(folder, task)
     tokenizer = load_tokenizer(folder)
-    model = load_classifier(folder, getattr(torch, description.dtype)).to(best_device()).requires_grad_(False)
+    model = load_classifier(folder, getattr(torch, description.dtype)).requires_grad_(False)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     return ScalarModel(model, tokenizer, task), description
 
@@ -127,6 +127,7 @@ class ScalarRewards:
         self.name = f"scalar:{folder}"
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+        self.model.model.to(best_device())  # only now has this rank chosen its GPU
         written = [rollout for rollout in rollouts if rollout.response.strip()]
         scores = iter(self.model([r.prompt for r in written], [r.response for r in written]))
         return [self._judge(rollout, next(scores) if rollout.response.strip() else None) for rollout in rollouts]
