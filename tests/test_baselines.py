@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.baselines import dpo, ppo, prm_ppo, reflect, scalar_reward, sft
@@ -418,6 +420,23 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
     assert sorted(row["prompt_ids"] for row in rows) == sorted(chat["input_ids"] for chat in chats)
     assert all(row["chosen_ids"] == [*tok(GOOD)["input_ids"], tok.eos_token_id] for row in rows)
     assert len(seen["eval"]) >= 1
+
+
+@pytest.mark.parametrize("start", ["adapter", "all weights"])
+def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
+    config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_steps=2, lora=start == "adapter")
+    if start == "adapter":
+        adapter = get_peft_model(load_model(config.model, "float32"), LoraConfig(target_modules="all-linear", r=4))
+        for name, weight in adapter.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_()
+        adapter.save_pretrained(tmp_path / "adapter")
+        config.model = str(tmp_path / "adapter")
+    dpo.train(config)
+    metrics = load_json(tmp_path / "run" / "result.json")["metrics"]
+    assert metrics["first_loss"] == pytest.approx(math.log(2), abs=1e-4)  # no difference yet
+    assert metrics["last_loss"] < metrics["first_loss"] - 1e-3
+    load_model(config.output_dir, "float32")
 
 
 # Scalars
