@@ -138,7 +138,8 @@ class _Annotator:
                 if getattr(config, option.name) != option.default:
                     raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
             options = program_options if config.annotator == "programmatic" else {}
-            return cls(task, load_critic(config.annotator, task, **options), prepare, {"annotator": config.annotator})
+            critic = load_critic(config.annotator, task, **options)
+            return cls(task, critic, prepare, {"annotator": critic.name})
 
         critic = _chat_critic(task, config)
         if critic.variant == "human_feedback":
@@ -285,7 +286,10 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
 
 
 def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotator: _Annotator) -> None:
-    annotated = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}
+    annotated = {}
+    for record_id, added in outcome.results.items():
+        before = {key: value for key, value in records[record_id].items() if key != task.fields.scores}
+        annotated[record_id] = before | added  # feedback that the input carried is replaced, dense labels too
     if annotated:
         save_records(output, records.like(annotated))
     failed = _beside(output, "failed.json")
@@ -293,7 +297,9 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotat
         save_json(failed, outcome.failures)
     else:
         failed.unlink(missing_ok=True)
+    left = len(records) - len(annotated) - len(outcome.failures)
     report = fidelity.report(task, annotated, outcome.failures) | annotator.spending()
+    report["records"] |= {"left": left} if left else {}
     save_json(_beside(output, "report.json"), report)
     table = fidelity.table({output.name: report})
     save_text(_beside(output, "report.md"), table)
@@ -302,7 +308,6 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotat
     if outcome.failures:
         print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
     if outcome.stopped:
-        left = len(records) - len(annotated) - len(outcome.failures)
         print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
     if outcome.failures or outcome.stopped:
         raise SystemExit(1)

@@ -216,6 +216,8 @@ class FaultServer:
                 fault = server._next_fault()
                 if fault == "429":
                     return self._error(429, f"slow down, {given}", headers={"Retry-After": str(server.retry_after)})
+                if fault == "quota":
+                    return self._error(429, "You exceeded your current quota", code="insufficient_quota")
                 if fault == "500":
                     return self._error(500, "the model fell over")
                 if fault == "reset":
@@ -253,8 +255,8 @@ class FaultServer:
                 self._json(200, value)
                 return None
 
-            def _error(self, status: int, message: str, param: str | None = None, headers: dict | None = None) -> None:
-                self._json(status, {"error": {"message": message, "param": param, "code": None}}, headers)
+            def _error(self, status: int, message: str, headers: dict | None = None, **details: str) -> None:
+                self._json(status, {"error": {"message": message, "param": None, "code": None, **details}}, headers)
 
             def _json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
                 self._send(status, json.dumps(value).encode(), "application/json", headers)

@@ -210,6 +210,17 @@ def test_dense_labels_cover_every_word_in_order(tmp_path):
     assert labels["characters_poor_spans"] == pytest.approx(8 / 24, abs=1e-6)
 
 
+def test_feedback_that_the_input_carries_is_replaced(tmp_path):
+    old = {"textual_feedback": "Old.", "good_spans": ["Dog"], "poor_spans": [], "scores": [["Dog", 1]], "mine": 1}
+    records = {key: record | old for key, record in posts(2).items()}
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, records))
+    record = read(tmp_path)["t3_0"]
+    assert record["good_spans"] == ["Dog 0 ran off"]
+    assert "scores" not in record
+    assert record["mine"] == 1
+
+
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 @pytest.mark.parametrize("variant", ["cot", "no_cot", "human_feedback", "dense"])
 def test_every_prompt_file_asks_for_the_fields_of_its_schema(task, variant):
@@ -272,7 +283,9 @@ def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):
         done = len(read(tmp_path))
         assert 5 <= done <= 7
         assert len(server.requests) == done
-        assert read(tmp_path, ".report.json")["paid"]["cost_usd"] == pytest.approx(done * cost)
+        report = read(tmp_path, ".report.json")
+        assert report["paid"]["cost_usd"] == pytest.approx(done * cost)
+        assert report["records"]["left"] == 20 - done
         assert not (tmp_path / "out.json.failed.json").exists()
 
         annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=22 * cost, **options))

@@ -99,21 +99,19 @@ def answers(url: str) -> bool:
         return False
 
 
-def easy_prompt(task: str, folder: Path) -> Path:
-    """A prompt that even 135M parameters can follow: the form of the reply is all but filled in."""
-    fields = get_task(task).fields
-    path = folder / "no_cot.txt"
-    path.write_text(
-        "${prompt}\n\nRepeat this line of JSON exactly, and write nothing else:\n"
-        f'{{"{fields.critique}": "It says: ${{response}}", "{fields.poor}": [], "{fields.good}": ["${{response}}"]}}'
-    )
-    return path
+EASY = """Continue with the same line of JSON.
+{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
+{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
+{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
+${prompt}"""  # what even 135M parameters can follow
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("prompt", ["easy", "our own"])
-@pytest.mark.parametrize("task", ["slf5k", "ultrafeedback", "kodcode"])
+@pytest.mark.parametrize(
+    ("task", "prompt"),
+    [("slf5k", "our own"), ("ultrafeedback", "our own"), ("kodcode", "our own"), ("slf5k", "easy")],
+)
 def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     base_url, model = server
     data, output = tmp_path / "in.json", tmp_path / "out.json"
@@ -123,7 +121,8 @@ def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     command += ["--base_url", base_url, "--model", model, "--prompt_variant", "no_cot", "--max_tokens", "120"]
     command += ["--concurrency", "2", "--timeout", "600"]
     if prompt == "easy":
-        command += ["--prompt_file", str(easy_prompt(task, tmp_path))]
+        (tmp_path / "easy.txt").write_text(EASY)
+        command += ["--prompt_file", str(tmp_path / "easy.txt")]
     begun = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
     assert done.returncode in (0, 1), done.stderr
