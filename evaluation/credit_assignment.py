@@ -132,7 +132,7 @@ def plot(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], d
     left.plot(distances, amplification(distances, decay), color="#1f5fa8", label=f"$({decay:g})^{{-(T-k)}}$")
     left.set(xlabel="tokens before the end, $T-k$", ylabel="amplification", yscale="log")
     counts = left.twinx()
-    counts.hist(labelled, bins=min(40, len(distances)), color="#c9c9c9", zorder=0)
+    counts.hist(labelled, bins=np.arange(len(distances) + 1) - 0.5, color="#c9c9c9", zorder=0)
     counts.set_ylabel("labelled tokens")
     left.set_zorder(counts.get_zorder() + 1)
     left.patch.set_visible(False)

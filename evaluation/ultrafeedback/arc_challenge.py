@@ -96,6 +96,7 @@ def model_flags(policy: PolicyConfig, config: ArcConfig) -> list[str]:
             "model": policy.model,
             "base_url": f"{policy.base_url.rstrip('/')}/completions",
             "tokenizer": model_path(config.tokenizer),
+            "tokenizer_backend": "huggingface",
             "num_concurrent": policy.concurrency,
         }
         return ["--model", "local-completions", "--model_args", _joined(arguments)]
@@ -124,9 +125,15 @@ def main() -> None:
     task = local_task(lm_eval, folder, config) if config.data_path else "arc_challenge"
     identity = policy.model if policy.base_url else model_identity(policy.model)
     run = folder / fingerprint([identity, asdict(policy), asdict(config), lm_eval.stat().st_mtime_ns])
-    command_line = [sys.executable, "-m", "lm_eval", "run", *model_flags(policy, config), "--tasks", task]
+    model = model_flags(policy, config)
+    command_line = [sys.executable, "-m", "lm_eval", "run", *model, "--tasks", task]
     command_line += ["--include_path", str(folder), "--output_path", str(run), "--log_samples", "--seed", "42"]
-    command_line += ["--num_fewshot", str(config.num_fewshot), "--use_cache", str(folder / fingerprint(identity))]
+    command_line += [
+        "--num_fewshot",
+        str(config.num_fewshot),
+        "--use_cache",
+        str(folder / fingerprint([identity, model])),
+    ]
     command_line += ["--limit", str(config.limit)] if config.limit else []
     command_line += ["--apply_chat_template"] if config.chat else []
     # In its own folder: `-m` puts the current one on the path, where an evaluate.py would hide the library evaluate.

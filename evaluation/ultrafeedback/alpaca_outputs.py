@@ -1,0 +1,70 @@
+"""A policy's answers to AlpacaEval's instructions, in AlpacaEval's own format.
+
+    python evaluation/ultrafeedback/alpaca_outputs.py --model smollm2 --system base \\
+        --reference_path alpaca_eval_gpt4_baseline.json --output_path outputs.json
+
+The instructions are those of the reference outputs: ``--reference_path``, else AlpacaEval 2.0's own file from the hub.
+Killed and run again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from evaluation.generate import ANSWER_TOKENS, answer
+from evaluation.policies import PolicyConfig, SamplingConfig, load_policy
+from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
+from text2grad.configs import parse
+from text2grad.errors import command
+from text2grad.records import check_writable, save_json
+from text2grad.tasks import get_task
+
+
+@dataclass
+class OutputsConfig:
+    """What is asked, and where the answers go."""
+
+    system: str = field(metadata={"help": "The system's name (AlpacaEval's `generator`)."})
+    output_path: str = field(metadata={"help": "The answers, for alpaca_score.py or for alpaca_eval itself."})
+    reference_path: str | None = field(
+        default=None, metadata={"help": "Outputs in AlpacaEval's format to take the instructions from."}
+    )
+    limit: int | None = field(default=None, metadata={"help": "Only the first so many instructions."})
+    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+
+
+@command
+def main() -> None:
+    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, OutputsConfig)
+    check_writable(config.output_path)
+    task = get_task("ultrafeedback")
+    rows = load_outputs(reference_path(config.reference_path))[: config.limit]
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    outcome = answer(
+        load_policy(policy_config),
+        {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},
+        sampling,
+        journal=f"{config.output_path}.journal.jsonl",
+        retry_failed=config.retry_failed,
+        description=f"{config.system} answers",
+    )
+    outputs = [
+        {
+            "dataset": row.get("dataset", "own"),
+            "instruction": row["instruction"],
+            "output": outcome.results[str(number)]["text"],
+            "generator": config.system,
+        }
+        for number, row in enumerate(rows)
+        if str(number) in outcome.results
+    ]
+    save_json(config.output_path, outputs)
+    print(f"{len(outputs)} of {len(rows)} answers -> {config.output_path}")
+    if outcome.failures:
+        print(
+            f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A policy's answers to MT-Bench: two turns, the second with the first in view.
+
+    python evaluation/ultrafeedback/mt_bench_answers.py --questions question.jsonl --model smollm2 --system base \\
+        --output_path answers.jsonl
+
+Temperatures are MT-Bench's by category unless ``--category_temperatures false``. The answers are in FastChat's format.
+Killed and run again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from evaluation.generate import answer
+from evaluation.policies import Chat, PolicyConfig, SamplingConfig, load_policy
+from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_questions
+from text2grad.configs import parse
+from text2grad.errors import InputError, command
+from text2grad.records import check_writable, save_json
+
+
+@dataclass
+class AnswersConfig:
+    """What is asked, and where the answers go."""
+
+    questions: str = field(metadata={"help": "FastChat's question.jsonl."})
+    system: str = field(metadata={"help": "The system's name."})
+    output_path: str = field(metadata={"help": "The answers, a .jsonl file."})
+    category_temperatures: bool = field(default=True, metadata={"help": "MT-Bench's temperatures; else --temperature."})
+    limit: int | None = field(default=None, metadata={"help": "Only the first so many questions."})
+
+
+@command
+def main() -> None:
+    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, AnswersConfig)
+    check_writable(config.output_path)
+    questions = dict(list(load_questions(config.questions).items())[: config.limit])
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
+    policy = load_policy(policy_config)
+
+    def temperature(key: str) -> float:
+        return (
+            TEMPERATURES.get(questions[key]["category"], 0.0) if config.category_temperatures else sampling.temperature
+        )
+
+    chats: dict[str, Chat] = {key: [] for key in questions}
+    for turn in (0, 1):
+        for heat in sorted({temperature(key) for key in questions}):
+            asked = {}
+            for key in questions:
+                if temperature(key) == heat:
+                    chats[key].append({"role": "user", "content": questions[key]["turns"][turn]})
+                    asked[key] = list(chats[key])
+            outcome = answer(
+                policy,
+                asked,
+                replace(sampling, temperature=heat),
+                journal=f"{config.output_path}.turn{turn + 1}.t{heat:g}.journal.jsonl",
+                retry_failed=True,
+                description=f"turn {turn + 1} at temperature {heat:g}",
+            )
+            if outcome.failures:
+                key, reason = next(iter(outcome.failures.items()))
+                raise InputError(f"question {key}: {reason}; run again to go on")
+            for key, reply in outcome.results.items():
+                chats[key].append({"role": "assistant", "content": reply["text"]})
+    rows = [
+        {
+            "question_id": questions[key]["question_id"],
+            "model_id": config.system,
+            "choices": [{"index": 0, "turns": [chat[1]["content"], chat[3]["content"]]}],
+        }
+        for key, chat in chats.items()
+    ]
+    save_json(config.output_path, rows)
+    print(f"{len(rows)} questions answered in two turns -> {config.output_path}")
+
+
+if __name__ == "__main__":
+    main()
