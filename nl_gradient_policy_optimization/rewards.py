@@ -87,8 +87,7 @@ def shape(judgement: Judgement, rollout: Rollout, config: PolicyConfig) -> Judge
     rewards = list(judgement.rewards)
     if not rollout.finished:
         rewards[-1] += config.unfinished_reward
-    if len(rewards) < config.min_response_tokens:
-        rewards[-1] += config.short_reward
+    rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))
     for token in repeats(rollout.response_ids, config.repeat_ngram):
         rewards[token] += config.repeat_reward
     return replace(judgement, rewards=rewards)

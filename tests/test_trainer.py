@@ -250,7 +250,8 @@ def test_wishes_about_form_are_rewards():
     unfinished = rollout_of("my car", end=False)
     (plain,), _ = judged(unfinished)
     (shaped,), _ = judged(unfinished, unfinished_reward=-0.5, min_response_tokens=50, short_reward=-2.0)
-    assert shaped.rewards[-1] == plain.rewards[-1] - 2.5
+    missing = 50 - len(unfinished.response_ids)
+    assert shaped.rewards[-1] == plain.rewards[-1] - 0.5 - 2.0 * missing
     assert shaped.rewards[:-1] == plain.rewards[:-1]
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
     again = rollout_of("my car my car my car")
