@@ -633,6 +633,16 @@ def test_code_is_labelled_as_code(tmp_path):
     assert [text[0][s:e] for s, e in text[3]] == ["print(is_even(2))"]
 
 
+def test_tokens_that_share_a_character_keep_their_places(tmp_path):
+    folder = synthetic_runs.write_code_run(tmp_path / "emoji", answer="🙂 " + synthetic_runs.CODE_ANSWER)
+    packs, _ = viewer.packs(training.variants([load_run(folder)]), [], 100)
+    gaps, lengths, *_ = viewer.unpack(packs["numbers-0"])[0]
+    ends = np.cumsum(np.add(gaps, lengths))
+    spans = np.stack([ends - lengths, ends], axis=1).tolist()
+    assert spans[:2] == [[0, 1], [0, 1]]
+    assert spans == rows(folder / "rollouts.jsonl")[0]["spans"]
+
+
 # Hostile text
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1> & \u2028 \ud83d x \x00"

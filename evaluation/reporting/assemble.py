@@ -209,9 +209,10 @@ def judge_charts(report: dict[str, Any]) -> list[dict[str, Any]]:
 _LINE = {"mean": "value", "low": "low", "high": "high"}
 
 
-_NOT_FIGURES = frozenset(
-    "settings config versions data step prompt_max_length max_length max_new_tokens failures parse_errors".split()
-)
+_NOT_FIGURES = {
+    *("settings", "config", "versions", "data", "failures", "parse_errors", "step"),
+    *("prompt_max_length", "max_length", "max_new_tokens"),
+}
 """What stands in such files beside figures."""
 
 
