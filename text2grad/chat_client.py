@@ -205,12 +205,9 @@ class ChatClient:
             reply = self._persist(request, key, scope)
         except _OutageError as error:
             with self._lock:
-                self._failed_in_a_row += 1
-                given_up = self._failed_in_a_row >= max(_FAILURES_OF_AN_OUTAGE, self.concurrency)
-            if given_up:
-                raise StopRunError(
-                    f"{self._failed_in_a_row} requests in a row failed ({error}); run again later"
-                ) from None
+                self._failed_in_a_row = failures = self._failed_in_a_row + 1
+            if failures >= max(_FAILURES_OF_AN_OUTAGE, self.concurrency):
+                raise StopRunError(f"{failures} requests in a row failed ({error}); run again later") from None
             raise
         with self._lock:
             self._answered, self._failed_in_a_row = True, 0
