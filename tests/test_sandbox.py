@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,24 @@ if __name__ == "__main__":
     assert result.stderr == "complaint\n"
     assert result.stdout == "word ü argument yes /tmp \n"
     assert (result.returncode, result.report, result.reason) == (3, "told", None)
+
+
+def test_an_interpreter_under_tmp_is_seen_inside(sandbox, tmp_path):
+    """Inside, /tmp is the program's own and empty; a virtual environment that lies there must be seen all the same."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (tmp_path / "venv" / "mark.txt").write_text("seen")
+    driver = (
+        "import sys; from text2grad.sandbox import Sandbox; "
+        f"result = Sandbox(seconds=30, backend={sandbox.backend!r})"
+        ".run({'a.py': 'import sys; print(open(sys.prefix + \"/mark.txt\").read())'}, [sys.executable, '/box/a.py']); "
+        "print(result.stdout or result.stderr)"
+    )
+    paths = os.pathsep.join([str(Path(module.__file__).parents[2]), *sys.path])
+    python = tmp_path / "venv" / "bin" / "python"
+    seen = subprocess.run(
+        [python, "-c", driver], env={**os.environ, "PYTHONPATH": paths}, text=True, capture_output=True
+    )
+    assert seen.stdout.strip() == "seen", seen.stderr
 
 
 def test_a_signal_is_told_by_the_return_code(sandbox):

@@ -302,6 +302,8 @@ class Sandbox:
             command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-all"]
+        writable = ["--perms", "1777", "--size", str(self._folder_bytes), "--tmpfs"]
+        command += [*writable, "/tmp"]  # before the view, part of which may lie inside: a project under /tmp
         for target, source in {"/.inside.py": str(_INSIDE), **view}.items():
             for parent in reversed(PurePosixPath(target).parents[:-1]):  # by itself bwrap makes them for root alone
                 command += ["--perms", "0755", "--dir", str(parent)]
@@ -309,8 +311,7 @@ class Sandbox:
                 command += ["--symlink", os.readlink(source), target]
             else:
                 command += ["--ro-bind", source, target]
-        size = ["--perms", "1777", "--size", str(self._folder_bytes), "--tmpfs"]
-        command += ["--proc", "/proc", "--dev", "/dev", *size, "/dev/shm", *size, "/tmp"]
+        command += ["--proc", "/proc", "--dev", "/dev", *writable, "/dev/shm"]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"]
 
     def _namespaces(self, view: Mapping[str, str]) -> list[str]:

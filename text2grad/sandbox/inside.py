@@ -85,6 +85,9 @@ def lock(target: str, read_only: bool) -> None:
 def build_root(root: str, read_only: dict, tmpfs: dict, devices: list) -> None:
     """Make ``root`` the file system: what is bound read-only, a few devices, and small writable tmpfs folders."""
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=4k,mode=755")
+    for target, size in tmpfs.items():  # first, for what is bound may lie inside one: a project under /tmp
+        os.makedirs(root + target)
+        mount("tmpfs", root + target, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size},nr_inodes=20k,mode=1777")
     for target, source in read_only.items():
         place = root + target
         os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -99,9 +102,6 @@ def build_root(root: str, read_only: dict, tmpfs: dict, devices: list) -> None:
         bind("/dev/" + name, f"{root}/dev/{name}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
-    for target, size in tmpfs.items():
-        os.makedirs(root + target)
-        mount("tmpfs", root + target, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size},nr_inodes=20k,mode=1777")
     old = root + "/.old"
     os.mkdir(old)
     call("pivot_root", root.encode(), old.encode())
