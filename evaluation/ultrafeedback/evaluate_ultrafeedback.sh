@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Answers of one policy to open questions: ARC-Challenge, and, where a judge is named, AlpacaEval 2.0 and MT-Bench.
+#   bash evaluation/ultrafeedback/evaluate_ultrafeedback.sh --model smollm2 --output_dir runs/eval/base --system base \
+#       --arc_path evaluation/ultrafeedback/sample_arc.jsonl
+# Further flags:
+#   --arc_path FILE           ARC-Challenge's questions as .jsonl; without it lm-eval fetches them
+#   --judge JUDGE             openai:MODEL or http://HOST:PORT/v1#MODEL; for AlpacaEval it must give log-probabilities
+#   --alpaca_path FILE        AlpacaEval's reference outputs; "hub" fetches them
+#   --mt_bench_path FILE      FastChat's question.jsonl, with --mt_bench_references FILE (its gpt-4.jsonl)
+#   --base_url URL            the model is served there (ARC then needs --tokenizer NAME)
+#   --limit N, --batch_size N, --max_new_tokens N, --seed N
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+model=() answer=() arc=() limit=() judge= alpaca= questions= references= output= system=
+while [ $# -gt 0 ]; do
+    [ $# -gt 1 ] || { echo "error: $1 needs a value; see the head of $0" >&2; exit 2; }
+    case $1 in
+        --model|--base_url|--batch_size) model+=("$1" "$2") ;;
+        --max_new_tokens|--seed) answer+=("$1" "$2") ;;
+        --limit) limit=("$1" "$2") ;;
+        --arc_path) arc+=(--data_path "$2") ;;
+        --tokenizer) arc+=("$1" "$2") ;;
+        --judge) judge=$2 ;;
+        --alpaca_path) alpaca=$2 ;;
+        --mt_bench_path) questions=$2 ;;
+        --mt_bench_references) references=$2 ;;
+        --output_dir) output=$2 ;;
+        --system) system=$2 ;;
+        *) echo "error: unknown option $1; see the head of $0" >&2; exit 2 ;;
+    esac
+    shift 2
+done
+[ -n "$output" ] && [ -n "$system" ] || { echo "error: --output_dir and --system are needed; see the head of $0" >&2; exit 2; }
+if [ -n "$alpaca$questions" ] && [ -z "$judge" ]; then
+    echo "error: AlpacaEval and MT-Bench need --judge; see the head of $0" >&2
+    exit 2
+fi
+
+python "$here/arc_challenge.py" "${model[@]}" "${limit[@]}" "${arc[@]}" --system "$system" --output_path "$output/arc.result.json"
+if [ -n "$alpaca" ]; then
+    file=()
+    [ "$alpaca" = hub ] || file=(--reference_path "$alpaca")
+    python "$here/alpaca_outputs.py" "${model[@]}" "${answer[@]}" "${limit[@]}" "${file[@]}" --system "$system" \
+        --output_path "$output/alpaca.outputs.json"
+    python "$here/alpaca_score.py" --outputs "$output/alpaca.outputs.json" "${file[@]}" --system "$system" --judge "$judge" \
+        --output_path "$output/alpaca.result.json"
+fi
+if [ -n "$questions" ]; then
+    beside=(--without_references)
+    [ -n "$references" ] && beside=(--references "$references")
+    python "$here/mt_bench_answers.py" --questions "$questions" "${model[@]}" "${answer[@]}" "${limit[@]}" \
+        --system "$system" --output_path "$output/mt_bench.answers.jsonl"
+    python "$here/mt_bench_judge.py" --questions "$questions" --answers "$output/mt_bench.answers.jsonl" "${beside[@]}" \
+        --system "$system" --judge "$judge" --output_path "$output/mt_bench.result.json" --plot "$output/mt_bench.svg"
+fi

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Win rate over training (paper, figure 6): every checkpoint of a run against one baseline's answers, by one judge.
+#   bash evaluation/win_rate_curve.sh --run runs/text2grad --task slf5k --data_path posts.json \
+#       --baseline base.answers.json --baseline_system base --judge openai:gpt-4o --system text2grad --output_dir runs/curve
+# Each checkpoint-N gives output_dir/N.answers.json and output_dir/N.result.json (with "step": N).
+# Further flags: --limit N, --batch_size N, --max_new_tokens N, --max_cost_usd USD (for each checkpoint)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+answer=() judge=() run= task= output= system=
+while [ $# -gt 0 ]; do
+    [ $# -gt 1 ] || { echo "error: $1 needs a value; see the head of $0" >&2; exit 2; }
+    case $1 in
+        --run) run=$2 ;;
+        --task) task=$2 ;;
+        --output_dir) output=$2 ;;
+        --system) system=$2 ;;
+        --data_path|--limit|--batch_size|--max_new_tokens) answer+=("$1" "$2") ;;
+        --judge|--baseline|--baseline_system|--max_cost_usd) judge+=("$1" "$2") ;;
+        *) echo "error: unknown option $1; see the head of $0" >&2; exit 2 ;;
+    esac
+    shift 2
+done
+for needed in "$run" "$task" "$output" "$system"; do
+    [ -n "$needed" ] || { echo "error: --run, --task, --output_dir and --system are needed; see the head of $0" >&2; exit 2; }
+done
+checkpoints=$(find "$run" -maxdepth 1 -type d | { grep -E '/checkpoint-[0-9]+$' || true; } | sort -V)
+[ -n "$checkpoints" ] || { echo "error: $run holds no checkpoint-N; give a training run's output folder" >&2; exit 2; }
+for checkpoint in $checkpoints; do
+    step=${checkpoint##*-}
+    policy=$checkpoint
+    [ -d "$checkpoint/policy" ] && policy=$checkpoint/policy
+    python "$here/generate.py" --task "$task" --model "$policy" "${answer[@]}" --output_path "$output/$step.answers.json"
+    python "$here/judge.py" --task "$task" --responses "$output/$step.answers.json" --system "$system" --step "$step" \
+        "${judge[@]}" --output_path "$output/$step.result.json"
+done
