@@ -17,4 +17,8 @@ def program_for(task: Task, **options) -> Critic:
         from text2grad.critics.programs.kodcode import CodeCritic
 
         return CodeCritic(**options)
+    if task.name == "ultrafeedback":
+        from text2grad.critics.programs.ultrafeedback import AnswerCritic
+
+        return AnswerCritic(**options)
     raise InputError(f"there is no programmatic critic for {task.name}")

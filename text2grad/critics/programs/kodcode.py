@@ -1,7 +1,8 @@
 """An annotator of programs that needs no model: it runs the tests and follows what they blame.
 
-Wrong (−1): the lines that :mod:`text2grad.critics.programs._blame` finds when tests fail. Improvable (0): lines about
-which a chosen set of the ruff linter's rules has something to say; style alone is not among them. All other code: +1.
+Wrong (−1): the lines that :mod:`text2grad.critics.programs.kodcode_blame` finds when tests fail. Improvable (0): lines
+about which a chosen set of the ruff linter's rules has something to say; style alone is not among them. All other
+code: +1.
 
 A response that its tests cannot judge (there are none, or they are broken themselves) is a ``FeedbackError``.
 """
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from text2grad.critics.programs._blame import Blame, TestsAtFaultError, blame, line_intervals
+from text2grad.critics.programs.kodcode_blame import Blame, TestsAtFaultError, blame, line_intervals
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.sandbox import Sandbox
