@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,3 +129,8 @@ def target(record: Record, task: Task) -> str:
     feedback = task.feedback(record)
     assert feedback is not None
     return task.render_feedback(feedback)
+
+
+def spread(items: Sequence, count: int) -> list:
+    """``count`` of the items, evenly spread; all where there are fewer."""
+    return list(items[:: max(1, len(items) // max(1, count))][:count])

@@ -163,6 +163,7 @@ def _in_process(prompt: RewardPrompt, description: RewardModelDescription, confi
         batch_size=config.batch_size,
         constrained=config.constrained,
         lookahead=config.lookahead,
+        examples=description.examples,
     )
     task = prompt.task
 

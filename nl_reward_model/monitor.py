@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from trl import SFTTrainer
 
 from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.data import spread
 from text2grad.critics.reward_model import RewardModelCritic, RewardModelDescription
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
@@ -26,10 +27,8 @@ class Monitor(TrainerCallback):
         self, description: RewardModelDescription, prompt: RewardPrompt, validation: Records, config: RewardModelConfig
     ):
         self.description, self.prompt, self.config = description, prompt, config
-        known = set(description.data["validation_ids"])
-        step = max(1, len(known) // max(1, config.judge_records))
-        fitting = [record_id for record_id in validation if record_id in known]
-        self.records = {record_id: validation[record_id] for record_id in fitting[::step][: config.judge_records]}
+        chosen = spread(description.data["validation_ids"], config.judge_records)
+        self.records = {record_id: validation[record_id] for record_id in chosen}
         self._judged_step = -1
 
     def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
@@ -46,6 +45,7 @@ class Monitor(TrainerCallback):
             max_length=self.config.max_length,
             max_new_tokens=self.description.max_new_tokens,
             batch_size=self.config.judge_batch_size,
+            examples=self.description.examples,
         )
         was_training = model.training
         model.eval()

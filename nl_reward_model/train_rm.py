@@ -16,7 +16,7 @@ from peft import LoraConfig
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_reward_model.config import RewardModelConfig
-from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt
+from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.trainer import RewardTrainer
 from text2grad.critics.reward_model import DESCRIPTION_FILE, RewardModelDescription
@@ -28,6 +28,7 @@ from text2grad.reward_prompt import RewardPrompt
 from text2grad.tasks import Task, get_task
 
 RUN_FILE = "run.json"
+_EXAMPLES = 16
 _LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "deepspeed")
 _DECIDING = (
     "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "precision", "shorten",
@@ -105,6 +106,7 @@ def _describe(
         max_length=config.max_length,
         shorten=config.shorten,
         max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
+        examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
         settings=settings | {"ranks": config.world_size, "zero_stage": _zero_stage(config)},
         data={
             "path": config.data_path,

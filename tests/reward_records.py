@@ -103,7 +103,7 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
         "learning_rate": 1e-3,
         "max_steps": 4,
         "per_device_train_batch_size": 2,
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "validation_share": 0.25,
         "judge_records": 2,
         "logging_steps": 1,

@@ -8,7 +8,7 @@ forward pass (prompt lookup decoding): a guess that the model would not have mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -53,21 +53,21 @@ class Lookahead:
     """Guesses the next tokens of one row: what followed its last two tokens before, or else its last one.
 
     Args:
-        contexts: token ids to learn from, the most telling last.
+        ids: tokens to learn from.
+        alike: what tokens are compared by.
+        base: where to look for what this row has not seen.
     """
 
-    def __init__(self, contexts: Iterable[Sequence[int]], alike: Callable[[int], object]):
+    def __init__(self, ids: Sequence[int], alike: Callable[[int], Hashable], base: Lookahead | None = None):
+        self._alike, self._base = alike, base
         self._pairs: dict[tuple, int] = {}
-        self._singles: dict[object, int] = {}
-        self._alike = alike
+        self._singles: dict[Hashable, int] = {}
         self._last: tuple = (None, None)
         self._seen = 0
-        for ids in contexts:
-            self._last = (None, None)
-            for token in ids:
-                self.add(token)
+        for token in ids:
+            self._add(token)
 
-    def add(self, token: int) -> None:
+    def _add(self, token: int) -> None:
         self._pairs[self._last] = token
         self._singles[self._last[1]] = token
         self._last = (self._last[1], self._alike(token))
@@ -75,7 +75,7 @@ class Lookahead:
     def learn(self, written: Sequence[int]) -> None:
         """Take in what the row has written since the last call."""
         for token in written[self._seen :]:
-            self.add(token)
+            self._add(token)
         self._seen = len(written)
 
     def guess(self, length: int) -> list[int]:
@@ -83,14 +83,22 @@ class Lookahead:
         guesses: list[int] = []
         last = self._last
         while len(guesses) < length:
-            token = self._pairs.get(last)
-            if token is None:
-                token = self._singles.get(last[1])
+            token = self._after(last)
             if token is None:
                 break
             guesses.append(token)
             last = (last[1], self._alike(token))
         return guesses
+
+    def _after(self, last: tuple) -> int | None:
+        levels = (self, self._base) if self._base is not None else (self,)
+        for level in levels:
+            if last in level._pairs:
+                return level._pairs[last]
+        for level in levels:
+            if last[1] in level._singles:
+                return level._singles[last[1]]
+        return None
 
 
 class _RoomyLayer(DynamicLayer):
@@ -198,7 +206,7 @@ class JudgementDecoder:
 
     Args:
         prefix: ids that prompts begin with; their keys and values are computed once.
-        hints: token sequences that judgements tend to hold (the format's fixed parts), for the lookahead.
+        examples: token ids of typical judgements, which the lookahead learns from.
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
     """
 
@@ -207,11 +215,11 @@ class JudgementDecoder:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         prefix: Sequence[int] = (),
-        hints: Sequence[Sequence[int]] = (),
+        examples: Sequence[int] = (),
         lookahead: int = 4,
     ):
         self.model, self.tokenizer = model, tokenizer
-        self.prefix, self.hints = list(prefix), hints
+        self.prefix = list(prefix)
         self._plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
         # Sliding windows and recurrent states count positions by themselves, so neither trick holds for them.
         self.lookahead = lookahead if self._plain else 0
@@ -219,10 +227,11 @@ class JudgementDecoder:
         self._pad = tokenizer.pad_token_id or 0
         self.end_ids = _end_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
+        self._typical = Lookahead(examples, self._alike)
         self.passes = self.tokens = 0
         """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(
         self,
         prompts: Sequence[Sequence[int]],
@@ -248,7 +257,7 @@ class JudgementDecoder:
                 rows = [
                     _Row(
                         limits[index],
-                        Lookahead([*self.hints, ids[shared:]], self._alike) if self.lookahead else None,
+                        Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
                         matchers[index] if matchers else None,
                     )
                     for index, ids in zip(chosen, batch, strict=True)

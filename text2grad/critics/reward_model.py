@@ -12,7 +12,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
-from text2grad.reward_prompt import DoesNotFit, RewardPrompt
+from text2grad.reward_prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.tasks import Record, Task, get_task
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class RewardModelDescription:
     shorten: str
     max_new_tokens: int
     """Tokens that a judgement needs at most, from the longest one it was trained on."""
+    examples: list[str] = field(default_factory=list)
+    """Some judgements that it was trained to write; guesses at what it writes next begin with them."""
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class RewardModelCritic:
         constrained: ``none``; ``json``, whose text always has the fields; or ``quotes``, whose spans are quotes of
             the response too (``text2grad.constrained``).
         lookahead: tokens guessed per forward pass (see ``text2grad.decoding``); 0 turns it off.
+        examples: judgements of other responses, which guesses begin with.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class RewardModelCritic:
         batch_size: int = 8,
         constrained: str = "none",
         lookahead: int = 4,
+        examples: Sequence[str] = (),
     ):
         from text2grad.decoding import JudgementDecoder
 
@@ -99,7 +103,7 @@ class RewardModelCritic:
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
         self.decoder = JudgementDecoder(
-            model, prompt.tokenizer, prompt.prefix, hints=_format_ids(prompt), lookahead=lookahead
+            model, prompt.tokenizer, prompt.prefix, examples=_example_ids(prompt, examples), lookahead=lookahead
         )
         self._matcher = _matcher_maker(constrained, prompt, self.decoder.end_ids)
 
@@ -153,6 +157,7 @@ class RewardModelCritic:
             batch_size=batch_size,
             constrained=constrained,
             lookahead=lookahead,
+            examples=description.examples,
         )
 
     def __call__(
@@ -225,11 +230,10 @@ def _matcher_maker(
     return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=sorted(end_ids)).matcher
 
 
-def _format_ids(prompt: RewardPrompt) -> list[list[int]]:
-    """What every judgement of the task repeats, as the tokenizer writes it."""
-    sample = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
-    empty = prompt.task.render_feedback(Feedback("It is good.", [], []))
-    return [prompt.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (empty, sample)]
+def _example_ids(prompt: RewardPrompt, examples: Sequence[str]) -> list[int]:
+    """Typical judgements as the tokenizer writes them; the bare format at least."""
+    format_only = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
+    return [token for text in (format_only, *examples) for token in completion_ids(prompt.tokenizer, text)]
 
 
 def _weights_hash(folder: Path) -> str:

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What the tasks' deepspeed_train_<task>.sh share: bash nl_reward_model/deepspeed/train.sh TASK [settings]
+#   RANKS=4        processes on each machine; every GPU by default, one on a CPU
+#   ZERO=2         ZeRO stage 2 or 3 (default), both with offload to the CPU's memory
+#   HOSTFILE=hosts several machines, in DeepSpeed's format ("worker-1 slots=8", one a line)
+#   DS_ACCELERATOR=cpu trains on the CPU
+# Where a launcher has already started one process per rank (torchrun, SLURM, Kubernetes: RANK, WORLD_SIZE and
+# MASTER_ADDR are set), this script joins as that rank.
+set -euo pipefail
+task=$1
+shift
+stage=$(cd "$(dirname "$0")/.." && pwd)
+runs=$(dirname "$stage")/runs/$task
+settings=(
+    "$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json"
+    --data_path "$runs/annotated.json" --output_dir "$runs/reward_model"
+)
+case " $* " in
+    *" --config"*) ;;
+    *) settings+=(--config "$stage/$task/config.yaml") ;;
+esac
+settings+=("$@")
+if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
+    exec python "${settings[@]}"
+fi
+if [ "${DS_ACCELERATOR:-}" = cpu ]; then
+    RANKS=${RANKS:-1}
+fi
+exec deepspeed --no_local_rank --master_port "${MASTER_PORT:-29500}" \
+    ${HOSTFILE:+--hostfile "$HOSTFILE"} ${RANKS:+--num_gpus "$RANKS"} "${settings[@]}"
