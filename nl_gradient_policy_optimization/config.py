@@ -8,6 +8,7 @@ from text2grad.errors import InputError
 from text2grad.kl import KL_KINDS
 from text2grad.token_rewards import SCHEMES
 
+GENERATION = ("transformers", "continuous", "vllm_server", "vllm_colocate")
 PLACEMENTS = ("token", "last_sum", "last_mean")
 
 
@@ -24,6 +25,13 @@ class PolicyConfig:
     critic: str = _setting(
         "programmatic", "programmatic, a reward model's folder, openai:MODEL, or http://HOST/v1#MODEL"
     )
+    critic_prompt: str = _setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
+    critic_variant: str = _setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
+    critic_concurrency: int = _setting(16, "for an endpoint: requests at one time, on each rank")
+    critic_timeout: float = _setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
+    critic_max_cost_usd: float | None = _setting(None, "for an endpoint: stop before a run costs more, on each rank")
+    critic_batch_size: int = _setting(8, "for a reward model's folder: responses judged at one time")
+    critic_constrained: str = _setting("none", "for a reward model's folder: none, json or quotes (of the response)")
     output_dir: str = _setting("", "the run's folder; the same command goes on from its newest complete checkpoint")
     reference: str = _setting("", "full fine-tuning only: the reference model (default: --model itself)")
     method: str = _setting("text2grad", "the run's name in reports")
@@ -77,6 +85,9 @@ class PolicyConfig:
     top_p: float = _setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
     top_k: int = _setting(0, "must stay 0, for the same reason")
     repetition_penalty: float = _setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
+    generation: str = _setting("transformers", f"what samples: {', '.join(GENERATION)}")
+    vllm_url: str = _setting("", "for vllm_server: http://HOST:PORT of a server started with trl vllm-serve")
+    vllm_gpu_memory: float = _setting(0.3, "for vllm_colocate: share of each GPU's memory")
     generation_batch_size: int = _setting(0, "responses sampled at one time on a device; 0: all of a step's")
 
     scheme: str = _setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
@@ -118,6 +129,7 @@ class PolicyConfig:
             "scheme": SCHEMES,
             "reward_placement": PLACEMENTS,
             "advantage": ("gae", "group"),
+            "generation": GENERATION,
             "optimizer": ("adafactor", "adamw"),
             "lr_schedule": ("linear", "cosine", "constant"),
             "dtype": ("auto", "float32", "bfloat16", "float16", "float64"),

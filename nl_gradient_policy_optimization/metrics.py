@@ -49,3 +49,24 @@ def measure(rollouts: Sequence[Rollout], kl: str, reduce: Reduce) -> dict[str, f
         "length/finished": total["finished"] / total["all"],
         "value/explained_variance": explained_variance(*columns, mask, reduce),
     }
+
+
+def measure_effect(rollouts: Sequence[Rollout], reduce: Reduce) -> dict[str, float]:
+    """Did the update do what the critique says? Of rescored rollouts, over all ranks.
+
+    The share of praised (δ > 0), criticised (δ < 0) and other tokens that became more likely, and how far each kind
+    moved on average, in nats.
+    """
+    judged = [rollout for rollout in rollouts if rollout.counts]
+    deltas = torch.tensor([delta for r in judged for delta in r.judgement.deltas or r.judgement.rewards]).double()
+    empty = [torch.zeros(0)]
+    moved = torch.cat([(r.series["new_logprobs"] - r.series["old_logprobs"]).double() for r in judged] or empty)
+    result = {}
+    for kind, chosen in (("praised", deltas > 0), ("criticised", deltas < 0), ("other", deltas == 0)):
+        part = moved[chosen]
+        count, rose, total = reduce(
+            torch.stack([torch.tensor(len(part)).double(), (part > 0).sum(), part.sum()])
+        ).tolist()
+        result[f"effect/{kind}_rose"] = rose / max(count, 1)
+        result[f"effect/{kind}_moved"] = total / max(count, 1)
+    return result

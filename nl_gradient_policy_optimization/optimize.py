@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import warnings
 from dataclasses import asdict
@@ -19,10 +20,11 @@ from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScor
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_prompt
 from nl_gradient_policy_optimization.weights import unsharded
-from text2grad.critics import load_critic
+from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
 from text2grad.records import check_writable, load_json, load_records, save_json
+from text2grad.reply_cache import ReplyCache
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -45,16 +47,41 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     config.check()
     run = Path(config.output_dir)
     check_writable(run / "run.json")
-    records = load_records(config.data_path, task, responses=False)
+    records = read_prompts(config, task)
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)
     accelerator = make_accelerator(config)
     if rewards is None:
-        rewards = CriticRewards(load_critic(config.critic, task), task, tokenizer, config)
+        rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
     trainer = NLGradientTrainer(config, task, make_policy(config), tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
         save_json(run / "run.json", describe(task, config))
     return trainer
+
+
+def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator) -> Critic:
+    """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
+    if config.critic.startswith(("openai:", "http://", "https://")):
+        cache = Path(config.output_dir) / f"critic_replies-{accelerator.process_index}.jsonl"
+        return load_critic(
+            config.critic,
+            task,
+            prompt=config.critic_prompt or None,
+            variant=config.critic_variant or None,
+            concurrency=config.critic_concurrency,
+            timeout=config.critic_timeout,
+            max_cost_usd=config.critic_max_cost_usd,
+            cache=ReplyCache(cache),
+        )
+    if config.critic == "programmatic":
+        return load_critic(config.critic, task)
+    return load_critic(
+        config.critic,
+        task,
+        device=str(accelerator.device),
+        batch_size=config.critic_batch_size,
+        constrained=config.critic_constrained,
+    )
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:
@@ -71,6 +98,9 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
 
         # DeepSpeed calls collectives by names that torch has deprecated: one warning per call otherwise.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+        if on_cpu:
+            # An optional speed-up that is compiled on first use: a kill meanwhile leaves a lock that hangs later runs.
+            importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(config))
     accelerator = Accelerator(
         # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.
@@ -90,19 +120,17 @@ def deepspeed_settings(config: PolicyConfig) -> dict:
     settings = load_json(config.deepspeed)
     micro_batches = config.rollouts_per_device // (config.minibatches * config.micro_batch_size)
     dtype = weight_dtype(config)
-    own = {
-        "train_micro_batch_size_per_gpu": config.micro_batch_size,
-        "gradient_accumulation_steps": micro_batches,
-        "gradient_clipping": config.max_grad_norm,
-        "bf16": {"enabled": dtype == torch.bfloat16},
-        "fp16": {"enabled": dtype == torch.float16},
-    }
-    for name, value in own.items():
-        if settings.setdefault(name, "auto") != "auto" and settings[name] != value:
-            raise InputError(
-                f"{config.deepspeed}: {name} is {settings[name]}, the run's settings say {value}; use auto"
-            )
-        settings[name] = value
+    own = [
+        (settings, "train_micro_batch_size_per_gpu", config.micro_batch_size),
+        (settings, "gradient_accumulation_steps", micro_batches),
+        (settings, "gradient_clipping", config.max_grad_norm),
+        (settings.setdefault("bf16", {}), "enabled", dtype == torch.bfloat16),
+        (settings.setdefault("fp16", {}), "enabled", dtype == torch.float16),
+    ]
+    for section, name, value in own:
+        if section.setdefault(name, "auto") not in ("auto", value):
+            raise InputError(f"{config.deepspeed}: {name} is {section[name]}, but the run's settings make it {value}")
+        section[name] = value
     settings["train_batch_size"] = "auto"
     # An optimiser that DeepSpeed does not know by name (Adafactor) stays as it is when its state is offloaded.
     settings.setdefault("zero_force_ds_cpu_optimizer", False)
@@ -153,6 +181,25 @@ def make_policy(config: PolicyConfig) -> PolicyScorer:
         if hasattr(model, "peft_config"):
             base.enable_input_require_grads()
     return PolicyScorer(model, reference, config.temperature, config.head_chunk)
+
+
+def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
+    """Records from a JSON file, or from a data set of the hub (``owner/name`` or ``owner/name#split``) or a folder."""
+    path = Path(config.data_path)
+    if path.suffix in (".json", ".jsonl") or path.is_file():
+        return load_records(path, task, responses=False)
+    from datasets import load_dataset
+
+    name, _, split = config.data_path.partition("#")
+    try:
+        rows = load_dataset(name, split=split or "train").to_list()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{config.data_path}: neither a .json or .jsonl file nor a data set ({' '.join(str(error).split())[:200]})"
+        ) from None
+    copy = Path(config.output_dir) / "prompts.jsonl"  # what was trained on, whatever becomes of the data set
+    save_json(copy, rows)
+    return load_records(copy, task, responses=False)
 
 
 def short_enough(

@@ -1,27 +1,67 @@
-"""Sample responses from the policy. The ids come back as sampled, up to and with the end token."""
+"""Sample responses from the policy. The ids come back as sampled, up to and with the end token.
+
+Sampling is from the policy's whole distribution at the given temperature. Whatever a model's own generation settings
+say of top-p, top-k or repetition is left aside: π_old would not be what sampled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Protocol
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.policy import base_model
 from nl_gradient_policy_optimization.rollouts import padded
+from nl_gradient_policy_optimization.weights import gathered, merged_parameters
+from text2grad.errors import InputError
+
+Samples = tuple[list[list[int]], list[list[float]] | None]
+
+
+class Sampler(Protocol):
+    """One response per prompt, in order; and, where another engine samples, the log-probabilities it sampled with."""
+
+    def __call__(self, prompts: list[list[int]]) -> Samples: ...
+
+
+def make_sampler(
+    model: nn.Module,
+    wrapped: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    end_ids: list[int],
+    config: PolicyConfig,
+    accelerator: Accelerator,
+) -> Sampler:
+    """The sampler that ``config.generation`` names.
+
+    Args:
+        model: the policy (a PEFT model, or the causal LM itself).
+        wrapped: what distributed training made of it.
+    """
+    if config.generation in ("transformers", "continuous"):
+        return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
+    return VLLMSampler(model, tokenizer, end_ids, config, accelerator)
 
 
 class TransformersSampler:
-    """``model.generate`` in batches, prompts padded on the left.
+    """``generate`` on batches padded on the left, or ``generate_batch`` (continuous batching): the policy itself."""
 
-    Sampling is from the policy's whole distribution at the given temperature: whatever a model's own generation
-    settings say of top-p, top-k or repetition is left aside, or π_old would not be what sampled.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: list[int], config: PolicyConfig):
+    def __init__(
+        self,
+        model: nn.Module,
+        wrapped: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: list[int],
+        config: PolicyConfig,
+    ):
+        self.model, self.wrapped, self.continuous = model, wrapped, config.generation == "continuous"
         self.pad_id = tokenizer.pad_token_id
         self.end_ids, self.batch_size = end_ids, config.generation_batch_size
         self.settings = GenerationConfig(
@@ -36,24 +76,92 @@ class TransformersSampler:
         )
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
-        """One response per prompt, in order."""
-        base = base_model(model)
+    def __call__(self, prompts: list[list[int]]) -> Samples:
+        base = base_model(self.model)
+        with (
+            gathered(self.wrapped, list(self.model.parameters()), free_running=True),
+            _own_settings(base, self.settings),
+            _without_checkpointing(base),
+        ):
+            generate = self._continuously if self.continuous else self._in_batches
+            return generate(base, prompts), None
+
+    def _in_batches(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
         device = base.get_input_embeddings().weight.device
         size = self.batch_size or len(prompts)
         responses = []
-        with _own_settings(base, self.settings), _without_checkpointing(base):
-            for start in range(0, len(prompts), size):
-                batch = prompts[start : start + size]
-                inputs = padded(batch, torch.long, "left", self.pad_id).to(device)
-                mask = padded([[1] * len(ids) for ids in batch], torch.long, "left").to(device)
-                output = model.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
-                responses += [self._cut(ids) for ids in output[:, inputs.shape[1] :].tolist()]
+        for start in range(0, len(prompts), size):
+            batch = prompts[start : start + size]
+            inputs = padded(batch, torch.long, "left", self.pad_id).to(device)
+            mask = padded([[1] * len(ids) for ids in batch], torch.long, "left").to(device)
+            output = base.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
+            responses += [cut_at_end(ids, self.end_ids) for ids in output[:, inputs.shape[1] :].tolist()]
         return responses
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        end = next((index for index, token in enumerate(ids) if token in self.end_ids), len(ids) - 1)
-        return ids[: end + 1]
+    def _continuously(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
+        from transformers.generation import ContinuousBatchingConfig
+
+        # Half of the memory stays free for the updates.
+        memory = ContinuousBatchingConfig(max_memory_percent=0.5)
+        done = base.generate_batch(
+            prompts, generation_config=self.settings, continuous_batching_config=memory, progress_bar=False
+        )
+        # Requests are named req_0, req_1, … and come back in the order in which they ended.
+        replies = [done[name] for name in sorted(done, key=lambda name: int(name.rpartition("_")[2]))]
+        return [cut_at_end(reply.generated_tokens, self.end_ids) for reply in replies]
+
+
+class VLLMSampler:
+    """vLLM through TRL: a server on other GPUs, or an engine beside the policy on each GPU; weights synced every step.
+
+    vLLM rounds differently, so its log-probabilities come back too: the loss corrects for the difference.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: list[int],
+        config: PolicyConfig,
+        accelerator: Accelerator,
+    ):
+        if find_spec("vllm") is None:
+            raise InputError("--generation: vLLM is not installed; pip install 'trl[vllm]', or use transformers")
+        from trl.generation.vllm_generation import VLLMGeneration
+
+        class Engine(VLLMGeneration):
+            def _iter_named_params(self):
+                # TRL folds the adapter into the weights and out again: in bfloat16 they drift a little each time.
+                yield from merged_parameters(self.model)
+
+        self.end_ids = end_ids
+        self.engine = Engine(
+            model,
+            accelerator,
+            tokenizer,
+            mode=config.generation.removeprefix("vllm_"),
+            server_base_url=config.vllm_url or None,
+            gpu_memory_utilization=config.vllm_gpu_memory,
+            max_model_length=config.max_prompt_tokens + config.max_response_tokens,
+            max_num_seqs=config.rollouts_per_device,
+            temperature=config.temperature,
+            max_completion_length=config.max_response_tokens,
+            generation_kwargs={"stop_token_ids": end_ids},
+        )
+
+    def __call__(self, prompts: list[list[int]]) -> Samples:
+        self.engine.sync_weights()
+        _, sampled, logprobs, _ = self.engine.generate(prompts, images=None, num_generations=1)
+        responses = [cut_at_end(list(ids), self.end_ids) for ids in sampled]
+        return responses, [
+            [token[0] for token in row[: len(ids)]] for row, ids in zip(logprobs, responses, strict=True)
+        ]
+
+
+def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:
+    """A response up to and with its first end token."""
+    end = next((index for index, token in enumerate(ids) if token in end_ids), len(ids) - 1)
+    return ids[: end + 1]
 
 
 def end_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:

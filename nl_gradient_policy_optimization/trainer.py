@@ -27,18 +27,18 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import measure
+from nl_gradient_policy_optimization.metrics import measure, measure_effect
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, StepLog, padded
-from nl_gradient_policy_optimization.sampling import TransformersSampler, end_token_ids
+from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
 from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation
 from nl_gradient_policy_optimization.value_function import ValueFunction
-from nl_gradient_policy_optimization.weights import gathered, load_policy, make_optimizer, save_policy, trainable_bytes
+from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
 from text2grad.kl import KLController
-from text2grad.losses import policy_kl, policy_loss, value_loss
+from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
 from text2grad.tasks import Record, Task
 from text2grad.token_text import token_spans
 
@@ -68,10 +68,10 @@ class NLGradientTrainer:
         self.ids = list(records)
         self.records = records
         self.end_ids = end_token_ids(policy.model, tokenizer)
-        self.sampler = TransformersSampler(tokenizer, self.end_ids, config)
         self.scorer = policy
         optimizer = make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
+        self.generate = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
         self.value_function = (
             ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
             if config.advantage == "gae"
@@ -144,6 +144,8 @@ class NLGradientTrainer:
         self.finished_steps = step
         self.rollout_count += len(rollouts) * self.accelerator.num_processes
         metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **update}
+        if rescored:
+            metrics |= measure_effect(rollouts, self.reduce)
         metrics |= {f"seconds/{phase}": spent for phase, spent in seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], len(rollouts) * self.accelerator.num_processes)
@@ -171,7 +173,7 @@ class NLGradientTrainer:
         self.scorer.eval()
         prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
         prompt_ids = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
-        responses = self.generate(prompt_ids)
+        responses, sampled_with = self.generate(prompt_ids)
         rollouts = []
         for record_id, prompt, ids, response_ids in zip(record_ids, prompts, prompt_ids, responses, strict=True):
             text, spans = token_spans(response_ids, self.tokenizer)
@@ -192,12 +194,10 @@ class NLGradientTrainer:
                     finished=response_ids[-1] in self.end_ids,
                 )
             )
+        if sampled_with is not None:
+            for rollout, logprobs in zip(rollouts, sampled_with, strict=True):
+                rollout.series["sampled_with"] = torch.tensor(logprobs, dtype=self.scorer.precision)
         return rollouts
-
-    def generate(self, prompt_ids: list[list[int]]) -> list[list[int]]:
-        """Ids sampled from the policy, one response per prompt."""
-        with gathered(self.model, list(self.scorer.parameters()), free_running=True):
-            return self.sampler(self.scorer.model, prompt_ids)
 
     def judge(self, rollouts: Sequence[Rollout]) -> None:
         """Have every rollout judged; stop where too many judgements fail."""
@@ -290,7 +290,8 @@ class NLGradientTrainer:
         if tokens == 0:
             return 0.0
         totals = torch.zeros(4, dtype=torch.float64)
-        micro_batches = [minibatch[start : start + size] for start in range(0, len(minibatch), size)]
+        ordered = _by_length(minibatch)  # neighbours of like length: little padding, and the sums are the same
+        micro_batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         for micro_batch in micro_batches:
             with self.accelerator.accumulate(self.model):
                 loss, critic_loss, parts = self.losses(micro_batch, tokens)
@@ -323,6 +324,8 @@ class NLGradientTrainer:
             self._column(micro_batch, name).to(logprobs) for name in ("old_logprobs", "advantages", "values", "returns")
         )
         surrogate, clipped = policy_loss(logprobs, old, advantages, config.clip_range)
+        if "sampled_with" in micro_batch[0].series:
+            surrogate = surrogate * sampler_correction(old, self._column(micro_batch, "sampled_with").to(old))
         critic = torch.zeros_like(surrogate)
         if self.value_function:
             critic = value_loss(self.value_function.head(hidden), old_values, returns, config.value_clip_range)
@@ -441,7 +444,7 @@ class NLGradientTrainer:
     ) -> Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]:
         """Score rollouts in batches of similar length; every rank makes the same number of batches."""
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
-        ordered = sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
+        ordered = _by_length(rollouts)
         for start in range(0, len(ordered), self.config.micro_batch_size):
             rows = ordered[start : start + self.config.micro_batch_size]
             yield rows, model(*self._inputs(rows), kl=kl, entropy=kl is not None)
@@ -469,6 +472,10 @@ def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -
     """The policy's input for x: the task's messages in the model's own chat template."""
     encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
     return list(encoded["input_ids"])
+
+
+def _by_length(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    return sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
 
 
 @contextmanager

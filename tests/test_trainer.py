@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,11 +25,14 @@ from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeat
 from nl_gradient_policy_optimization.rollouts import Rollout
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_gradient_policy_optimization.value_function import ValueHead
+from nl_gradient_policy_optimization.weights import merged_parameters
+from tests.fault_server import FaultServer
 from tests.processes import run_ranks
 from tests.tiny import tokenizer
-from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from tests.tiny_runs import POSTS, ScriptedRewards, deepspeed_file, tiny_config
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.losses import sampler_correction
 from text2grad.tasks import get_task
 
 METRICS = {
@@ -453,7 +461,7 @@ def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
         )
     }
     trainer.ids = [f"post-{index}" for index in (0, 1, 2, 3)]
-    trainer.generate = lambda prompts: [responses[tuple(ids)] for ids in prompts]
+    trainer.generate = lambda prompts: ([responses[tuple(ids)] for ids in prompts], None)
     trainer.train()
     export(trainer)
     trainer.accelerator.end_training()
@@ -486,3 +494,167 @@ def test_two_ranks_make_the_update_of_one(tmp_path, stage):
         if not name.startswith("seconds/"):
             assert second[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
     assert first["critic/failures"] == 1
+
+
+def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path):
+    config = tiny_config(
+        tmp_path, max_steps=3, log_rollouts_every=1, lora_r=0, kl_coef=0.0, gamma=0.0, lr_schedule="constant"
+    )
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    for step, row in enumerate(trainer.metrics_log.rows(), 1):
+        tokens = [
+            (delta, new - old)
+            for rollout in trainer.rollout_log.rows()
+            if rollout["step"] == step
+            for delta, new, old in zip(
+                rollout["rewards"], rollout["new_logprobs"], rollout["old_logprobs"], strict=True
+            )
+        ]
+        praised = [moved for delta, moved in tokens if delta > 0]
+        assert row["effect/praised_rose"] == pytest.approx(sum(moved > 0 for moved in praised) / len(praised), abs=1e-6)
+        assert row["effect/praised_moved"] == pytest.approx(sum(praised) / len(praised), rel=1e-3, abs=1e-6)
+        assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]
+
+
+def test_merged_parameters_are_the_merged_model(tmp_path):
+    trainer = optimize("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    found = dict(merged_parameters(trainer.scorer.model))
+    before = {name: p.clone() for name, p in trainer.scorer.named_parameters()}
+    assert all(torch.equal(before[name], p) for name, p in trainer.scorer.named_parameters())
+    expected = dict(trainer.scorer.model.merge_and_unload().named_parameters())
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight)
+
+
+def test_a_sampler_of_its_own_rounding_is_corrected_for():
+    old, sampled = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-1.0, -1.2, -9.0, math.nan])
+    assert sampler_correction(old, sampled).tolist() == pytest.approx([1.0, math.exp(0.2), 2.0, 1.0])
+
+
+def test_vllm_that_is_not_installed_is_named(tmp_path):
+    if find_spec("vllm"):
+        pytest.skip("vLLM is installed")
+    with pytest.raises(InputError, match=r"vLLM is not installed.*use transformers"):
+        prepare("slf5k", tiny_config(tmp_path, generation="vllm_colocate"), ScriptedRewards())
+
+
+@pytest.mark.slow
+def test_continuous_batching_samples_the_same_distribution(tmp_path):
+    config = tiny_config(tmp_path, generation="continuous", max_response_tokens=6, rollouts_per_device=40)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    rollouts = trainer.sample([f"post-{index % 5}" for index in range(40)])
+    for index, rollout in enumerate(rollouts):
+        assert rollout.id == f"post-{index % 5}"
+        assert len(rollout.response_ids) == 6 or rollout.finished
+    assert len({tuple(rollout.response_ids) for rollout in rollouts}) == 40
+    trainer.score(rollouts)
+    surprise = -sum(rollout.series["old_logprobs"].sum() for rollout in rollouts) / sum(
+        len(r.response_ids) for r in rollouts
+    )
+    entropy = sum(rollout.series["entropy"].sum() for rollout in rollouts) / sum(len(r.response_ids) for r in rollouts)
+    assert surprise.item() == pytest.approx(entropy.item(), abs=0.1)
+
+
+# Data and critics
+
+
+def test_prompts_come_from_a_data_set_too(tmp_path):
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps({"post": post, "n": 1}) + "\n" for post in POSTS[:3]))
+    config = tiny_config(tmp_path)
+    config.data_path = str(folder)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    assert [record["post"] for record in trainer.records.values()] == POSTS[:3]
+    config.data_path = str(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"neither a .json or .jsonl file nor a data set"):
+        prepare("slf5k", config, ScriptedRewards())
+
+
+def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
+    """The served critic quotes the response's first word; one reply in five is broken, and asked for again."""
+
+    def reply(body: dict) -> str:
+        return json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
+
+    with FaultServer(reply, faults=["500", "prose"], rate=0.2) as server:
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
+        optimize("slf5k", config)
+        asked = len(server.requests)
+        assert asked >= 8 and "dishes" in json.dumps([request["messages"] for request in server.requests])
+        first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        for path in (tmp_path / "run").glob("checkpoint-*"):
+            shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
+        optimize("slf5k", config)
+        assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
+        failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
+        assert len(server.requests) - asked <= 2 * failed
+
+
+# Launching
+
+
+def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
+    """A stand-in for train.py that ends with the codes in a file, one per start."""
+    (tmp_path / "train.py").write_text(
+        "import pathlib, sys\n"
+        "codes = pathlib.Path(__file__).with_name('codes')\n"
+        "first, *rest = codes.read_text().split()\n"
+        "codes.write_text(' '.join(rest))\n"
+        "print(*sys.argv[1:])\n"
+        "sys.exit(int(first))\n"
+    )
+    launcher = Path(__file__).parent.parent / "nl_gradient_policy_optimization" / "launch.sh"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def launch(codes: str, **settings) -> tuple[int, int]:
+        (tmp_path / "codes").write_text(codes)
+        variables = {**os.environ, "PATH": path, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
+        command = ["bash", str(launcher), str(tmp_path), "--seed", "3"]
+        done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
+        starts = done.stdout.splitlines()
+        assert set(starts) == {f"--config {tmp_path}/config.yaml --seed 3"}
+        return done.returncode, len(starts)
+
+    assert launch("0") == (0, 1)
+    assert launch("1 137 0") == (0, 3)
+    assert launch("2 0") == (2, 1)
+    assert launch("1 1 1 1 0") == (1, 4)
+    assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, ranks):
+    """``train_<task>.sh`` with its own config, alone and on two DeepSpeed ranks (ZeRO-2)."""
+    data = {"slf5k": "posts_with_summaries.json", "kodcode": "*.json", "ultrafeedback": "*.json"}[task]
+    model = tiny_config(tmp_path).model
+    folder = Path(__file__).parent.parent / "nl_gradient_policy_optimization" / task
+    arguments = [
+        "--model",
+        model,
+        "--data_path",
+        next((shared_data / task).glob(data)),
+        "--output_dir",
+        tmp_path / "out",
+    ]
+    arguments += [
+        "--max_steps",
+        2,
+        "--rollouts_per_device",
+        2,
+        "--max_response_tokens",
+        16,
+        "--max_prompt_tokens",
+        3000,
+    ]
+    arguments += ["--critic", "programmatic", "--max_critic_failures", 1, "--report_to", "none"]
+    variables = {**os.environ, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", str(folder / f"train_{task}.sh"), *map(str, arguments)]
+    done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["rollouts"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [2 * ranks, 4 * ranks]
+    assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()

@@ -42,3 +42,13 @@ def policy_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """How far this update has moved already: k3 of KL(π_old ‖ π) per token, on tokens that π_old sampled."""
     log_ratio = logprobs - old_logprobs
     return torch.expm1(log_ratio) - log_ratio
+
+
+def sampler_correction(old_logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
+    """min(π_old/π_sampler, limit) per token, a weight on the policy loss where another engine did the sampling.
+
+    Source: truncated importance sampling, Ionides 2008, as used against the rounding of inference engines. A token
+    whose log-probability the engine did not give (NaN) has weight 1.
+    """
+    ratio = torch.exp(old_logprobs - sampled_with).clamp(max=limit)
+    return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)

@@ -1,6 +1,7 @@
 """Optimise a summariser with natural-language gradients.
 
-python nl_gradient_policy_optimization/slf5k/train.py --config nl_gradient_policy_optimization/slf5k/config.yaml \
+python nl_gradient_policy_optimization/slf5k/train.py \
+    --config nl_gradient_policy_optimization/slf5k/config.yaml \
     --model smollm2 --data_path POSTS.json --critic programmatic --output_dir runs/slf5k
 """
 

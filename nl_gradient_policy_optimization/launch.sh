@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# launch.sh TASK_FOLDER [settings]: the task's train.py on all GPUs of this machine, on one, or on the CPU.
+#   PROCESSES=2       so many processes on this machine (default: one per GPU, or one on the CPU)
+#   NODES=4 NODE_RANK=0 MASTER_ADDR=host MASTER_PORT=29500    the same line on each of several machines
+#   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so many times; bad input is not retried
+set -uo pipefail
+here=$(cd "$1" && pwd)
+shift
+nodes=${NODES:-1}
+processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')}
+settings=(--config "$here/config.yaml")
+command=(python)
+if [ "$((processes * nodes))" -gt 1 ]; then
+    command=(torchrun --standalone --nproc_per_node "$processes")
+    if [ "$nodes" -gt 1 ]; then
+        command=(
+            torchrun --nproc_per_node "$processes" --nnodes "$nodes" --node_rank "${NODE_RANK:?which machine, from 0}"
+            --master_addr "${MASTER_ADDR:?the host of machine 0}" --master_port "${MASTER_PORT:-29500}"
+        )
+    fi
+    settings+=(--deepspeed "$here/deepspeed.json")
+fi
+for ((attempt = 0; ; attempt++)); do
+    "${command[@]}" "$here/train.py" "${settings[@]}" "$@"
+    code=$?
+    case $code in 0 | 2 | 130) exit $code ;; esac
+    if [ "$attempt" -ge "${MAX_RESTARTS:-3}" ]; then
+        echo "the run failed ($code) after $attempt restarts" >&2
+        exit $code
+    fi
+    echo "the run failed ($code); going on from its newest checkpoint (restart $((attempt + 1)))" >&2
+    sleep "${RESTART_DELAY:-10}"
+done
