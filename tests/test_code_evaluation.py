@@ -88,7 +88,7 @@ def config(tmp_path, responses, **options) -> EvaluateConfig:
 
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
-    result = evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=3.0))
+    result = evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=12.0))
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
     assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
     assert result["n"] == 4
