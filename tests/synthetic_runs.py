@@ -16,7 +16,6 @@ import re
 from functools import cache, lru_cache
 from pathlib import Path
 
-from evaluation.judge import pair_figures
 from evaluation.results import Figure, save_result
 from text2grad.critics import load_critic
 from text2grad.feedback import Feedback
@@ -231,6 +230,8 @@ def write_result(path: Path, system: str, skill: float, seed: int = 1) -> Path:
 
 def write_judgement(path: Path, system: str, baseline: str, edge: float, step: int | None = None) -> Path:
     """Pairwise judgements by a made-up judge that likes the first answer a little more than it should."""
+    from evaluation.judge import pair_figures
+
     draw = random.Random(f"{system}-{baseline}-{step}")
     verdicts: dict[str, dict[str, str]] = {}
     for key in posts("validation"):

@@ -77,7 +77,7 @@ def server(tmp_path_factory) -> Iterator[tuple[str, str]]:
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 900
         while not answers(f"http://127.0.0.1:{port}/health"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

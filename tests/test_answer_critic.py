@@ -59,7 +59,7 @@ BREACHES = [
     ("Return valid JSON.", '```json\n[1, 2]\n```', "{a: 1, }", "a: 1"),
     ("Answer in all caps: who rules?", "THE QUEEN.", "The queen.", "queen."),
     ("Reply in lowercase.", "fine by me.", "Fine by me.", "Fine"),
-    ("Translate to French: the cat is here.", "Le chat est sur le lit.", "The cat is on the table and it is big", "The"),
+    ("Translate to French: the cat is here.", "Le chat est sur le lit.", "The cat is on the table and is big", "The"),
     ("Answer in Russian: how are you?", "У меня всё хорошо.", "I am fine and you are too.", "I am fine"),
     ("Is it wet? Answer yes or no.", "Yes.", "It depends on the place.", "It depends on the place"),
     ('Describe it without using the word "big".', "It is large.", "It is big and red.", "big"),
