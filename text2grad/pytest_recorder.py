@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-import threading
 import time
 from collections import Counter
 from types import FrameType
@@ -28,13 +28,11 @@ _EVENTS = 200_000  # after that many lines in one test, following it has cost en
 _CALLS = 20  # suspect calls told of, the last ones
 
 _report = os.fdopen(int(os.environ.pop("T2G_REPORT")), "w", buffering=1, encoding="utf-8", errors="replace")
-_say_alone = threading.Lock()
 
 
 def _say(**event: Any) -> None:
-    with _say_alone:
-        _report.write(json.dumps(event) + "\n")
-        _report.flush()
+    _report.write(json.dumps(event) + "\n")
+    _report.flush()
 
 
 def _described(error: BaseException) -> dict[str, Any]:
@@ -129,14 +127,17 @@ def _line_in_tests(frame: FrameType | None) -> int | None:
     return frame.f_lineno if frame is not None else None
 
 
-def _tell_where_it_stands(thread: int) -> None:
-    """Shortly before the time is up: the lines that the program is at, outermost first."""
-    frame, lines = sys._current_frames().get(thread), []
+def _tell_where_it_stands(number: int, frame: FrameType | None) -> None:
+    """When the time is used up, the processor's or the clock's: the lines that the program is at, outermost first."""
+    lines = []
     while frame is not None:
         if frame.f_code.co_filename == SOLUTION:
             lines.append(_line(frame))
         frame = frame.f_back
     _say(standing=lines[::-1][-_FRAMES:])
+    if number == signal.SIGXCPU:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _line(frame: FrameType) -> int:
@@ -151,13 +152,10 @@ _errors: dict[str, dict[str, Any]] = {}
 _traces: dict[str, dict[str, Any]] = {}
 _following = bool(os.environ.pop("T2G_TRACE", ""))
 _follower: _Follower | None = None
-
-_alarm = threading.Timer(
-    max(0.1, float(os.environ.pop("T2G_ALARM", "inf")) - time.time()), _tell_where_it_stands, [threading.get_ident()]
-)
-_alarm.daemon = True
 if _following:
-    _alarm.start()
+    signal.signal(signal.SIGXCPU, _tell_where_it_stands)
+    signal.signal(signal.SIGALRM, _tell_where_it_stands)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, float(os.environ.pop("T2G_ALARM")) - time.time()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -209,5 +207,4 @@ def pytest_runtest_logreport(report) -> None:
 
 
 def pytest_sessionfinish(exitstatus) -> None:
-    _alarm.cancel()
     _say(finished=int(exitstatus))

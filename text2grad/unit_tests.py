@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.sandbox import BOX, Result, Sandbox
+from text2grad.sandbox import BOX, PATIENCE, Result, Sandbox
 from text2grad.tasks import Record, get_task
 
 LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missing_modules")
@@ -153,7 +153,7 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> T
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if trace:
         command += ["-o", "enable_assertion_pass_hook=true"]
-        environment |= {"T2G_TRACE": "1", "T2G_ALARM": str(time.time() + 0.8 * sandbox.seconds)}
+        environment |= {"T2G_TRACE": "1", "T2G_ALARM": str(time.time() + 0.9 * PATIENCE * sandbox.seconds)}
     return _read(sandbox.run(files, command, environment), above)
 
 

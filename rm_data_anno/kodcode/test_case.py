@@ -52,7 +52,7 @@ class TestCaseConfig:
     )
     seed: int = field(default=42, metadata={"help": "of the draws"})
     workers: int = field(default=2, metadata={"help": "solutions run at the same time"})
-    seconds: float = field(default=10.0, metadata={"help": "time limit of one solution's tests"})
+    seconds: float = field(default=10.0, metadata={"help": "processor time of one solution's tests"})
     memory_mb: int = field(default=1024, metadata={"help": "memory limit of one solution's tests"})
     retry_failed: bool = field(default=False, metadata={"help": "try the records again that could not be run"})
     allow_unsafe: bool = field(

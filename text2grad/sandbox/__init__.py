@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import platform
 import secrets
@@ -38,6 +39,7 @@ _PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
 _INSIDE = Path(__file__).with_name("inside.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _DEVICES = ["null", "zero", "full", "random", "urandom"]
+PATIENCE = 4  # seconds by the clock for each second of processor time
 _TICK = 0.02  # seconds between two looks at memory and processes
 _BACKENDS = ("bubblewrap", "namespaces")
 
@@ -66,7 +68,8 @@ class Sandbox:
     """A way to run untrusted programs, several at once.
 
     Args:
-        seconds: wall clock a program may take.
+        seconds: processor time that each of its processes may take, and a quarter of what the whole may take by
+            the clock. So a verdict does not hang on how busy the machine is.
         memory_mb: memory of all its processes together, and address space of each one.
         processes: processes and threads at one time.
         file_mb: size of a file it writes, and of each of the two folders it may write in.
@@ -124,7 +127,7 @@ class Sandbox:
             box = _written(files, Path(folder) / "box")
             started = time.monotonic()
             with self._started(Path(folder), box, argv, environment or {}) as (process, report):
-                streams, reason = self._watch(process, report, started + self.seconds)
+                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds)
                 seconds = time.monotonic() - started
         ready, newline, written = streams["report"].partition(b"\n")
         if ready != b"ready" or not newline:
@@ -132,8 +135,13 @@ class Sandbox:
                 said = streams["stderr"].decode(errors="replace").strip()
                 raise RuntimeError(f"the sandbox ({self.backend}) did not start: {said or 'no message'}")
             written = b""
+        returncode = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        if reason is None and (
+            returncode == 128 + signal.SIGXCPU or (returncode == 128 + signal.SIGKILL and seconds > self.seconds)
+        ):
+            reason = "timeout"  # the kernel ended it: its processor time was used up
         return Result(
-            returncode=process.returncode if reason is None else -9,
+            returncode=returncode if reason is None else -9,
             stdout=streams["stdout"].decode(errors="replace"),
             stderr=streams["stderr"].decode(errors="replace"),
             report=written.decode(errors="replace"),
@@ -268,7 +276,7 @@ class Sandbox:
 
     def _limits(self) -> dict[str, tuple[int, int]]:
         """Resource limits of each process, as (soft, hard)."""
-        cpu = int(self.seconds) + 1
+        cpu = math.ceil(self.seconds)
         limits = {
             "AS": self.memory_mb << 20,
             "FSIZE": self.file_mb << 20,
@@ -283,8 +291,8 @@ class Sandbox:
 
     def _limits_text(self) -> str:
         return (
-            f"{self.seconds:g} s, {self.memory_mb} MB memory, {self.processes} processes, {self.file_mb} MB files, "
-            f"{self.output_kb} kB output"
+            f"{self.seconds:g} s of processor time, {self.memory_mb} MB memory, {self.processes} processes, "
+            f"{self.file_mb} MB files, {self.output_kb} kB output"
         )
 
     @property

@@ -43,6 +43,7 @@ RULES = {
 IGNORED = "B905,B904,SIM108,PLW2901"  # matters of taste in short programs
 MOST_FINDINGS = 4
 MOST_FAILURES = 3  # failing tests that the critique tells of
+MOST_NAMED = 6  # lines, beside those in the reasons
 LONGEST_SEEN = 240  # characters of an assertion's message
 
 
@@ -123,6 +124,9 @@ def _rejected(
 ) -> Feedback:
     good, remarks = _improvable(quotes, findings, lines)
     parts = [_count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
+    unnamed = [line for line in sorted(lines) if f"`{quotes.line(line)}`" not in " ".join(parts)]
+    if unnamed and blames[0].test and len(unnamed) <= MOST_NAMED:
+        parts.append("What led there: " + ", ".join(f"`{quotes.line(line)}`" for line in unnamed) + ".")
     if remarks:
         parts.append("Besides: " + " ".join(remarks))
     return Feedback(" ".join(parts), good=good, poor=quotes.of(lines))
@@ -217,6 +221,10 @@ class _Quotes:
     def of(self, lines: set[int]) -> list[str]:
         """One quote for each run of lines; it reads the same nowhere else in the response, if that can be had."""
         return [self._alone(first, last) for first, last in self._runs(lines)]
+
+    def line(self, number: int) -> str:
+        """The text of a line, counted from 1."""
+        return self._text(number - 1, number - 1)
 
     def _runs(self, lines: set[int]) -> Iterator[tuple[int, int]]:
         """Indices of the first and last line of each unbroken run; lines without text join runs, and begin none."""
