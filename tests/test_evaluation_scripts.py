@@ -128,9 +128,17 @@ def test_answers_to_open_questions(tmp_path):
         ]
         flags += ["--arc_path", ROOT / "evaluation" / "ultrafeedback" / "sample_arc.jsonl"]
         flags += ["--judge", f"{server.url}#m", "--mt_bench_path", tmp_path / "question.jsonl"]
+        requests = [
+            {"prompt": f"Say {i}.", "prompt_id": str(i), "response": [{"role": "assistant", "content": "?"}]}
+            for i in range(3)
+        ]
+        save_json(tmp_path / "requests.json", requests)
+        flags += ["--data_path", tmp_path / "requests.json"]
         result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags)
     assert result.returncode == 0, result.stderr
     assert load_result(tmp_path / "out" / "arc.result.json")["metrics"]["acc"]["n"] == 3
+    held_out = load_result(tmp_path / "out" / "result.json")
+    assert list(held_out["records"]) == ["0", "1", "2"] and held_out["metrics"]["finished"]["n"] == 3
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
     assert (tmp_path / "out" / "mt_bench.svg").exists()
 

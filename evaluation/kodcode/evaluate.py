@@ -11,52 +11,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from evaluation.deltas import judge_with_critic
 from evaluation.kodcode.pass_at_k import pass_figures
-from evaluation.results import (
-    Figure,
-    compare,
-    figures_of,
-    load_responses,
-    load_result,
-    print_differences,
-    print_metrics,
-    save_result,
-)
+from evaluation.systems import SystemConfig, critic_figures, finish, finished, load_system
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
-from text2grad.models import load_tokenizer
-from text2grad.records import check_writable, map_records
+from text2grad.records import map_records
 from text2grad.sandbox import Sandbox
 from text2grad.tasks import Record, get_task
 from text2grad.unit_tests import run_tests
 
 
 @dataclass
-class EvaluateConfig:
+class EvaluateConfig(SystemConfig):
     """What is measured."""
 
-    responses: str = field(metadata={"help": "The system's programs, a KodCode file with tests."})
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file."})
     k: list[int] = field(default_factory=lambda: [1], metadata={"help": "Report pass@k for these k."})
     seconds: float = field(default=10.0, metadata={"help": "Time for one program's tests."})
     memory_mb: int = field(default=1024, metadata={"help": "Memory for one program's tests."})
     workers: int | None = field(default=None, metadata={"help": "Programs tested at once; one a core by default."})
     allow_unsafe: bool = field(default=False, metadata={"help": "Run where the system offers no isolation."})
-    critic: str | None = field(
-        default=None, metadata={"help": "programmatic, a reward model's folder, or an endpoint: adds δ per token."}
-    )
-    tokenizer: str = field(
-        default="smollm2", metadata={"help": "Whose tokens δ is counted in; the same for all systems."}
-    )
-    compare_with: str | None = field(
-        default=None, metadata={"help": "Another system's result file: differences by paired bootstrap."}
-    )
-    retry_failed: bool = field(default=False, metadata={"help": "Judge again what the critic failed on earlier."})
 
 
 def test_programs(records: Mapping[str, Record], config: EvaluateConfig) -> dict[str, dict[str, Any]]:
@@ -87,45 +63,23 @@ def test_programs(records: Mapping[str, Record], config: EvaluateConfig) -> dict
 def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("kodcode")
-    check_writable(config.output_path)
-    other = load_result(config.compare_with) if config.compare_with else None
-    records = load_responses(config.responses, task)
+    records = load_system(config, task)
     tested = test_programs(records, config)
     samples: dict[str, list[str]] = {}
     for key, record in records.items():
         samples.setdefault((record.get("generation") or {}).get("prompt_id") or key, []).append(key)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
-    ended = {key: float(r["generation"]["finished"]) for key, r in records.items() if "generation" in r}
-    figures["finished"] = Figure(
-        {name: (sum(ended[key] for key in keys), len(keys)) for name, keys in samples.items() if keys[0] in ended}
-    )
-    extra: dict[str, Any] = {
-        "errors": dict(Counter(row["error_type"] for row in tested.values() if not row["passed"]).most_common()),
+    judged, extra = critic_figures(config, records, task)
+    figures |= {name: figure.grouped(samples) for name, figure in {"finished": finished(records), **judged}.items()}
+    errors = Counter(row["error_type"] for row in tested.values() if not row["passed"])
+    extra |= {
+        "errors": dict(errors.most_common()),
         "verdicts": {name: [{"id": key, **tested[key]} for key in keys] for name, keys in samples.items()},
     }
-    if config.critic:
-        journal = f"{config.output_path}.critic.journal.jsonl"
-        tokenizer = load_tokenizer(config.tokenizer)
-        judged = judge_with_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
-        figures |= {name: figure.grouped(samples) for name, figure in judged.figures.items()}
-        extra |= {"feedback": judged.feedback, "critic_failures": judged.failures}
-    if other:
-        extra["compared_with"] = {"system": other["system"], "differences": compare(figures, figures_of(other))}
-    result = save_result(
-        config.output_path,
-        task=task.name,
-        benchmark="kodcode",
-        system=config.system,
-        figures=figures,
-        responses={name: task.response(records[keys[0]]) for name, keys in samples.items()},
-        settings=asdict(config),
-        extra=extra,
-    )
-    print_metrics(result["metrics"], f"{config.system} on {len(samples)} questions -> {config.output_path}")
-    if extra["errors"]:
-        print("  failures: " + ", ".join(f"{name} {count}" for name, count in extra["errors"].items()))
-    if other:
-        print_differences(extra["compared_with"]["differences"], f"{config.system} minus {other['system']}:")
+    responses = {name: task.response(records[keys[0]]) for name, keys in samples.items()}
+    result = finish(config, task, "kodcode", figures, responses, extra)
+    if errors:
+        print("  failures: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
     return result
 
 

@@ -3,6 +3,8 @@
 #   bash evaluation/ultrafeedback/evaluate_ultrafeedback.sh --model smollm2 --output_dir runs/eval/base --system base \
 #       --arc_path evaluation/ultrafeedback/sample_arc.jsonl
 # Further flags:
+#   --data_path FILE          held-out requests in the UltraFeedback format: answers, length, and with --critic δ per token
+#   --critic CRITIC           programmatic, a reward model's folder, or an endpoint
 #   --arc_path FILE           ARC-Challenge's questions as .jsonl; without it lm-eval fetches them
 #   --judge JUDGE             openai:MODEL or http://HOST:PORT/v1#MODEL; for AlpacaEval it must give log-probabilities
 #   --alpaca_path FILE        AlpacaEval's reference outputs; "hub" fetches them
@@ -11,13 +13,15 @@
 #   --limit N, --batch_size N, --max_new_tokens N, --seed N
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-model=() answer=() arc=() limit=() judge= alpaca= questions= references= output= system=
+model=() answer=() arc=() limit=() critic=() data= judge= alpaca= questions= references= output= system=
 while [ $# -gt 0 ]; do
     [ $# -gt 1 ] || { echo "error: $1 needs a value; see the head of $0" >&2; exit 2; }
     case $1 in
         --model|--base_url|--batch_size) model+=("$1" "$2") ;;
         --max_new_tokens|--seed) answer+=("$1" "$2") ;;
         --limit) limit=("$1" "$2") ;;
+        --critic) critic=("$1" "$2") ;;
+        --data_path) data=$2 ;;
         --arc_path) arc+=(--data_path "$2") ;;
         --tokenizer) arc+=("$1" "$2") ;;
         --judge) judge=$2 ;;
@@ -36,6 +40,12 @@ if [ -n "$alpaca$questions" ] && [ -z "$judge" ]; then
     exit 2
 fi
 
+if [ -n "$data" ]; then
+    python "$here/../generate.py" --task ultrafeedback --data_path "$data" "${model[@]}" "${answer[@]}" "${limit[@]}" \
+        --output_path "$output/answers.json"
+    python "$here/evaluate.py" --responses "$output/answers.json" "${critic[@]}" --system "$system" \
+        --output_path "$output/result.json"
+fi
 python "$here/arc_challenge.py" "${model[@]}" "${limit[@]}" "${arc[@]}" --system "$system" --output_path "$output/arc.result.json"
 if [ -n "$alpaca" ]; then
     file=()

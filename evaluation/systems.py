@@ -1,0 +1,96 @@
+"""What measuring a system takes on every task: its responses and name, a critic, another system to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from evaluation.deltas import judge_with_critic
+from evaluation.results import (
+    Figure,
+    compare,
+    figures_of,
+    load_responses,
+    load_result,
+    print_differences,
+    print_metrics,
+    save_result,
+)
+from text2grad.models import load_tokenizer
+from text2grad.records import check_writable
+from text2grad.tasks import Record, Task
+
+
+@dataclass
+class SystemConfig:
+    """What is measured, and against what."""
+
+    responses: str = field(metadata={"help": "The system's responses, a file in the task's format."})
+    system: str = field(metadata={"help": "The system's name in tables."})
+    output_path: str = field(metadata={"help": "The result file."})
+    critic: str | None = field(
+        default=None, metadata={"help": "programmatic, a reward model's folder, or an endpoint: adds δ per token."}
+    )
+    tokenizer: str = field(
+        default="smollm2", metadata={"help": "Whose tokens δ is counted in; the same for all systems."}
+    )
+    retry_failed: bool = field(default=False, metadata={"help": "Judge again what the critic failed on earlier."})
+    compare_with: str | None = field(
+        default=None, metadata={"help": "Another system's result file: differences by paired bootstrap."}
+    )
+
+
+def load_system(config: SystemConfig, task: Task) -> dict[str, Record]:
+    """The responses by id, once it is sure that their figures can be written and compared."""
+    check_writable(config.output_path)
+    if config.compare_with:
+        load_result(config.compare_with)
+    return load_responses(config.responses, task)
+
+
+def finished(records: Mapping[str, Record]) -> Figure:
+    """The share of answers that the policy ended itself, of those where generation recorded it."""
+    ended = {key: record["generation"]["finished"] for key, record in records.items() if "generation" in record}
+    return Figure.mean(ended)
+
+
+def critic_figures(
+    config: SystemConfig, records: Mapping[str, Record], task: Task
+) -> tuple[dict[str, Figure], dict[str, Any]]:
+    """δ per token by ``config.critic``, where one is named: figures, and what goes beside them into the result file."""
+    if not config.critic:
+        return {}, {}
+    journal = f"{config.output_path}.critic.journal.jsonl"
+    tokenizer = load_tokenizer(config.tokenizer)
+    judged = judge_with_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
+    return judged.figures, {"feedback": judged.feedback, "critic_failures": judged.failures}
+
+
+def finish(
+    config: SystemConfig,
+    task: Task,
+    benchmark: str,
+    figures: Mapping[str, Figure],
+    responses: Mapping[str, str],
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Compare, write the result file, print the figures, and return the result."""
+    compared: dict[str, Any] = {}
+    if config.compare_with:
+        other = load_result(config.compare_with)
+        compared = {"system": other["system"], "differences": compare(figures, figures_of(other))}
+    result = save_result(
+        config.output_path,
+        task=task.name,
+        benchmark=benchmark,
+        system=config.system,
+        figures=figures,
+        responses=responses,
+        settings=asdict(config),
+        extra={**extra, **({"compared_with": compared} if compared else {})},
+    )
+    print_metrics(result["metrics"], f"{config.system} on {len(responses)} prompts -> {config.output_path}")
+    if compared:
+        print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
+    return result
