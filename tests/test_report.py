@@ -403,6 +403,20 @@ def test_a_clear_gain_is_told_with_its_figures(tmp_path):
     assert "Only 4 evaluation prompts" in " ".join(story.text(report, item) for item in report["cautions"])
 
 
+def test_below_a_single_runs_results_stands_what_shows_a_collapse(runs, tmp_path, run_script, recomputed):
+    results = [runs / "base.result.json", runs / "text2grad-seed1.result.json"]
+    output = tmp_path / "report.html"
+    done = run_script("evaluation/report.py", runs / "text2grad-seed1", "--results", *results, "--output", output)
+    assert done.returncode == 0, done.stderr
+    above = output.read_text().split('id="training"')[0]
+    shown = {path: text for path, _, _, text in Figures(above + "</section>").found}
+    entropy = recomputed.series(runs / "text2grad-seed1", "entropy")
+    path = "training > 0 > ends > entropy > Text2Grad > "
+    assert shown[path + "first"] == show(statistics.fmean(entropy[:6]))
+    assert shown[path + "last"] == show(statistics.fmean(entropy[-6:]))
+    assert {"training > 0 > ends > kl/full > Text2Grad > last"} <= set(shown)
+
+
 def test_noise_is_not_told_as_a_gain(tmp_path):
     headline, report = headline_for(tmp_path, [-0.5, 0.4, -0.6, 0.5], [0.4, -0.5, 0.6, -0.4])
     assert headline == "No clear change in mean δ per token: −0.05 before, +0.02 after"
@@ -455,6 +469,8 @@ def test_a_metric_that_never_moves_is_not_told(tmp_path):
         files.append(result_file(tmp_path / f"{system}.json", system, told))
     report, _ = assemble([], load_results(files))
     assert "critic failures" not in story.text(report, report["standfirst"][0])
+    cell = report["tables"][0]["cells"]["text2grad"]["held out/critic_failures"]
+    assert cell["change"]["verdict"] == "same"
 
 
 def test_copying_is_called_out(tmp_path):

@@ -157,8 +157,10 @@ def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def verdict(change: dict[str, Any], better: int) -> str:
-    """``better``, ``worse``, ``higher``, ``lower`` or, where the interval holds zero, ``unclear``."""
+    """``better``, ``worse``, ``higher``, ``lower``; ``unclear`` where the interval holds zero, ``same`` where it is 0."""
     low, high = change["low"], change["high"]
+    if low == high == 0:
+        return "same"
     if low is None or high is None or low <= 0 <= high:
         return "unclear"
     if better:

@@ -24,7 +24,10 @@ VERDICTS = {
     "higher": "△ higher",
     "lower": "▽ lower",
     "unclear": "unclear",
+    "same": "the same",
 }
+HEALTH = ("entropy", "length/mean", "length/finished", "spans/found")
+"""What shows a collapse, besides KL: shown right below the before and after of a single run."""
 JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "judge_failures")
 EXTRAS = (
     ("annotations", "Annotation", "What stage 1 counted while it annotated: spans, tokens, cost."),
@@ -93,6 +96,7 @@ def _render(template: str, report: dict[str, Any], escape: bool, **values: Any) 
         judge_names=sorted({judge["judge"] for judge in report["judges"]}),
         outcome_bar=outcome_bar,
         phases=phases,
+        health=lambda section: [chart for chart in section["charts"] if _is_health(chart["name"])],
         has_overhead=any(row["over_baseline"] is not None for row in timing),
         extras=[(name, report[name], heading, lead) for name, heading, lead in EXTRAS],
         rows_of=lambda columns: list(dict.fromkeys(row for column in columns for row in column["rows"])),
@@ -157,6 +161,10 @@ def smoothing(section: dict[str, Any]) -> str:
     if seeds > 1:
         return f"Lines are means over seeds ({smooth}), bands run from the lowest to the highest seed."
     return f"Thick lines are a {smooth}, thin ones the single cycles." if window > 1 else f"Lines are the {smooth}."
+
+
+def _is_health(name: str) -> bool:
+    return name in HEALTH or (name.startswith("kl/") and name != "kl/coef")
 
 
 def _sections(report: dict[str, Any], viewer: dict[str, Any]) -> list[tuple[str, str]]:

@@ -83,7 +83,7 @@ def _comparison_headline(number: int, table: dict[str, Any], key: str, best: str
     change = table["cells"][best][key].get("change")
     label = _in_sentence(words.label, start=True)
     several = len(table["systems"]) > 2
-    if not change or change["verdict"] == "unclear":
+    if not change or change["verdict"] in ("unclear", "same"):
         tail = [f" under {named(best)}"] if several else []
         return ["No clear change in ", _in_sentence(words.label), ": ", before, " before, ", after, " after", *tail]
     verb = "rises" if change["difference"] > 0 else "falls"
@@ -127,7 +127,7 @@ def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
         return []
     cells = table["cells"][best]
     changed = sorted((key for key in cells if "change" in cells[key]), key=lambda key: key != first)
-    changed = [key for key in changed if _moves(cells[key]["change"])]
+    changed = [key for key in changed if cells[key]["change"]["verdict"] != "same"]
     clear = [key for key in changed if cells[key]["change"]["verdict"] in ("better", "worse")]
     worth = [key for key in clear if key == first or _name(key) in TOLD] or clear
     told: Sentence = []
@@ -146,11 +146,6 @@ def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
             sentences.append([f"{named(system, start=True)}: ", *_before_and_after(number, table, system, first), "."])
     note: Sentence = ["In brackets, the 95 % interval of the difference."]
     return [[part for sentence in sentences for part in (*sentence, " ")] + note] if sentences else []
-
-
-def _moves(change: dict[str, Any]) -> bool:
-    """Whether the metric says anything at all: one that is the same for every answer does not."""
-    return change["low"] is not None and (change["low"] != 0 or change["high"] != 0)
 
 
 def _before_and_after(number: int, table: dict[str, Any], system: str, key: str) -> Sentence:
@@ -215,7 +210,7 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
                         ]
                     )
         shared = [cell["change"] for cells in table["cells"].values() for cell in cells.values() if "change" in cell]
-        shared = [change for change in shared if _moves(change)]
+        shared = [change for change in shared if change["verdict"] != "same"]
         if len(shared) > 5:
             found.append(
                 [f"{len(shared)} differences are tested ({table['task']}), without correction for their number."]
