@@ -46,6 +46,7 @@ class Monitor(TrainerCallback):
             max_new_tokens=self.description.max_new_tokens,
             batch_size=self.config.judge_batch_size,
             examples=self.description.examples,
+            device=self.trainer.accelerator.device,
         )
         was_training = model.training
         model.eval()

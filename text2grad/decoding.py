@@ -208,6 +208,7 @@ class JudgementDecoder:
         prefix: ids that prompts begin with; their keys and values are computed once.
         examples: token ids of typical judgements, which the lookahead learns from.
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
+        device: where the model computes, where that is not where its weights are (ZeRO-3 with offload).
     """
 
     def __init__(
@@ -217,8 +218,9 @@ class JudgementDecoder:
         prefix: Sequence[int] = (),
         examples: Sequence[int] = (),
         lookahead: int = 4,
+        device: torch.device | str | None = None,
     ):
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self._device = model, tokenizer, device or model.device
         self.prefix = list(prefix)
         self._plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
         # Sliding windows and recurrent states count positions by themselves, so neither trick holds for them.
@@ -269,7 +271,7 @@ class JudgementDecoder:
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
-        device = self.model.device
+        device = self._device
         rest = [ids[shared:] for ids in prompts]
         width = max(map(len, rest))
         inputs = torch.tensor([[self._pad] * (width - len(ids)) + ids for ids in rest], device=device)
@@ -337,7 +339,7 @@ class JudgementDecoder:
         if shared:
             if self._prefix_cache is None:
                 self._prefix_cache = DynamicCache(config=self.model.config)
-                ids = torch.tensor([self.prefix], device=self.model.device)
+                ids = torch.tensor([self.prefix], device=self._device)
                 self.model(input_ids=ids, past_key_values=self._prefix_cache, use_cache=True, logits_to_keep=1)
             for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
                 layer.fill(known.keys[:, :, :shared], known.values[:, :, :shared], rows)

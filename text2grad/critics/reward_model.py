@@ -16,6 +16,8 @@ from text2grad.reward_prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.tasks import Record, Task, get_task
 
 if TYPE_CHECKING:
+    import torch
+
     from text2grad.decoding import Matcher
 
 PROMPT_FILE = "reward_prompt.txt"
@@ -81,6 +83,7 @@ class RewardModelCritic:
             the response too (``text2grad.constrained``).
         lookahead: tokens guessed per forward pass (see ``text2grad.decoding``); 0 turns it off.
         examples: judgements of other responses, which guesses begin with.
+        device: where the model computes, where that is not where its weights are.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class RewardModelCritic:
         constrained: str = "none",
         lookahead: int = 4,
         examples: Sequence[str] = (),
+        device: torch.device | str | None = None,
     ):
         from text2grad.decoding import JudgementDecoder
 
@@ -103,7 +107,12 @@ class RewardModelCritic:
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
         self.decoder = JudgementDecoder(
-            model, prompt.tokenizer, prompt.prefix, examples=_example_ids(prompt, examples), lookahead=lookahead
+            model,
+            prompt.tokenizer,
+            prompt.prefix,
+            examples=_example_ids(prompt, examples),
+            lookahead=lookahead,
+            device=device,
         )
         self._matcher = _matcher_maker(constrained, prompt, self.decoder.end_ids)
 
