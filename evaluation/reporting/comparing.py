@@ -157,7 +157,7 @@ def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def verdict(change: dict[str, Any], better: int) -> str:
-    """``better``, ``worse``, ``higher``, ``lower``; ``unclear`` where the interval holds zero, ``same`` where it is 0."""
+    """``better``, ``worse``, ``higher``, ``lower``; ``unclear`` where the interval holds 0, ``same`` where it is 0."""
     low, high = change["low"], change["high"]
     if low == high == 0:
         return "same"
