@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 
 from text2grad.errors import InputError
 from text2grad.kl import KL_KINDS
@@ -68,16 +69,18 @@ class PolicyConfig:
     gamma: float = _setting(1.0, "discount γ")
     lam: float = _setting(0.95, "λ of the advantage estimate")
     clip_range: float = _setting(0.2, "ε of PPO's ratio clip")
-    value_clip_range: float = _setting(0.2, "how far a value may move from its rollout's in one step")
+    value_clip_range: float | None = _setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
     value_coef: float = _setting(0.1, "c_v, weight of the value loss")
     entropy_coef: float = _setting(0.0, "β_H, weight of the entropy bonus")
     advantage: str = _setting("gae", "gae (with a value head), or group (critic-free, within a prompt's rollouts)")
     whiten_advantages: bool = _setting(True, "to mean 0 and variance 1 over all response tokens of a step")
     kl: str = _setting("full", f"KL to the reference per token: {', '.join(KL_KINDS)}")
     kl_coef: float = _setting(0.2, "β of the KL penalty (its start, where a target is set)")
-    kl_target: float | None = _setting(6.0, "nats per response that β is steered to; null keeps β fixed")
+    kl_target: float | None = _setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
     kl_horizon: float = _setting(10_000, "rollouts over which β may change by 20 %")
-    update_kl_limit: float | None = _setting(None, "end a step's updates once they moved a token by this KL on average")
+    update_kl_limit: float | None = _setting(
+        None, "end a step's updates once they moved a token by this KL on average; 0: never"
+    )
 
     max_prompt_tokens: int = _setting(640, "longer prompts are left out, and counted")
     max_response_tokens: int = _setting(128, "sampling ends here; such a response counts as unfinished")
@@ -90,6 +93,7 @@ class PolicyConfig:
     vllm_gpu_memory: float = _setting(0.3, "for vllm_colocate: share of each GPU's memory")
     generation_batch_size: int = _setting(0, "responses sampled at one time on a device; 0: all of a step's")
 
+    run_tests: bool = _setting(False, "kodcode: run each response's unit tests and show the critic their log")
     scheme: str = _setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
     reward_placement: str = _setting("token", "token, or on the last token: last_sum, last_mean (scalar baselines)")
     empty_reward: float = _setting(-1.0, "on the last token of a response without text (no critic sees it)")
@@ -108,7 +112,7 @@ class PolicyConfig:
     report_to: list[str] = field(
         default_factory=lambda: ["tensorboard"], metadata={"help": "tensorboard, wandb, trackio (several), or none"}
     )
-    kl_limit: float | None = _setting(None, "stop the run when the mean KL of a response to the reference exceeds this")
+    kl_limit: float | None = _setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
     patience: int = _setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
     stop_grad_norm: float = _setting(1e4, "a gradient norm above this stops the run and saves the batch")
     merge: bool = _setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
@@ -163,5 +167,11 @@ class PolicyConfig:
                     f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {how} ({parts}); "
                     "change one of them"
                 )
+        for name in self.report_to:
+            module = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}.get(
+                name
+            )
+            if module is None or not find_spec(module):
+                raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.advantage == "group" and self.rollouts_per_prompt < 2:
             raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from evaluation.reporting import charts, story, training, viewer
+from evaluation.reporting import story, viewer
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
-from evaluation.reporting.runs import load_run, load_runs
+from evaluation.reporting.runs import load_runs
 from evaluation.reporting.wording import show, show_change, show_interval
-from evaluation.results import Figure, compare, figures_of, load_result, save_result
+from evaluation.results import Figure, compare, figures_of, load_result
 from tests import synthetic_runs
-from text2grad.errors import InputError
+from tests.report_files import Figures, rows
 from text2grad.feedback import Feedback
 from text2grad.token_rewards import span_intervals, tokens_in
 
@@ -66,50 +65,9 @@ def page(built) -> str:
     return (built / "report.html").read_text()
 
 
-class Figures(HTMLParser):
-    """What the page prints: (path, style, form) -> text, and the texts of elements by id."""
-
-    def __init__(self, html: str):
-        super().__init__()
-        self.found: list[tuple[str, str, str, str]] = []
-        self.scripts: dict[str, str] = {}
-        self.paths: list[tuple[dict, list[dict]]] = []
-        self._figure: dict | None = None
-        self._script: str | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if "data-figure" in attributes:
-            self._figure, self._text = attributes, ""
-        if tag == "script" and "id" in attributes:
-            self._script = attributes["id"]
-        if tag == "svg" and "data-chart" in attributes:
-            self.paths.append((attributes, []))
-        if tag == "path" and "d" in attributes and self.paths:
-            self.paths[-1][1].append(attributes)
-
-    def handle_data(self, data):
-        if self._figure is not None:
-            self._text += data
-        if self._script is not None:
-            self.scripts[self._script] = self.scripts.get(self._script, "") + data
-
-    def handle_endtag(self, tag):
-        if tag == "span" and self._figure is not None:
-            about, self._figure = self._figure, None
-            self.found.append((about["data-figure"], about["data-style"], about["data-form"], self._text))
-        if tag == "script":
-            self._script = None
-
-
 @pytest.fixture(scope="module")
 def printed(page) -> Figures:
     return Figures(page)
-
-
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Recomputed:
@@ -368,41 +326,6 @@ def test_the_same_input_gives_the_same_page(built, runs, tmp_path, run_script):
     assert (tmp_path / "report.html").read_bytes() == (built / "report.html").read_bytes()
 
 
-# Sentences
-
-
-def result_file(path: Path, system: str, values: dict[str, dict[str, float]], settings: dict | None = None) -> str:
-    names = list(next(iter(values.values())))
-    figures = {name: Figure.mean({key: value[name] for key, value in values.items()}) for name in names}
-    save_result(
-        path,
-        task="slf5k",
-        benchmark="held out",
-        system=system,
-        figures=figures,
-        responses=dict.fromkeys(values, "An answer."),
-        settings=settings or {},
-    )
-    return str(path)
-
-
-def headline_for(tmp_path, before: list[float], after: list[float], name: str = "mean_delta") -> tuple[str, dict]:
-    files = []
-    for system, values in (("base", before), ("text2grad", after)):
-        told = {str(number): {name: value} for number, value in enumerate(values)}
-        files.append(result_file(tmp_path / f"{system}.json", system, told))
-    report, _ = assemble([], load_results(files))
-    return story.text(report, report["headline"]), report
-
-
-def test_a_clear_gain_is_told_with_its_figures(tmp_path):
-    headline, report = headline_for(tmp_path, [-0.5, -0.4, -0.6, -0.5], [0.2, 0.3, 0.2, 0.3])
-    assert headline == "Mean δ per token rises from −0.50 to +0.25"
-    told = story.text(report, report["standfirst"][0])
-    assert told.startswith("On 4 prompts, Text2Grad against the base model: mean δ per token −0.50 → +0.25 (")
-    assert "Only 4 evaluation prompts" in " ".join(story.text(report, item) for item in report["cautions"])
-
-
 def test_below_a_single_runs_results_stands_what_shows_a_collapse(runs, tmp_path, run_script, recomputed):
     results = [runs / "base.result.json", runs / "text2grad-seed1.result.json"]
     output = tmp_path / "report.html"
@@ -417,79 +340,13 @@ def test_below_a_single_runs_results_stands_what_shows_a_collapse(runs, tmp_path
     assert {"training > 0 > ends > kl/full > Text2Grad > last"} <= set(shown)
 
 
-def test_noise_is_not_told_as_a_gain(tmp_path):
-    headline, report = headline_for(tmp_path, [-0.5, 0.4, -0.6, 0.5], [0.4, -0.5, 0.6, -0.4])
-    assert headline == "No clear change in mean δ per token: −0.05 before, +0.02 after"
-    assert report["tables"][0]["cells"]["text2grad"]["held out/mean_delta"]["change"]["verdict"] == "unclear"
-
-
-def test_a_loss_is_told_as_a_loss_and_once_more_among_the_cautions(tmp_path):
-    headline, report = headline_for(tmp_path, [0.5, 0.4, 0.6, 0.5], [0.1, 0.2, 0.1, 0.2])
-    assert headline == "Mean δ per token falls from +0.50 to +0.15"
-    cautions = [story.text(report, item) for item in report["cautions"]]
-    assert any(item.startswith("Text2Grad is worse in Mean δ per token: −0.35 (") for item in cautions)
-
-
-def test_lower_is_better_where_it_is(tmp_path):
-    headline, report = headline_for(tmp_path, [0.5, 0.4, 0.6, 0.5], [0.1, 0.2, 0.1, 0.2], "poor_tokens")
-    assert headline == "Poor tokens falls from 50.0 % to 15.0 %"
-    assert report["tables"][0]["cells"]["text2grad"]["held out/poor_tokens"]["change"]["verdict"] == "better"
-
-
-def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_path):
-    first = result_file(tmp_path / "a.json", "base", {"1": {"acc": 0.0}, "2": {"acc": 1.0}})
-    second = result_file(tmp_path / "b.json", "tuned", {"1": {"acc": 1.0}, "2": {"acc": 1.0}})
-    value = json.loads(Path(second).read_text())
-    value["metrics"]["acc"]["value"] = 0.7  # as a tool that weighs its records would
-    Path(second).write_text(json.dumps(value))
-    report, _ = assemble([], load_results([first, second]))
-    cell = report["tables"][0]["cells"]["tuned"]["held out/acc"]
-    assert cell["value"] == 0.7 and "change" not in cell
-
-
-def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
-    """Else four answers to each of four prompts would pass for sixteen independent ones."""
-    files = []
-    for system, offset in (("base", 0.0), ("text2grad", 0.3)):
-        once = {f"t3_{p}": {"mean_delta": 0.1 * p + offset * (p % 2)} for p in range(4)}
-        often = {f"{key}@{sample}": value for key, value in once.items() for sample in range(4)}
-        files += [result_file(tmp_path / f"{system}{len(v)}.json", system, v) for v in (once, often)]
-    single, several = (assemble([], load_results(pair))[0] for pair in (files[::2], files[1::2]))
-    key = "held out/mean_delta"
-    first, second = (report["tables"][0]["cells"]["text2grad"][key] for report in (single, several))
-    assert second.pop("change") == pytest.approx(first.pop("change"))
-    assert second == pytest.approx(first)
-    assert story.text(several, several["standfirst"][0]).startswith("On 4 prompts (16 answers), Text2Grad")
-
-
-def test_a_metric_that_never_moves_is_not_told(tmp_path):
-    files = []
-    for system, value in (("base", 0.1), ("text2grad", 0.3)):
-        told = {str(n): {"mean_delta": value + 0.01 * n, "critic_failures": 0.0} for n in range(4)}
-        files.append(result_file(tmp_path / f"{system}.json", system, told))
-    report, _ = assemble([], load_results(files))
-    assert "critic failures" not in story.text(report, report["standfirst"][0])
-    cell = report["tables"][0]["cells"]["text2grad"]["held out/critic_failures"]
-    assert cell["change"]["verdict"] == "same"
-
-
-def test_copying_is_called_out(tmp_path):
-    files = []
-    for system, value in (("base", 0.9), ("text2grad", 0.3)):
-        told = {str(n): {"mean_delta": 0.1, "novelty_3": value + 0.01 * n} for n in range(4)}
-        files.append(result_file(tmp_path / f"{system}.json", system, told))
-    report, _ = assemble([], load_results(files))
-    cautions = " ".join(story.text(report, item) for item in report["cautions"])
-    assert "Text2Grad takes more from its source: new word triples 91.5 % → 31.5 % (" in cautions
-
-
-def test_kl_beyond_its_target_is_called_out(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)], config={"kl_target": 2.0})
-    cycles = [{"step": step, "kl/full": 1.0 * step} for step in range(1, 5)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
-    report, _ = assemble([load_run(folder)], [])
-    cautions = [story.text(report, item) for item in report["cautions"]]
-    assert "Text2Grad: KL ends at 4.000, above its target of 2.000." in cautions
+def test_many_rollouts_are_thinned_by_whole_cycles(runs):
+    _, groups = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
+    packs, about = viewer.packs(groups, [], limit=2 * PER_STEP * 11)
+    columns = viewer.unpack(packs["index"])["columns"]
+    assert about["rollouts"] == 2 * PER_STEP * STEPS and about["shown"] == 2 * PER_STEP * 11 == len(columns["step"])
+    assert {1, STEPS} <= set(columns["step"])
+    assert all(columns["step"].count(step) == 2 * PER_STEP for step in set(columns["step"]))
 
 
 def test_runs_alone_say_that_nothing_was_held_out(runs):
@@ -501,19 +358,6 @@ def test_runs_alone_say_that_nothing_was_held_out(runs):
     assert "Text2Grad: one seed. Another seed may end elsewhere." in cautions
 
 
-def test_collapse_is_called_out(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 21)])
-    cycles = rows(folder / "metrics.jsonl")
-    for number, row in enumerate(cycles):
-        row |= {"entropy": 2.0 - 0.1 * number, "length/finished": 1 - 0.04 * number, "delta/mean": -0.01 * number}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cycles))
-    report, _ = assemble([load_run(folder)], [])
-    cautions = " ".join(story.text(report, item) for item in report["cautions"])
-    assert "entropy fell by more than half, from 1.950 to 0.150" in cautions
-    assert "fewer answers are finished, from 98.0 % to 26.0 %" in cautions
-    assert "the reward did not rise in training, from −0.01 to −0.18" in cautions
-
-
 def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     run = load_runs([str(runs / "text2grad-seed1")])
     results = load_results([str(runs / "base.result.json"), str(runs / "text2grad-seed1.result.json")])
@@ -523,289 +367,3 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     assert "learnt from the critic reward_model; δ on the evaluation prompts is measured by the programmatic" in told(
         assemble(run, results)[0]
     )
-
-
-# Runs
-
-
-def hand_made(step: int, **changes) -> dict:
-    """A rollout of three tokens."""
-    row = {"step": step, "id": "t3_1", "prompt": "A post.", "response": "Good bad", "critique": "Half and half."}
-    row |= {"good": ["Good"], "poor": ["bad"], "error": None, "matched": 2, "unmatched": 0, "conflicts": 0}
-    row |= {"tokens": ["Good", " bad", "<eos>"], "spans": [[0, 4], [4, 8], [8, 8]], "rewards": [1, -1, 0]}
-    row |= {"advantages": [0.5, -0.5, 0.1], "old_logprobs": [-1, -1, -1], "new_logprobs": [-0.9, -1.2, -1]}
-    return {**row, "ref_logprobs": [-1, -1, -1], "kl": [0, 0, 0], "finished": True, **changes}
-
-
-def write_run(folder: Path, rollouts: list[dict], **about) -> Path:
-    folder.mkdir(parents=True)
-    settled = {"task": "slf5k", "method": "text2grad", "seed": 1, "critic": "programmatic", "model": "m", "config": {}}
-    (folder / "run.json").write_text(json.dumps({**settled, **about}))
-    cycles = [{"step": step, "delta/mean": 0.0} for step in sorted({row["step"] for row in rollouts})]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rollouts))
-    return folder
-
-
-def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
-    for name in ("metrics.jsonl", "rollouts.jsonl"):
-        with (folder / name).open("a") as file:
-            file.write('{"step": 3, "delt')
-    run = load_run(folder)
-    assert run.steps == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
-    assert run.notes == [
-        f"the last line of {n}.jsonl is not finished and was left out" for n in ("metrics", "rollouts")
-    ]
-    report, _ = assemble([run], [])
-    assert any("is not finished" in story.text(report, item) for item in report["cautions"])
-
-
-def test_cycles_that_a_resumed_run_repeats_count_once(tmp_path):
-    rollouts = [hand_made(1), hand_made(2, response="Good old"), hand_made(3), hand_made(2), hand_made(3)]
-    folder = write_run(tmp_path / "run", rollouts)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 2, "delta/mean": 0.7}) + "\n")
-    run = load_run(folder)
-    assert [rollout.step for rollout in run.rollouts] == [1, 2, 3]
-    assert [rollout.response for rollout in run.rollouts] == ["Good bad"] * 3
-    assert run.series("delta/mean") == {1: 0.0, 2: 0.7, 3: 0.0}
-
-
-def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)])
-    cycles = [{"step": 1, "kl/k1": 1.0}, {"step": 2, "kl/k1": None}, {"step": 3}, {"step": 4, "kl/k1": float("nan")}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
-    (variant,) = training.variants([load_run(folder)])
-    assert training.curve(variant, "kl/k1")["steps"] == [1]
-    assert training.curve(variant, "kl/full") is None
-
-
-def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
-    annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
-    annotation["words"] = {"mean": 2.5, "min": 1, "q1": 1, "median": 2, "q3": 3, "max": 9}
-    reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
-    for name, value in (("annotation", annotation), ("reward_model", reward_model)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(value))
-    args = ["--annotation", tmp_path / "annotation.json", "--reward_model", tmp_path / "reward_model.json"]
-    run = write_run(tmp_path / "run", [hand_made(1)])
-    done = run_script("evaluation/report.py", run, *args, "--output", tmp_path / "report.html")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "report.md").read_text()
-    assert "| spans: unmatched rate | 1.3 % |" in text and "| spans: kept | 201 |" in text
-    assert "| usage: cost usd per record | $0.00111 |" in text
-    assert "| words, mean | 2.500 (quartiles 1, 2, 3) |" in text
-    assert "| parse rate | 98.0 % (95.0 to 100.0 %) |" in text
-    assert "|\n\n|" not in text
-    shown = {path: text for path, _, _, text in Figures((tmp_path / "report.html").read_text()).found}
-    assert shown["reward_models > 0 > rows > parse rate"] == "95.0 to 100.0 %"
-
-
-def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
-    def run(name: str, **about):
-        return load_run(write_run(tmp_path / name, [hand_made(1)], **about))
-
-    runs = [
-        run("a", seed=1, config={"scheme": "uniform", "seed": 1, "output_dir": "x"}, critic="runs/seed1/rm"),
-        run("b", seed=2, config={"scheme": "uniform", "seed": 2, "output_dir": "y"}, critic="runs/seed2/rm"),
-        run("c", seed=1, config={"scheme": "decay", "seed": 1, "output_dir": "z"}, critic="runs/seed1/rm"),
-        run("d", seed=1, method="grpo"),
-    ]
-    groups = training.variants(runs)
-    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
-        ("Text2Grad (scheme uniform)", [1, 2]),
-        ("Text2Grad (scheme decay)", [1]),
-        ("GRPO", [1]),
-    ]
-    report, _ = assemble(runs, [])
-    (ablation,) = report["ablations"]
-    assert [row["differs"] for row in ablation["rows"]] == [{"scheme": "uniform"}, {"scheme": "decay"}]
-
-
-def test_what_an_update_did_is_counted_token_by_token(tmp_path):
-    run = load_run(write_run(tmp_path / "run", [hand_made(1), hand_made(2, new_logprobs=None)]))
-    (variant,) = training.variants([run])
-    overall = training.update_effect(variant)["overall"]
-    assert overall["good"] == {"tokens": 1, "fell": 0.0, "rose": 1.0}
-    assert overall["poor"] == {"tokens": 1, "fell": 1.0, "rose": 0.0}
-    assert overall["none"]["tokens"] == 0  # the end token writes nothing
-
-
-def test_many_rollouts_are_thinned_by_whole_cycles(runs):
-    _, groups = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
-    packs, about = viewer.packs(groups, [], limit=2 * PER_STEP * 11)
-    columns = viewer.unpack(packs["index"])["columns"]
-    assert about["rollouts"] == 2 * PER_STEP * STEPS and about["shown"] == 2 * PER_STEP * 11 == len(columns["step"])
-    assert {1, STEPS} <= set(columns["step"])
-    assert all(columns["step"].count(step) == 2 * PER_STEP for step in set(columns["step"]))
-
-
-def test_code_is_labelled_as_code(tmp_path):
-    run = load_run(synthetic_runs.write_code_run(tmp_path / "code"))
-    packs, _ = viewer.packs(training.variants([run]), [], 100)
-    index, (text, *_) = viewer.unpack(packs["index"]), viewer.unpack(packs["text-0"])
-    assert index["runs"][0]["spans"]["good"] == "improvable" and index["runs"][0]["spans"]["goodValue"] == 0
-    assert [text[0][s:e] for s, e in text[4]] == ["return n % 2 == 1"]
-    assert [text[0][s:e] for s, e in text[3]] == ["print(is_even(2))"]
-
-
-def test_tokens_that_share_a_character_keep_their_places(tmp_path):
-    folder = synthetic_runs.write_code_run(tmp_path / "emoji", answer="🙂 " + synthetic_runs.CODE_ANSWER)
-    packs, _ = viewer.packs(training.variants([load_run(folder)]), [], 100)
-    gaps, lengths, *_ = viewer.unpack(packs["numbers-0"])[0]
-    ends = np.cumsum(np.add(gaps, lengths))
-    spans = np.stack([ends - lengths, ends], axis=1).tolist()
-    assert spans[:2] == [[0, 1], [0, 1]]
-    assert spans == rows(folder / "rollouts.jsonl")[0]["spans"]
-
-
-# Hostile text
-
-HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1> & \u2028 \ud83d x \x00"
-
-
-def write_hostile(folder: Path) -> tuple[Path, Path]:
-    text = HOSTILE
-    spans = [[i, i + 1] for i in range(len(text))]
-    numbers = [0.0] * len(text)
-    row = hand_made(
-        1, prompt=text, response=text, critique=text, good=[], poor=["window.pwned=1"], id=text, spans=spans
-    )
-    row |= {"rewards": numbers, "advantages": numbers, "old_logprobs": numbers, "new_logprobs": numbers, "kl": numbers}
-    failed = {**row, "step": 2, "critique": "", "error": text, "poor": []}
-    run = write_run(folder / "<b>run", [row, failed], method=text, critic=text, model=text, config={text: text})
-    text = text.replace("\ud83d", "")  # which no result file can hold
-    result = result_file(folder / "hostile.json", text, {text: {text: 1.0}}, {"critic": text})
-    return run, Path(result)
-
-
-def test_hostile_text_stays_text(tmp_path, run_script):
-    run, result = write_hostile(tmp_path)
-    output = tmp_path / "report.html"
-    done = run_script("evaluation/report.py", run, "--results", result, "--output", output, "--figures", tmp_path / "f")
-    assert done.returncode == 0, done.stderr
-    page = output.read_text()
-    assert "<img" not in page and "<script>window" not in page and "<b>run" not in page
-    assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
-    texts = viewer.unpack(Figures(page).scripts["pack-text-0"])
-    assert texts[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (lambda run: (run / "run.json").unlink(), "run.json: no such file"),
-        (lambda run: (run / "run.json").write_text("{"), "run.json: not JSON"),
-        (lambda run: (run / "run.json").write_text('{"task": "slf5k"}'), "run.json: lacks method, seed; give a folder"),
-        (lambda run: (run / "run.json").write_text('{"task": "x", "method": "m", "seed": 1}'), "there is no task 'x'"),
-        (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl: cannot be read"),
-        (lambda run: (run / "metrics.jsonl").write_text(""), "metrics.jsonl: holds no finished cycle yet; wait"),
-        (
-            lambda run: (run / "metrics.jsonl").write_text('{"step": 1}\n{]\n{"step": 3}\n'),
-            "metrics.jsonl: line 2 is not JSON",
-        ),
-        (
-            lambda run: (run / "metrics.jsonl").write_text('{"delta": 1}\n'),
-            "metrics.jsonl: line 1 has no whole number 'step'",
-        ),
-        (lambda run: (run / "metrics.jsonl").write_bytes(b'{"step": 1, "\xff": 1}\n'), "line 1 is not JSON: not UTF-8"),
-    ],
-)
-def test_a_bad_run_is_refused_with_file_line_and_remedy(tmp_path, spoil, told):
-    folder = write_run(tmp_path / "run", [hand_made(1)])
-    spoil(folder)
-    with pytest.raises(InputError, match=re.escape(told)):
-        load_run(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"rewards": [1, 1]}, "line 2: its 'rewards' has 2 entries for 3 tokens; each line is one slf5k rollout"),
-        ({"rewards": None}, "line 2: its 'rewards' are not one number per token"),
-        ({"spans": [[0, 4], [4, 8], [8, 99]]}, "line 2: its token spans do not lie in its response"),
-        ({"advantages": ["a", 1, 1]}, "line 2: could not convert string"),
-        ({"response": None}, "line 2: "),
-    ],
-)
-def test_a_bad_rollout_is_refused_with_its_line(tmp_path, changes, told):
-    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(1, **changes)])
-    with pytest.raises(InputError, match=re.escape(told)):
-        load_run(folder)
-
-
-def test_a_rollout_without_a_field_names_it(tmp_path):
-    row = hand_made(1)
-    del row["spans"]
-    with pytest.raises(InputError, match=re.escape("rollouts.jsonl: line 1: lacks 'spans'; each line")):
-        load_run(write_run(tmp_path / "run", [row]))
-
-
-def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
-    run = write_run(tmp_path / "run", [hand_made(1)])
-    output = tmp_path / "out" / "report.html"
-    for args, told in [
-        ([tmp_path / "none"], "no such folder; give a run's output folder"),
-        ([run, run], "given twice; name each run folder once"),
-        ([], "nothing to report; give run folders, or result files with --results"),
-        ([run, "--baseline", "dpo"], "--baseline 'dpo' is not here; choose one of Text2Grad, text2grad"),
-        ([run, "--results", run / "run.json"], "not a result file of evaluation/"),
-        ([run, "--annotation", tmp_path / "none.json"], "none.json: no such file"),
-    ]:
-        done = run_script("evaluation/report.py", *args, "--output", output)
-        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
-        assert not list(output.parent.glob("*")) if output.parent.exists() else True
-    done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.pdf")
-    assert done.returncode == 2 and "is not an HTML file" in done.stderr
-
-
-def test_a_single_short_run_makes_a_page(tmp_path, run_script):
-    """One cycle, no results, nothing rescored: the least there can be."""
-    run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None)])
-    done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.html")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.md").exists() and (tmp_path / "report.json").exists()
-
-
-# Small parts
-
-
-@pytest.mark.parametrize(
-    ("value", "style", "text", "change"),
-    [
-        (0.0, "signed", "0.00", "0.00"),
-        (-0.004, "signed", "0.00", "0.00"),
-        (0.314, "signed", "+0.31", "+0.31"),
-        (-0.2, "share", "−20.0 %", "−20.0 pp"),
-        (0.2, "share", "20.0 %", "+20.0 pp"),
-        (12, "count", "12", "+12"),
-        (12.0, "count", "12.0", "+12.0"),
-        (3e-7, "number", "3.0e−7", "+3.0e−7"),
-        (12345.6, "number", "12,346", "+12,346"),
-        (99.96, "number", "100.0", "+100.0"),
-        (1.5, "seconds", "1.50 s", "+1.50 s"),
-        (0.093, "relative", "+9.3 %", "+9.3 %"),
-        (float("nan"), "number", "–", "–"),
-        (None, "share", "–", "–"),
-    ],
-)
-def test_figures_are_written_for_people(value, style, text, change):
-    assert (show(value, style), show_change(value, style)) == (text, change)
-
-
-def test_intervals_name_their_unit_once():
-    assert show_interval(-0.4, 0.3, "share") == "−40.0 to 30.0 %"
-    assert show_interval(0.1, 0.3, "share", change=True) == "+10.0 to +30.0 pp"
-    assert show_interval(None, 0.3) == ""
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.63, 0.48), (1e-7, 3e-7), (0, 12345), (5, 5), (-3, -2.99)])
-def test_ticks_are_round_and_cover_the_range(low, high):
-    ticks = charts.nice_ticks(low, high, 5)
-    assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
-    steps = np.diff(ticks)
-    assert steps == pytest.approx([steps[0]] * len(steps))
-    assert float(f"{steps[0]:.2e}".split("e")[0]) in (1, 2, 2.5, 5)

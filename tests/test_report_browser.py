@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import synthetic_runs
-from tests.test_report import hand_made, write_hostile, write_run
+from tests.report_files import hand_made, write_hostile, write_run
 
 pytestmark = pytest.mark.slow
 

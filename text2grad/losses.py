@@ -32,8 +32,10 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip
     return torch.maximum(plain, clipped), (clipped > plain).to(logprobs.dtype).detach()
 
 
-def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float) -> Tensor:
-    """½·max((V − R)², (V_clip − R)²), V_clip within ``clip_range`` of the value at rollout time."""
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | None = None) -> Tensor:
+    """½·max((V − R)², (V_clip − R)²), V_clip within ``clip_range`` of the rollout's value (0: no clip)."""
+    if not clip_range:
+        return 0.5 * (values - returns) ** 2
     clipped = torch.clamp(values, old_values - clip_range, old_values + clip_range)
     return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
 

@@ -1,0 +1,246 @@
+"""What the report reads: partial, resumed, hostile and broken files; how runs are grouped; how figures are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from evaluation.reporting import charts, story, training, viewer
+from evaluation.reporting.assemble import assemble
+from evaluation.reporting.runs import load_run
+from evaluation.reporting.wording import show, show_change, show_interval
+from tests import synthetic_runs
+from tests.report_files import HOSTILE, Figures, hand_made, rows, write_hostile, write_run
+from text2grad.errors import InputError
+
+
+def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        with (folder / name).open("a") as file:
+            file.write('{"step": 3, "delt')
+    run = load_run(folder)
+    assert run.steps == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
+    assert run.notes == [
+        f"the last line of {n}.jsonl is not finished and was left out" for n in ("metrics", "rollouts")
+    ]
+    report, _ = assemble([run], [])
+    assert any("is not finished" in story.text(report, item) for item in report["cautions"])
+
+
+def test_cycles_that_a_resumed_run_repeats_count_once(tmp_path):
+    rollouts = [hand_made(1), hand_made(2, response="Good old"), hand_made(3), hand_made(2), hand_made(3)]
+    folder = write_run(tmp_path / "run", rollouts)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 2, "delta/mean": 0.7}) + "\n")
+    run = load_run(folder)
+    assert [rollout.step for rollout in run.rollouts] == [1, 2, 3]
+    assert [rollout.response for rollout in run.rollouts] == ["Good bad"] * 3
+    assert run.series("delta/mean") == {1: 0.0, 2: 0.7, 3: 0.0}
+
+
+def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
+    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)])
+    cycles = [{"step": 1, "kl/k1": 1.0}, {"step": 2, "kl/k1": None}, {"step": 3}, {"step": 4, "kl/k1": float("nan")}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
+    (variant,) = training.variants([load_run(folder)])
+    assert training.curve(variant, "kl/k1")["steps"] == [1]
+    assert training.curve(variant, "kl/full") is None
+
+
+def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
+    annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
+    annotation["words"] = {"mean": 2.5, "min": 1, "q1": 1, "median": 2, "q3": 3, "max": 9}
+    reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
+    for name, value in (("annotation", annotation), ("reward_model", reward_model)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    args = ["--annotation", tmp_path / "annotation.json", "--reward_model", tmp_path / "reward_model.json"]
+    run = write_run(tmp_path / "run", [hand_made(1)])
+    done = run_script("evaluation/report.py", run, *args, "--output", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.md").read_text()
+    assert "| spans: unmatched rate | 1.3 % |" in text and "| spans: kept | 201 |" in text
+    assert "| usage: cost usd per record | $0.00111 |" in text
+    assert "| words, mean | 2.500 (quartiles 1, 2, 3) |" in text
+    assert "| parse rate | 98.0 % (95.0 to 100.0 %) |" in text
+    assert "|\n\n|" not in text
+    shown = {path: text for path, _, _, text in Figures((tmp_path / "report.html").read_text()).found}
+    assert shown["reward_models > 0 > rows > parse rate"] == "95.0 to 100.0 %"
+
+
+def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
+    def run(name: str, **about):
+        return load_run(write_run(tmp_path / name, [hand_made(1)], **about))
+
+    runs = [
+        run("a", seed=1, config={"scheme": "uniform", "seed": 1, "output_dir": "x"}, critic="runs/seed1/rm"),
+        run("b", seed=2, config={"scheme": "uniform", "seed": 2, "output_dir": "y"}, critic="runs/seed2/rm"),
+        run("c", seed=1, config={"scheme": "decay", "seed": 1, "output_dir": "z"}, critic="runs/seed1/rm"),
+        run("d", seed=1, method="grpo"),
+    ]
+    groups = training.variants(runs)
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
+        ("Text2Grad (scheme uniform)", [1, 2]),
+        ("Text2Grad (scheme decay)", [1]),
+        ("GRPO", [1]),
+    ]
+    report, _ = assemble(runs, [])
+    (ablation,) = report["ablations"]
+    assert [row["differs"] for row in ablation["rows"]] == [{"scheme": "uniform"}, {"scheme": "decay"}]
+
+
+def test_what_an_update_did_is_counted_token_by_token(tmp_path):
+    run = load_run(write_run(tmp_path / "run", [hand_made(1), hand_made(2, new_logprobs=None)]))
+    (variant,) = training.variants([run])
+    overall = training.update_effect(variant)["overall"]
+    assert overall["good"] == {"tokens": 1, "fell": 0.0, "rose": 1.0}
+    assert overall["poor"] == {"tokens": 1, "fell": 1.0, "rose": 0.0}
+    assert overall["none"]["tokens"] == 0  # the end token writes nothing
+
+
+def test_code_is_labelled_as_code(tmp_path):
+    run = load_run(synthetic_runs.write_code_run(tmp_path / "code"))
+    packs, _ = viewer.packs(training.variants([run]), [], 100)
+    index, (text, *_) = viewer.unpack(packs["index"]), viewer.unpack(packs["text-0"])
+    assert index["runs"][0]["spans"]["good"] == "improvable" and index["runs"][0]["spans"]["goodValue"] == 0
+    assert [text[0][s:e] for s, e in text[4]] == ["return n % 2 == 1"]
+    assert [text[0][s:e] for s, e in text[3]] == ["print(is_even(2))"]
+
+
+def test_tokens_that_share_a_character_keep_their_places(tmp_path):
+    folder = synthetic_runs.write_code_run(tmp_path / "emoji", answer="🙂 " + synthetic_runs.CODE_ANSWER)
+    packs, _ = viewer.packs(training.variants([load_run(folder)]), [], 100)
+    gaps, lengths, *_ = viewer.unpack(packs["numbers-0"])[0]
+    ends = np.cumsum(np.add(gaps, lengths))
+    spans = np.stack([ends - lengths, ends], axis=1).tolist()
+    assert spans[:2] == [[0, 1], [0, 1]]
+    assert spans == rows(folder / "rollouts.jsonl")[0]["spans"]
+
+
+def test_hostile_text_stays_text(tmp_path, run_script):
+    run, result = write_hostile(tmp_path)
+    output = tmp_path / "report.html"
+    done = run_script("evaluation/report.py", run, "--results", result, "--output", output, "--figures", tmp_path / "f")
+    assert done.returncode == 0, done.stderr
+    page = output.read_text()
+    assert "<img" not in page and "<script>window" not in page and "<b>run" not in page
+    assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
+    texts = viewer.unpack(Figures(page).scripts["pack-text-0"])
+    assert texts[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: (run / "run.json").unlink(), "run.json: no such file"),
+        (lambda run: (run / "run.json").write_text("{"), "run.json: not JSON"),
+        (lambda run: (run / "run.json").write_text('{"task": "slf5k"}'), "run.json: lacks method, seed; give a folder"),
+        (lambda run: (run / "run.json").write_text('{"task": "x", "method": "m", "seed": 1}'), "there is no task 'x'"),
+        (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl: cannot be read"),
+        (lambda run: (run / "metrics.jsonl").write_text(""), "metrics.jsonl: holds no finished cycle yet; wait"),
+        (
+            lambda run: (run / "metrics.jsonl").write_text('{"step": 1}\n{]\n{"step": 3}\n'),
+            "metrics.jsonl: line 2 is not JSON",
+        ),
+        (
+            lambda run: (run / "metrics.jsonl").write_text('{"delta": 1}\n'),
+            "metrics.jsonl: line 1 has no whole number 'step'",
+        ),
+        (lambda run: (run / "metrics.jsonl").write_bytes(b'{"step": 1, "\xff": 1}\n'), "line 1 is not JSON: not UTF-8"),
+    ],
+)
+def test_a_bad_run_is_refused_with_file_line_and_remedy(tmp_path, spoil, told):
+    folder = write_run(tmp_path / "run", [hand_made(1)])
+    spoil(folder)
+    with pytest.raises(InputError, match=re.escape(told)):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rewards": [1, 1]}, "line 2: its 'rewards' has 2 entries for 3 tokens; each line is one slf5k rollout"),
+        ({"rewards": None}, "line 2: its 'rewards' are not one number per token"),
+        ({"spans": [[0, 4], [4, 8], [8, 99]]}, "line 2: its token spans do not lie in its response"),
+        ({"advantages": ["a", 1, 1]}, "line 2: could not convert string"),
+        ({"response": None}, "line 2: "),
+    ],
+)
+def test_a_bad_rollout_is_refused_with_its_line(tmp_path, changes, told):
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(1, **changes)])
+    with pytest.raises(InputError, match=re.escape(told)):
+        load_run(folder)
+
+
+def test_a_rollout_without_a_field_names_it(tmp_path):
+    row = hand_made(1)
+    del row["spans"]
+    with pytest.raises(InputError, match=re.escape("rollouts.jsonl: line 1: lacks 'spans'; each line")):
+        load_run(write_run(tmp_path / "run", [row]))
+
+
+def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
+    run = write_run(tmp_path / "run", [hand_made(1)])
+    output = tmp_path / "out" / "report.html"
+    for args, told in [
+        ([tmp_path / "none"], "no such folder; give a run's output folder"),
+        ([run, run], "given twice; name each run folder once"),
+        ([], "nothing to report; give run folders, or result files with --results"),
+        ([run, "--baseline", "dpo"], "--baseline 'dpo' is not here; choose one of Text2Grad, text2grad"),
+        ([run, "--results", run / "run.json"], "not a result file of evaluation/"),
+        ([run, "--annotation", tmp_path / "none.json"], "none.json: no such file"),
+    ]:
+        done = run_script("evaluation/report.py", *args, "--output", output)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        assert not list(output.parent.glob("*")) if output.parent.exists() else True
+    done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.pdf")
+    assert done.returncode == 2 and "is not an HTML file" in done.stderr
+
+
+def test_a_single_short_run_makes_a_page(tmp_path, run_script):
+    """One cycle, no results, nothing rescored: the least there can be."""
+    run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None)])
+    done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.md").exists() and (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "style", "text", "change"),
+    [
+        (0.0, "signed", "0.00", "0.00"),
+        (-0.004, "signed", "0.00", "0.00"),
+        (0.314, "signed", "+0.31", "+0.31"),
+        (-0.2, "share", "−20.0 %", "−20.0 pp"),
+        (0.2, "share", "20.0 %", "+20.0 pp"),
+        (12, "count", "12", "+12"),
+        (12.0, "count", "12.0", "+12.0"),
+        (3e-7, "number", "3.0e−7", "+3.0e−7"),
+        (12345.6, "number", "12,346", "+12,346"),
+        (99.96, "number", "100.0", "+100.0"),
+        (1.5, "seconds", "1.50 s", "+1.50 s"),
+        (0.093, "relative", "+9.3 %", "+9.3 %"),
+        (float("nan"), "number", "–", "–"),
+        (None, "share", "–", "–"),
+    ],
+)
+def test_figures_are_written_for_people(value, style, text, change):
+    assert (show(value, style), show_change(value, style)) == (text, change)
+
+
+def test_intervals_name_their_unit_once():
+    assert show_interval(-0.4, 0.3, "share") == "−40.0 to 30.0 %"
+    assert show_interval(0.1, 0.3, "share", change=True) == "+10.0 to +30.0 pp"
+    assert show_interval(None, 0.3) == ""
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.63, 0.48), (1e-7, 3e-7), (0, 12345), (5, 5), (-3, -2.99)])
+def test_ticks_are_round_and_cover_the_range(low, high):
+    ticks = charts.nice_ticks(low, high, 5)
+    assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
+    steps = np.diff(ticks)
+    assert steps == pytest.approx([steps[0]] * len(steps))
+    assert float(f"{steps[0]:.2e}".split("e")[0]) in (1, 2, 2.5, 5)
