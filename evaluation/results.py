@@ -1,13 +1,15 @@
 """Result files: a system's figures on a benchmark, with intervals over its records, and comparisons between systems.
 
 A figure is a function of sums over records (a mean is Σx/Σ1, a rate per token Σδ/Σtokens, BLEU a function of summed
-n-gram counts), so resampling records needs only their rows, and all resamples are one matrix product.
+n-gram counts), so resampling needs only the records' rows, and all resamples are one matrix product. Several answers to
+one prompt are drawn together: taken as independent, they would make every interval too narrow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,22 @@ COMBINE: dict[str, Combine] = {
 }
 
 
+_SAMPLE = re.compile(r"@\d+$")
+
+
+def prompt_of(record_id: str) -> str:
+    """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
+    return _SAMPLE.sub("", record_id)
+
+
+def by_prompt(ids: Iterable[str]) -> dict[str, list[str]]:
+    """Record ids by prompt, both in the order given."""
+    groups: dict[str, list[str]] = {}
+    for record_id in ids:
+        groups.setdefault(prompt_of(record_id), []).append(record_id)
+    return groups
+
+
 @dataclass
 class Figure:
     """One metric of one system: a row of sums per record, and how the summed rows become the figure.
@@ -92,12 +110,14 @@ class Figure:
         return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
 
     def interval(self) -> tuple[float, float]:
-        """95 % percentile bootstrap over records."""
-        return percentile_interval(COMBINE[self.combine](resampled_sums(self._matrix())))
+        """95 % percentile bootstrap over prompts."""
+        prompts = self.grouped(by_prompt(self.rows))
+        return percentile_interval(COMBINE[self.combine](resampled_sums(prompts._matrix())))
 
     def summary(self) -> dict[str, float | int | None]:
         low, high = self.interval()
-        return {"value": _json(self.value()), "low": _json(low), "high": _json(high), "n": len(self.rows)}
+        prompts = len(by_prompt(self.rows))
+        return {"value": _json(self.value()), "low": _json(low), "high": _json(high), "n": prompts}
 
     def _matrix(self) -> np.ndarray:
         return np.array(list(self.rows.values()), dtype=float)
@@ -116,7 +136,7 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
 
     Returns:
         metric -> difference, its 95 % interval, two-sided p (twice the smaller share of resamples on either side of
-        zero), and the number of pairs.
+        zero), and the number of prompts.
     """
     differences = {}
     for name, figure in first.items():
@@ -124,7 +144,8 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
         shared = [key for key in figure.rows if other and key in other.rows]
         if not shared or figure.combine != other.combine:
             continue
-        pair = [np.array([side.rows[key] for key in shared], dtype=float) for side in (figure, other)]
+        prompts = by_prompt(shared)
+        pair = [side.grouped(prompts)._matrix() for side in (figure, other)]
         combine = COMBINE[figure.combine]
         resampled = combine(resampled_sums(pair[0])) - combine(resampled_sums(pair[1]))  # the same records in both
         resampled = resampled[np.isfinite(resampled)]
@@ -135,7 +156,7 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
             "low": _json(low),
             "high": _json(high),
             "p": float(min(1.0, 2 * (tail + 1) / (len(resampled) + 1))),
-            "n": len(shared),
+            "n": len(prompts),
         }
     return differences
 

@@ -9,6 +9,7 @@ from typing import Any
 from evaluation.deltas import judge_with_critic
 from evaluation.results import (
     Figure,
+    by_prompt,
     compare,
     figures_of,
     load_responses,
@@ -90,7 +91,9 @@ def finish(
         settings=asdict(config),
         extra={**extra, **({"compared_with": compared} if compared else {})},
     )
-    print_metrics(result["metrics"], f"{config.system} on {len(responses)} prompts -> {config.output_path}")
+    prompts = len(by_prompt(responses))
+    count = f"{prompts} prompts" if prompts == len(responses) else f"{len(responses)} answers to {prompts} prompts"
+    print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
     return result

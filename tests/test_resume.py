@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -52,9 +55,9 @@ def run(folder: Path, name: str, kill_at: int = 0, kill_in_save: int = 0, **sett
     optimize("slf5k", config, KilledRewards(kill_at, folder / name))
 
 
-def digest(run_folder: Path) -> dict[str, str]:
+def digest(run_folder: Path, steps: int = STEPS) -> dict[str, str]:
     """Hashes of what a run has computed; only the clock may differ."""
-    checkpoint = run_folder / f"checkpoint-{STEPS}"
+    checkpoint = run_folder / f"checkpoint-{steps}"
     weights = load_file(checkpoint / "policy" / "adapter_model.safetensors")
     weights |= load_file(checkpoint / "value_head.safetensors")
     states = {}
@@ -99,6 +102,49 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
 def _step_run(folder: Path, kill_at: int, kill_in_save: int = 0) -> None:
     # A checkpoint every second step: most kills lose a finished step too, which is then repeated.
     run(folder, "killed", kill_at, kill_in_save, save_every=1 if kill_in_save or kill_at == 0 else 2)
+
+
+def _timed_run(folder: Path, name: str, life: float | None, settings: dict) -> None:
+    """A run of twelve steps that a clock kills, wherever it then is."""
+    if life is not None:
+        signal.signal(signal.SIGALRM, lambda *_: die())
+        signal.setitimer(signal.ITIMER_REAL, life)
+    config = tiny_config(
+        folder, output_dir=str(folder / name), max_steps=12, save_every=1, log_rollouts_every=1, lora_dropout=0.1
+    )
+    for key, value in settings.items():
+        setattr(config, key, value)
+    optimize("slf5k", config, ScriptedRewards(fail=["post-3"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_twenty_kills_at_random_moments(tmp_path, ranks):
+    """Twelve steps, killed twenty times by the clock in start-up, rollout, update or save; nothing else differs."""
+    settings = {} if ranks == 1 else {"rollouts_per_device": 2, "micro_batch_size": 1}
+    tiny_config(tmp_path)  # writes the model once
+    begin = time.monotonic()
+    assert run_ranks(_timed_run, ranks, tmp_path, "whole", None, settings) == [0] * ranks
+    whole_time = time.monotonic() - begin
+    draw = random.Random(20)
+    kills, starts = 0, 0
+    while True:
+        # A life of up to half the run: with less to do after each, most of the twenty fall while it trains.
+        life = draw.uniform(0.1, 0.5) * whole_time if kills < 20 else None
+        codes = run_ranks(_timed_run, ranks, tmp_path, "killed", life, settings)
+        starts += 1
+        if -signal.SIGKILL in codes:
+            kills += 1
+            if (tmp_path / "killed" / "checkpoint-12").exists():
+                break_at = "the end"
+                print(f"kill {kills} fell after the last checkpoint ({break_at})")
+            continue
+        assert codes == [0] * ranks
+        if kills >= 20:
+            break
+        shutil.rmtree(tmp_path / "killed")  # done before the twentieth kill: begin another run
+    print(f"{ranks} ranks: {kills} kills in {starts} starts, an uninterrupted run took {whole_time:.1f} s")
+    assert digest(tmp_path / "killed", 12) == digest(tmp_path / "whole", 12)
 
 
 def test_all_weights_and_adafactor_resume_as_well(tmp_path):

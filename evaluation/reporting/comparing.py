@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from evaluation.reporting.wording import known_metrics, wording
-from evaluation.results import Figure, compare, figures_of, load_result
+from evaluation.results import Figure, by_prompt, compare, figures_of, load_result, prompt_of
 from text2grad.errors import InputError
 
-_SAMPLE = re.compile(r"@\d+$")
 BASELINES = ("base", "before", "start", "sft")
 
 
@@ -121,20 +118,8 @@ def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
         keys = [key for key in first.rows if all(key in figure.rows for figure in figures)]
         rows = {key: np.sum([figure.rows[key] for figure in figures], axis=0).tolist() for key in keys}
         if rows:
-            pooled[name] = Figure(rows, first.combine).grouped(_samples(rows))
+            pooled[name] = Figure(rows, first.combine).grouped(by_prompt(rows))
     return pooled
-
-
-def prompt_of(record_id: str) -> str:
-    """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
-    return _SAMPLE.sub("", record_id)
-
-
-def _samples(ids: Iterable[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for record_id in ids:
-        groups.setdefault(prompt_of(record_id), []).append(record_id)
-    return groups
 
 
 def _confirmed(result: dict[str, Any]) -> dict[str, Figure]:
