@@ -9,6 +9,16 @@ from nl_gradient_policy_optimization.weights import gathered, save_model, traina
 from text2grad.models import is_adapter, merge_adapter
 from text2grad.records import save_text
 
+_TEXT2GRAD = """with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote feedback
+on each sampled response, and the tokens it quoted were rewarded or penalised."""
+TRAINED = {
+    "ppo_scalar": "by PPO on one number per response: a scalar reward model's score, given on the last token.",
+    "ppo_last_sum": "by PPO on one number per response: the sum of the critic's δ, given on the last token.",
+    "ppo_last_mean": "by PPO on one number per response: the mean of the critic's δ, given on the last token.",
+    "prm_ppo": "by PPO on process rewards: each step of a response was judged, its last token rewarded or penalised.",
+}
+"""How the baselines' policies came about; any other ``method`` is a name for Text2Grad with settings of one's own."""
+
 
 def export(trainer: NLGradientTrainer) -> None:
     """Write policy, tokenizer, value head (a file of its own) and model card; with ``merge`` the whole model too."""
@@ -59,8 +69,7 @@ tags: [text2grad, {config.method}, {trainer.task.name}]
 
 # {config.model}, after {last["step"]} steps of {config.method} on {trainer.task.name}
 
-This {kind} was trained with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote
-feedback on each sampled response, and the tokens it quoted were rewarded or penalised.
+This {kind} was trained {TRAINED.get(config.method, _TEXT2GRAD)}
 
 - data: {Path(config.data_path).name}, {len(trainer.ids)} prompts
 - critic: {trainer.rewards.name}

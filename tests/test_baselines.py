@@ -1,14 +1,10 @@
-"""The baselines: pairs, SFT, scalar reward and PPO on it, DPO, PRM-PPO, reflection; each changes what it should."""
+"""The baselines: pairs, SFT, DPO, scalar reward and PPO on it; each changes what it should."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,107 +12,29 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization.baselines import dpo, ppo, prm_ppo, reflect, scalar_reward, sft
+from nl_gradient_policy_optimization.baselines import dpo, ppo, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, make_pairs
 from nl_gradient_policy_optimization.baselines.preferences import load_pairs
-from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
-from nl_gradient_policy_optimization.baselines.step_labels import by_step
-from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from nl_gradient_policy_optimization.rollouts import Rollout
+from tests.baseline_runs import (
+    BAD,
+    BASELINES,
+    GOOD,
+    SLF5K,
+    ULTRA,
+    QuotingCritic,
+    pairs_file,
+    rollout,
+    settings,
+)
 from tests.conftest import ROOT
 from tests.tiny import tiny_model, tokenizer
 from tests.tiny_runs import POSTS, tiny_config
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer
-from text2grad.prompts import load_prompt
 from text2grad.records import load_json, load_records, save_json
-from text2grad.tasks import get_task
-from text2grad.token_text import token_spans
-
-BASELINES = ROOT / "nl_gradient_policy_optimization" / "baselines"
-SLF5K, KODCODE, ULTRA = get_task("slf5k"), get_task("kodcode"), get_task("ultrafeedback")
-GOOD = "The writer's sister got a parking ticket with the borrowed car, and they ask who pays."
-BAD = "Bananas are yellow."
-PROGRAM = '''import math
-
-def area(radius):
-    """The area; of a circle."""
-    if radius < 0:
-        raise ValueError("no")
-    else:
-        value = math.pi * radius ** 2; value += 1
-    return value
-'''
-
-
-class QuotingCritic:
-    """Blames or praises given quotes wherever they occur; fails on a response that says so; counts its work."""
-
-    name = "quoting"
-
-    def __init__(self, poor=(), good=()):
-        self.poor, self.good, self.judged = poor, good, []
-
-    def __call__(self, prompts, responses, records=None):
-        self.judged += responses
-        return [
-            FeedbackError("no reply")
-            if "fail" in text
-            else Feedback("See.", [q for q in self.good if q in text], [q for q in self.poor if q in text])
-            for text in responses
-        ]
-
-
-def settings(kind, folder: Path, data: Path, **changes):
-    """A few training steps on a tiny model."""
-    model = folder / "tiny"
-    defaults = {
-        "task": "slf5k",
-        "data_path": str(data),
-        "output_dir": str(folder / "run"),
-        "model": str(model) if model.exists() else tiny_model(model),
-        "dtype": "float32",
-        "lora_dropout": 0.0,
-        "learning_rate": 1e-2,
-        "max_steps": 12,
-        "per_device_train_batch_size": 2,
-        "validation_share": 0.0,
-        "logging_steps": 1,
-        "save_steps": 6,
-        "report_to": "none",
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-    }
-    return kind(**{**defaults, **changes})
-
-
-def pairs_file(folder: Path) -> Path:
-    path = folder / "pairs.json"
-    rows = [{"id": f"p{i}", "prompt": post, "chosen": GOOD, "rejected": BAD} for i, post in enumerate(POSTS)]
-    save_json(path, rows)
-    return path
-
-
-def rollout(text: str, task=SLF5K, **changes) -> Rollout:
-    tok = tokenizer()
-    ids = [*tok(text, add_special_tokens=False)["input_ids"], tok.eos_token_id]
-    response, spans = token_spans(ids, tok)
-    values = {
-        "id": "a",
-        "prompt": POSTS[0],
-        "record": {"post": POSTS[0], "question": POSTS[0]},
-        "prompt_ids": [5, 6],
-        "response_ids": ids,
-        "response": response,
-        "spans": spans,
-        "tokens": [],
-        "finished": True,
-    }
-    return Rollout(**{**values, **changes})
 
 
 def logprob(model, tok, prompt: str, answer: str) -> float:
@@ -126,144 +44,6 @@ def logprob(model, tok, prompt: str, answer: str) -> float:
     with torch.no_grad():
         scores = model(torch.tensor([chat + ids])).logits[0, len(chat) - 1 : -1].log_softmax(-1)
     return float(scores.gather(-1, torch.tensor(ids)[:, None]).sum())
-
-
-# Steps
-
-
-def pieces(text: str, task=SLF5K) -> list[str]:
-    return [text[start:end] for start, end in split_steps(text, task)]
-
-
-def test_steps_of_a_summary_are_sentences_and_clauses():
-    text = "Dr. Ash lost 3.5 kg, but she feels worse than ever. Should she stop, or go on? No; e.g. yes…\nBye"
-    assert pieces(text) == [
-        "Dr. Ash lost 3.5 kg,",
-        "but she feels worse than ever.",
-        "Should she stop,",
-        "or go on?",
-        "No; e.g. yes…",
-        "Bye",
-    ]
-    assert pieces("她累了。为什么？") == ["她累了。", "为什么？"]
-
-
-def test_steps_of_a_program_are_its_statements():
-    fenced = f"Here it is:\n```python\n{PROGRAM}```\nDone."
-    assert pieces(fenced, KODCODE) == pieces(PROGRAM, KODCODE)
-    assert pieces(PROGRAM, KODCODE) == [
-        "import math",
-        'def area(radius):\n    """The area; of a circle."""',
-        "if radius < 0:",
-        'raise ValueError("no")\n    else:',
-        "value = math.pi * radius ** 2;",
-        "value += 1",
-        "return value",
-    ]
-    assert pieces("@cache\ndef f(ä, b): return ä\nx = 'é'; y = 2", KODCODE) == [
-        "@cache\ndef f(ä, b):",
-        "return ä",
-        "x = 'é';",
-        "y = 2",
-    ]
-    assert pieces("def f(:\n\n  x\n", KODCODE) == ["def f(:", "x"]
-
-
-@pytest.mark.parametrize("text", [GOOD, BAD, "one", " \n a. b. c; d e f g: h i j — k l m\n", "“Yes.” … no!", PROGRAM])
-@pytest.mark.parametrize("task", [SLF5K, KODCODE])
-def test_steps_cover_every_character_once(text, task):
-    steps = split_steps(text, task)
-    covered = [position for start, end in steps for position in range(start, end)]
-    assert len(covered) == len(set(covered)) and covered == sorted(covered)
-    assert {i for i, char in enumerate(text) if not char.isspace()} <= set(covered)
-
-
-def test_real_responses_have_steps_that_cover_them(shared_data):
-    for task, file in ((SLF5K, "slf5k/posts_with_summaries.json"), (KODCODE, "kodcode/solutions_with_tests.json")):
-        for record in load_records(shared_data / file, task).values():
-            text = task.response(record)
-            judged = {i for low, high in task.judged(text) for i in range(low, high) if not text[i].isspace()}
-            steps = split_steps(text, task)
-            assert judged <= {i for start, end in steps for i in range(start, end)}
-            assert all(end <= following for (_, end), (following, _) in pairwise(steps))
-
-
-def test_a_step_that_a_poor_span_touches_is_wrong():
-    text = "She lost her job, and she wants a new car. Is she right?"
-    steps = split_steps(text, SLF5K)
-    assert label_steps(steps, text, Feedback("c", good=["lost her job"], poor=["new car"]), SLF5K) == [1, -1, 1]
-
-
-@pytest.mark.parametrize("text", [GOOD, "Zwei Sätze 🐶. Und noch einer 🎉!", "我的室友。为什么？"])
-def test_step_rewards_sit_on_step_ends(text):
-    row = rollout(text)
-    steps = split_steps(row.response, SLF5K)
-    rewards = at_step_ends(steps, [float(n + 1) for n in range(len(steps))], row.spans)
-    for number, (_, end) in enumerate(steps, 1):
-        holders = [token for token, (low, high) in enumerate(row.spans) if low < end <= high]
-        assert rewards[holders[-1]] == number
-    assert sum(value != 0 for value in rewards) == len(steps)
-    assert rewards[-1] == 0  # the end token belongs to no step
-
-
-def test_prm_rewards_come_from_the_critic_and_keep_failures(tmp_path):
-    config = tiny_config(tmp_path, unfinished_reward=-0.5)
-    spans = CriticRewards(QuotingCritic(poor=["ticket"]), SLF5K, tokenizer(), config)
-    source = StepRewards(spans, SLF5K, config)
-    rows = [rollout("She got a ticket. He pays."), rollout("will fail"), rollout(" "), rollout(BAD, finished=False)]
-    wrong, failed, empty, unfinished = source(rows)
-    assert [value for value in wrong.rewards if value] == [-1.0, 1.0]
-    assert wrong.deltas == spans(rows[:1])[0].deltas and -1.0 in wrong.deltas
-    assert failed.error == "no reply" and not any(failed.rewards)
-    assert empty.rewards == [0.0] * (len(empty.rewards) - 1) + [-1.0]
-    assert unfinished.rewards[-1] == -0.5 and [value for value in unfinished.rewards[:-1] if value] == [1.0]
-
-
-def test_ultrafeedback_has_no_steps(tmp_path):
-    config = tiny_config(tmp_path)
-    with pytest.raises(InputError, match=r"without reasoning steps.*appendix N"):
-        prm_ppo.train(prm_ppo.PRMConfig("ultrafeedback"), config)
-    with pytest.raises(InputError, match="leave --reward_placement"):
-        prm_ppo.train(prm_ppo.PRMConfig("slf5k"), tiny_config(tmp_path, reward_placement="last_sum"))
-
-
-def test_prm_ppo_by_its_launcher(tmp_path):
-    config = tiny_config(tmp_path)
-    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PROCESSES": "1"}
-    flags = {
-        name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_response_tokens")
-    }
-    flags |= {"max_steps": 1, "rollouts_per_device": 4, "ppo_epochs": 1, "report_to": "none"}
-    command = ["bash", "prm_ppo.sh", *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
-    done = subprocess.run(
-        command, cwd=BASELINES / "slf5k", env=path, text=True, capture_output=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    run = load_json(tmp_path / "run" / "run.json")
-    assert (run["method"], run["critic"]) == ("prm_ppo", "programmatic")
-    assert run["config"]["kl_target"] == 6.0  # the task's own settings
-    for row in load_json(tmp_path / "run" / "rollouts.jsonl"):
-        if row["response"].strip():
-            steps = split_steps(row["response"], SLF5K)
-            labels = label_steps(steps, row["response"], Feedback("c", row["good"], row["poor"]), SLF5K)
-            assert row["rewards"] == at_step_ends(steps, labels, [tuple(span) for span in row["spans"]])
-
-
-def test_step_labels_are_annotations_of_whole_steps():
-    base = {"post": POSTS[0], "generated_summary": "She lost her job, and she wants a new car. Is she right?"}
-    made = by_step(SLF5K.with_feedback(base, Feedback("c", ["lost"], ["new car"]), {"model": "m"}), SLF5K)
-    assert made["poor_spans"] == ["and she wants a new car."]
-    assert made["good_spans"] == ["She lost her job,", "Is she right?"]
-    assert made["annotation"] == {"model": "m", "unit": "step"}
-    assert by_step(base, SLF5K) is None
-    program = KODCODE.with_feedback(
-        {"question": "q", "solution": PROGRAM}, Feedback("c", ["import math"], ["radius ** 2"]), {}
-    )
-    assert by_step(program, KODCODE)["wrong_code"] == ["value = math.pi * radius ** 2;"]
-    assert by_step(program, KODCODE)["improvement_code"] == []
-
-
-# Pairs
 
 
 def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
@@ -347,9 +127,6 @@ def test_pairs_from_the_command_line(run_script, shared_data, tmp_path):
     made = load_pairs(tmp_path / "pairs.json")
     assert len(made) > 100
     assert all(pair.chosen == better[pair.prompt] for pair in made.values())
-
-
-# Fine-tuning
 
 
 def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path):
@@ -439,9 +216,6 @@ def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     load_model(config.output_dir, "float32")
 
 
-# Scalars
-
-
 @pytest.fixture(scope="module")
 def scalar_folder(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("scalar")
@@ -499,88 +273,6 @@ def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
         gathered = CriticRewards(critic, SLF5K, tokenizer(), config)([rollout(text)])[0].rewards
         total = sum(deltas) / (1 if placement == "last_sum" else len(deltas))
         assert gathered[-1] == pytest.approx(total)
-
-
-# Reflection
-
-
-class EchoWriter:
-    """Answers with the round's number and what the chat asks for; counts its work."""
-
-    identity, workers = "echo", 1
-
-    def __init__(self):
-        self.chats = []
-
-    def __call__(self, chats):
-        self.chats += chats
-        return [
-            f"try {len(self.chats)}: worse" if "See." in chat[-1]["content"] else RuntimeError("?") for chat in chats
-        ]
-
-
-def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
-    rows = {
-        "a": {
-            "post": POSTS[0],
-            "generated_summary": "worse",
-            "textual_feedback": "old",
-            "good_spans": [],
-            "poor_spans": [],
-        },
-        "b": {"post": POSTS[1], "generated_summary": "fine already"},
-        "c": {"post": POSTS[2], "generated_summary": "will fail"},
-    }
-    save_json(tmp_path / "in.json", rows)
-    records = load_records(tmp_path / "in.json", SLF5K)
-    critic, writer = QuotingCritic(poor=["worse"]), EchoWriter()
-    prompt = load_prompt(BASELINES / "slf5k" / "reflect.txt", required=("critique",))
-
-    def go(rounds):
-        config = reflect.ReflectConfig("slf5k", "in.json", str(tmp_path / "out.json"), model="echo", rounds=rounds)
-        return reflect.reflect(records, SLF5K, critic, writer, prompt, config)
-
-    one = go(1)
-    assert one["a"]["generated_summary"] == "try 1: worse"
-    assert (len(critic.judged), len(writer.chats)) == (3, 1)
-    roles = [turn["role"] for turn in writer.chats[0]]
-    assert roles == ["user", "assistant", "user"] and writer.chats[0][1]["content"] == "worse"
-    assert "See." in writer.chats[0][2]["content"] and "- worse" in writer.chats[0][2]["content"]
-
-    three = go(3)
-    assert len(writer.chats) == 3  # one more in each new round; the first round is remembered
-    assert critic.judged.count("worse") == 1
-    assert three["a"]["generated_summary"] == "try 3: worse"
-    assert [turn["response"] for turn in three["a"]["reflection"]["rounds"]] == [
-        "worse",
-        "try 1: worse",
-        "try 2: worse",
-    ]
-    assert three["b"]["generated_summary"] == "fine already"
-    assert not any(turn["rewritten"] for turn in three["b"]["reflection"]["rounds"])
-    assert three["c"]["generated_summary"] == "will fail"
-    assert three["c"]["reflection"]["rounds"][0]["error"] == "no reply"
-    assert "textual_feedback" not in three["a"]
-    assert go(3) == three and len(writer.chats) == 3
-
-
-def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
-    model = tiny_model(tmp_path / "tiny")
-    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0], "generated_summary": "The post is about the the the"}})
-    command = (
-        "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",
-        "--task", "slf5k", "--data_path", tmp_path / "in.json", "--output_path", tmp_path / "out.json",
-        "--model", model, "--max_new_tokens", "8",
-    )  # fmt: skip
-    done = run_script(*command)
-    assert done.returncode == 0, done.stderr
-    out = load_records(tmp_path / "out.json", SLF5K, responses=False)
-    story = out["a"]["reflection"]["rounds"]
-    assert len(story) == 1 and story[0]["poor_spans"]
-    assert story[0]["rewritten"] == (out["a"]["generated_summary"] != story[0]["response"])
-
-
-# Launchers and configs
 
 
 def test_configs_and_launchers_are_settings_that_exist():

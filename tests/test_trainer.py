@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,19 +17,13 @@ from transformers import AutoModelForCausalLM
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import optimize, prepare
-from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeats
-from nl_gradient_policy_optimization.rollouts import Rollout
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_gradient_policy_optimization.value_function import ValueHead
 from nl_gradient_policy_optimization.weights import merged_parameters
-from tests.fault_server import FaultServer
 from tests.processes import run_ranks
-from tests.tiny import tokenizer
-from tests.tiny_runs import POSTS, ScriptedRewards, deepspeed_file, tiny_config
+from tests.tiny_runs import POSTS, ScriptedRewards, deepspeed_file, rows, tiny_config
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
 from text2grad.losses import sampler_correction
-from text2grad.tasks import get_task
 
 METRICS = {
     "step", "delta/mean", "delta/positive", "delta/negative", "spans/matched", "spans/unmatched", "spans/conflicts",
@@ -41,17 +31,12 @@ METRICS = {
     "value/explained_variance", "length/mean", "length/finished", "grad_norm", "lr", "seconds/rollout",
     "seconds/critique", "seconds/reference", "seconds/update", "rollouts",
 }  # fmt: skip
+
+
 ROLLOUT = {
     "step", "id", "prompt", "response", "critique", "good", "poor", "error", "matched", "unmatched", "conflicts",
     "tokens", "spans", "rewards", "advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl", "finished",
 }  # fmt: skip
-
-
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-# What a run leaves behind
 
 
 def test_the_command_writes_a_whole_run(tmp_path, run_script):
@@ -143,9 +128,6 @@ def test_learning_raises_the_reward(tmp_path):
     assert metrics[-1]["kl/full"] > 1
 
 
-# Sampling
-
-
 def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
     trainer = prepare("slf5k", tiny_config(tmp_path, max_response_tokens=30), ScriptedRewards())
     end = trainer.tokenizer.eos_token_id
@@ -198,111 +180,6 @@ def test_every_prompt_has_its_turn_before_any_comes_again(tmp_path):
     assert trainer.total_steps == 10
 
 
-# Rewards
-
-
-class Critic:
-    """Fails for some responses, praises their first word for the others."""
-
-    name = "test critic"
-
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, prompts, responses, records=None):
-        self.seen += zip(prompts, responses, records, strict=True)
-        return [
-            FeedbackError("no JSON")
-            if response.startswith("bad")
-            else Feedback("Fine.", [response.split()[0]], ["zzz"])
-            for response in responses
-        ]
-
-
-def rollout_of(text: str, end: bool = True) -> Rollout:
-    from text2grad.token_text import token_spans
-
-    tok = tokenizer("byte")
-    ids = tok(text, add_special_tokens=False)["input_ids"] + ([tok.eos_token_id] if end else [])
-    response, spans = token_spans(ids, tok)
-    record = {"post": "A post.", "generated_summary": "old"}
-    return Rollout("a", "A post.", record, [1], ids, response, spans, ["?"] * len(ids), end)
-
-
-def judged(*rollouts: Rollout, **settings):
-    critic = Critic()
-    source = CriticRewards(critic, get_task("slf5k"), tokenizer("byte"), PolicyConfig(**settings))
-    return source(rollouts), critic
-
-
-def test_a_critique_becomes_rewards_on_the_sampled_tokens():
-    rollout = rollout_of("my sister and my car")
-    (judgement,), critic = judged(rollout)
-    praised = [i for i, (start, end) in enumerate(rollout.spans) if end <= 2 and end > start]
-    assert [i for i, reward in enumerate(judgement.rewards) if reward == 1] == praised
-    assert judgement.rewards == judgement.deltas
-    assert (judgement.matched, judgement.unmatched, judgement.critique, judgement.poor) == (1, 1, "Fine.", ["zzz"])
-    assert critic.seen[0][2]["generated_summary"] == "my sister and my car"  # records carry this response
-
-
-def test_failed_and_empty_responses():
-    results, critic = judged(rollout_of("bad answer"), rollout_of(""), rollout_of(" \n"), rollout_of("my car"))
-    assert results[0].error == "no JSON" and not any(results[0].rewards)
-    assert results[1].rewards == [-1.0] and results[1].error is None
-    assert results[2].rewards[-1] == -1.0 and not any(results[2].rewards[:-1])
-    assert "empty" in results[2].critique
-    assert [response for _, response, _ in critic.seen] == ["bad answer", "my car"]
-
-
-def test_wishes_about_form_are_rewards():
-    unfinished = rollout_of("my car", end=False)
-    (plain,), _ = judged(unfinished)
-    (shaped,), _ = judged(unfinished, unfinished_reward=-0.5, min_response_tokens=50, short_reward=-2.0)
-    missing = 50 - len(unfinished.response_ids)
-    assert shaped.rewards[-1] == plain.rewards[-1] - 0.5 - 2.0 * missing
-    assert shaped.rewards[:-1] == plain.rewards[:-1]
-    assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
-    again = rollout_of("my car my car my car")
-    (plain,), _ = judged(again)
-    (shaped,), _ = judged(again, repeat_ngram=2, repeat_reward=-0.25)
-    lost = [a - b for a, b in zip(plain.rewards, shaped.rewards, strict=True)]
-    assert [i for i, loss in enumerate(lost) if loss] == repeats(again.response_ids, 2)
-    assert set(lost) == {0, 0.25}
-
-
-def test_repeats():
-    assert repeats([1, 2, 3, 1, 2, 1, 2, 3], 2) == [4, 6, 7]
-    assert repeats([1, 1, 1], 2) == [2]
-    assert repeats([1, 2, 1], 0) == []
-
-
-def test_placement():
-    deltas = [1.0, -1.0, 1.0, 1.0]
-    assert place(deltas, "token") == deltas
-    assert place(deltas, "last_sum") == [0, 0, 0, 2]
-    assert place(deltas, "last_mean") == [0, 0, 0, 0.5]
-    (judgement,), _ = judged(rollout_of("my car"), reward_placement="last_sum")
-    assert judgement.rewards[-1] == sum(judgement.deltas) and not any(judgement.rewards[:-1])
-    assert judgement.deltas[-1] == 0  # the spans were elsewhere
-
-
-# Stops
-
-
-def test_too_many_failed_critiques_stop_the_run(tmp_path):
-    config = tiny_config(tmp_path, max_critic_failures=0.25)
-    with pytest.raises(InputError, match=r"[34] of 4 critiques failed \(no reply\).*--max_critic_failures"):
-        optimize("slf5k", config, ScriptedRewards(fail=["post-0", "post-1", "post-2", "post-3"]))
-
-
-def test_few_failed_critiques_are_counted(tmp_path):
-    trainer = optimize("slf5k", tiny_config(tmp_path, max_critic_failures=1.0), ScriptedRewards(fail=["post-1"]))
-    rollouts = trainer.rollout_log.rows()
-    failed = [row for row in rollouts if row["error"]]
-    assert failed and all(row["id"] == "post-1" and not any(row["advantages"]) for row in failed)
-    assert sum(row["critic/failures"] for row in trainer.metrics_log.rows()) == len(failed)
-
-
 def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
     trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     whole = trainer.estimate_advantages
@@ -348,9 +225,6 @@ def test_the_run_stops_on_kl_and_on_stagnation(tmp_path):
 
     config = tiny_config(tmp_path, max_steps=20, patience=2, output_dir=str(tmp_path / "flat"))
     assert optimize("slf5k", config, Constant()).finished_steps == 7  # a first mean of 5 steps, and 2 no better
-
-
-# Settings
 
 
 @pytest.mark.parametrize(
@@ -433,8 +307,6 @@ def test_value_head_learns_a_linear_function():
     assert loss < 0.05
     assert hidden.grad is None  # the policy's states feel nothing of it
 
-
-# Ranks
 
 LENGTHS = [3, 12, 1, 7]
 
@@ -556,9 +428,6 @@ def test_continuous_batching_samples_the_same_distribution(tmp_path):
     assert surprise.item() == pytest.approx(entropy.item(), abs=0.1)
 
 
-# Data and critics
-
-
 def test_prompts_come_from_a_data_set_too(tmp_path):
     folder = tmp_path / "dataset"
     folder.mkdir()
@@ -570,91 +439,3 @@ def test_prompts_come_from_a_data_set_too(tmp_path):
     config.data_path = str(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"neither a .json or .jsonl file nor a data set"):
         prepare("slf5k", config, ScriptedRewards())
-
-
-def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
-    """The served critic quotes the response's first word; one reply in five is broken, and asked for again."""
-
-    def reply(body: dict) -> str:
-        return json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
-
-    with FaultServer(reply, faults=["500", "prose"], rate=0.2) as server:
-        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
-        optimize("slf5k", config)
-        asked = len(server.requests)
-        assert asked >= 8 and "dishes" in json.dumps([request["messages"] for request in server.requests])
-        first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
-        for path in (tmp_path / "run").glob("checkpoint-*"):
-            shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
-        optimize("slf5k", config)
-        assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
-        failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
-        assert len(server.requests) - asked <= 2 * failed
-
-
-# Launching
-
-
-def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
-    """A stand-in for train.py that ends with the codes in a file, one per start."""
-    (tmp_path / "train.py").write_text(
-        "import pathlib, sys\n"
-        "codes = pathlib.Path(__file__).with_name('codes')\n"
-        "first, *rest = codes.read_text().split()\n"
-        "codes.write_text(' '.join(rest))\n"
-        "print(*sys.argv[1:])\n"
-        "sys.exit(int(first))\n"
-    )
-    launcher = Path(__file__).parent.parent / "nl_gradient_policy_optimization" / "launch.sh"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-    def launch(codes: str, **settings) -> tuple[int, int]:
-        (tmp_path / "codes").write_text(codes)
-        variables = {**os.environ, "PATH": path, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
-        command = ["bash", str(launcher), str(tmp_path), "--seed", "3"]
-        done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
-        starts = done.stdout.splitlines()
-        assert set(starts) == {f"--config {tmp_path}/config.yaml --seed 3"}
-        return done.returncode, len(starts)
-
-    assert launch("0") == (0, 1)
-    assert launch("1 137 0") == (0, 3)
-    assert launch("2 0") == (2, 1)
-    assert launch("1 1 1 1 0") == (1, 4)
-    assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
-def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, ranks):
-    """``train_<task>.sh`` with its own config, alone and on two DeepSpeed ranks (ZeRO-2)."""
-    data = {"slf5k": "posts_with_summaries.json", "kodcode": "*.json", "ultrafeedback": "*.json"}[task]
-    model = tiny_config(tmp_path).model
-    folder = Path(__file__).parent.parent / "nl_gradient_policy_optimization" / task
-    arguments = [
-        "--model",
-        model,
-        "--data_path",
-        next((shared_data / task).glob(data)),
-        "--output_dir",
-        tmp_path / "out",
-    ]
-    arguments += [
-        "--max_steps",
-        2,
-        "--rollouts_per_device",
-        2,
-        "--max_response_tokens",
-        16,
-        "--max_prompt_tokens",
-        3000,
-    ]
-    arguments += ["--critic", "programmatic", "--max_critic_failures", 1, "--report_to", "none"]
-    variables = {**os.environ, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = ["bash", str(folder / f"train_{task}.sh"), *map(str, arguments)]
-    done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [row["rollouts"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [2 * ranks, 4 * ranks]
-    assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()

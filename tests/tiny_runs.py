@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
@@ -73,3 +76,8 @@ class ScriptedRewards:
 
 def _sign(token: int) -> float:
     return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
+
+
+def rows(path: Path) -> list[dict]:
+    """The lines of a JSONL log, every one of them strict JSON."""
+    return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]

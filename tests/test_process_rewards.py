@@ -1,0 +1,174 @@
+"""PRM-PPO: steps of a response, their labels, and a reward at the end of each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nl_gradient_policy_optimization.baselines import prm_ppo
+from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
+from nl_gradient_policy_optimization.baselines.step_labels import by_step
+from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
+from nl_gradient_policy_optimization.rewards import CriticRewards
+from tests.baseline_runs import (
+    BAD,
+    BASELINES,
+    GOOD,
+    KODCODE,
+    SLF5K,
+    QuotingCritic,
+    rollout,
+)
+from tests.tiny import tokenizer
+from tests.tiny_runs import POSTS, tiny_config
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.records import load_json, load_records
+
+PROGRAM = '''import math
+
+def area(radius):
+    """The area; of a circle."""
+    if radius < 0:
+        raise ValueError("no")
+    else:
+        value = math.pi * radius ** 2; value += 1
+    return value
+'''
+
+
+def pieces(text: str, task=SLF5K) -> list[str]:
+    return [text[start:end] for start, end in split_steps(text, task)]
+
+
+def test_steps_of_a_summary_are_sentences_and_clauses():
+    text = "Dr. Ash lost 3.5 kg, but she feels worse than ever. Should she stop, or go on? No; e.g. yes…\nBye"
+    assert pieces(text) == [
+        "Dr. Ash lost 3.5 kg,",
+        "but she feels worse than ever.",
+        "Should she stop,",
+        "or go on?",
+        "No; e.g. yes…",
+        "Bye",
+    ]
+    assert pieces("她累了。为什么？") == ["她累了。", "为什么？"]
+
+
+def test_steps_of_a_program_are_its_statements():
+    fenced = f"Here it is:\n```python\n{PROGRAM}```\nDone."
+    assert pieces(fenced, KODCODE) == pieces(PROGRAM, KODCODE)
+    assert pieces(PROGRAM, KODCODE) == [
+        "import math",
+        'def area(radius):\n    """The area; of a circle."""',
+        "if radius < 0:",
+        'raise ValueError("no")\n    else:',
+        "value = math.pi * radius ** 2;",
+        "value += 1",
+        "return value",
+    ]
+    assert pieces("@cache\ndef f(ä, b): return ä\nx = 'é'; y = 2", KODCODE) == [
+        "@cache\ndef f(ä, b):",
+        "return ä",
+        "x = 'é';",
+        "y = 2",
+    ]
+    assert pieces("def f(:\n\n  x\n", KODCODE) == ["def f(:", "x"]
+
+
+@pytest.mark.parametrize("text", [GOOD, BAD, "one", " \n a. b. c; d e f g: h i j — k l m\n", "“Yes.” … no!", PROGRAM])
+@pytest.mark.parametrize("task", [SLF5K, KODCODE])
+def test_steps_cover_every_character_once(text, task):
+    steps = split_steps(text, task)
+    covered = [position for start, end in steps for position in range(start, end)]
+    assert len(covered) == len(set(covered)) and covered == sorted(covered)
+    assert {i for i, char in enumerate(text) if not char.isspace()} <= set(covered)
+
+
+def test_real_responses_have_steps_that_cover_them(shared_data):
+    for task, file in ((SLF5K, "slf5k/posts_with_summaries.json"), (KODCODE, "kodcode/solutions_with_tests.json")):
+        for record in load_records(shared_data / file, task).values():
+            text = task.response(record)
+            judged = {i for low, high in task.judged(text) for i in range(low, high) if not text[i].isspace()}
+            steps = split_steps(text, task)
+            assert judged <= {i for start, end in steps for i in range(start, end)}
+            assert all(end <= following for (_, end), (following, _) in pairwise(steps))
+
+
+def test_a_step_that_a_poor_span_touches_is_wrong():
+    text = "She lost her job, and she wants a new car. Is she right?"
+    steps = split_steps(text, SLF5K)
+    assert label_steps(steps, text, Feedback("c", good=["lost her job"], poor=["new car"]), SLF5K) == [1, -1, 1]
+
+
+@pytest.mark.parametrize("text", [GOOD, "Zwei Sätze 🐶. Und noch einer 🎉!", "我的室友。为什么？"])
+def test_step_rewards_sit_on_step_ends(text):
+    row = rollout(text)
+    steps = split_steps(row.response, SLF5K)
+    rewards = at_step_ends(steps, [float(n + 1) for n in range(len(steps))], row.spans)
+    for number, (_, end) in enumerate(steps, 1):
+        holders = [token for token, (low, high) in enumerate(row.spans) if low < end <= high]
+        assert rewards[holders[-1]] == number
+    assert sum(value != 0 for value in rewards) == len(steps)
+    assert rewards[-1] == 0  # the end token belongs to no step
+
+
+def test_prm_rewards_come_from_the_critic_and_keep_failures(tmp_path):
+    config = tiny_config(tmp_path, unfinished_reward=-0.5)
+    spans = CriticRewards(QuotingCritic(poor=["ticket"]), SLF5K, tokenizer(), config)
+    source = StepRewards(spans, SLF5K, config)
+    rows = [rollout("She got a ticket. He pays."), rollout("will fail"), rollout(" "), rollout(BAD, finished=False)]
+    wrong, failed, empty, unfinished = source(rows)
+    assert [value for value in wrong.rewards if value] == [-1.0, 1.0]
+    assert wrong.deltas == spans(rows[:1])[0].deltas and -1.0 in wrong.deltas
+    assert failed.error == "no reply" and not any(failed.rewards)
+    assert empty.rewards == [0.0] * (len(empty.rewards) - 1) + [-1.0]
+    assert unfinished.rewards[-1] == -0.5 and [value for value in unfinished.rewards[:-1] if value] == [1.0]
+
+
+def test_ultrafeedback_has_no_steps(tmp_path):
+    config = tiny_config(tmp_path)
+    with pytest.raises(InputError, match=r"without reasoning steps.*appendix N"):
+        prm_ppo.train(prm_ppo.PRMConfig("ultrafeedback"), config)
+    with pytest.raises(InputError, match="leave --reward_placement"):
+        prm_ppo.train(prm_ppo.PRMConfig("slf5k"), tiny_config(tmp_path, reward_placement="last_sum"))
+
+
+def test_prm_ppo_by_its_launcher(tmp_path):
+    config = tiny_config(tmp_path)
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PROCESSES": "1"}
+    flags = {
+        name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_response_tokens")
+    }
+    flags |= {"max_steps": 1, "rollouts_per_device": 4, "ppo_epochs": 1, "report_to": "none"}
+    command = ["bash", "prm_ppo.sh", *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
+    done = subprocess.run(
+        command, cwd=BASELINES / "slf5k", env=path, text=True, capture_output=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    run = load_json(tmp_path / "run" / "run.json")
+    assert (run["method"], run["critic"]) == ("prm_ppo", "programmatic")
+    assert run["config"]["kl_target"] == 6.0  # the task's own settings
+    for row in load_json(tmp_path / "run" / "rollouts.jsonl"):
+        if row["response"].strip():
+            steps = split_steps(row["response"], SLF5K)
+            labels = label_steps(steps, row["response"], Feedback("c", row["good"], row["poor"]), SLF5K)
+            assert row["rewards"] == at_step_ends(steps, labels, [tuple(span) for span in row["spans"]])
+
+
+def test_step_labels_are_annotations_of_whole_steps():
+    base = {"post": POSTS[0], "generated_summary": "She lost her job, and she wants a new car. Is she right?"}
+    made = by_step(SLF5K.with_feedback(base, Feedback("c", ["lost"], ["new car"]), {"model": "m"}), SLF5K)
+    assert made["poor_spans"] == ["and she wants a new car."]
+    assert made["good_spans"] == ["She lost her job,", "Is she right?"]
+    assert made["annotation"] == {"model": "m", "unit": "step"}
+    assert by_step(base, SLF5K) is None
+    program = KODCODE.with_feedback(
+        {"question": "q", "solution": PROGRAM}, Feedback("c", ["import math"], ["radius ** 2"]), {}
+    )
+    assert by_step(program, KODCODE)["wrong_code"] == ["value = math.pi * radius ** 2;"]
+    assert by_step(program, KODCODE)["improvement_code"] == []

@@ -1,0 +1,138 @@
+"""From a critic's reply to the rewards of the sampled tokens, and what stands in where it fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeats
+from nl_gradient_policy_optimization.rollouts import Rollout
+from tests.fault_server import FaultServer
+from tests.tiny import tokenizer
+from tests.tiny_runs import ScriptedRewards, tiny_config
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import get_task
+
+
+class Critic:
+    """Fails for some responses, praises their first word for the others."""
+
+    name = "test critic"
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, prompts, responses, records=None):
+        self.seen += zip(prompts, responses, records, strict=True)
+        return [
+            FeedbackError("no JSON")
+            if response.startswith("bad")
+            else Feedback("Fine.", [response.split()[0]], ["zzz"])
+            for response in responses
+        ]
+
+
+def rollout_of(text: str, end: bool = True) -> Rollout:
+    from text2grad.token_text import token_spans
+
+    tok = tokenizer("byte")
+    ids = tok(text, add_special_tokens=False)["input_ids"] + ([tok.eos_token_id] if end else [])
+    response, spans = token_spans(ids, tok)
+    record = {"post": "A post.", "generated_summary": "old"}
+    return Rollout("a", "A post.", record, [1], ids, response, spans, ["?"] * len(ids), end)
+
+
+def judged(*rollouts: Rollout, **settings):
+    critic = Critic()
+    source = CriticRewards(critic, get_task("slf5k"), tokenizer("byte"), PolicyConfig(**settings))
+    return source(rollouts), critic
+
+
+def test_a_critique_becomes_rewards_on_the_sampled_tokens():
+    rollout = rollout_of("my sister and my car")
+    (judgement,), critic = judged(rollout)
+    praised = [i for i, (start, end) in enumerate(rollout.spans) if end <= 2 and end > start]
+    assert [i for i, reward in enumerate(judgement.rewards) if reward == 1] == praised
+    assert judgement.rewards == judgement.deltas
+    assert (judgement.matched, judgement.unmatched, judgement.critique, judgement.poor) == (1, 1, "Fine.", ["zzz"])
+    assert critic.seen[0][2]["generated_summary"] == "my sister and my car"  # records carry this response
+
+
+def test_failed_and_empty_responses():
+    results, critic = judged(rollout_of("bad answer"), rollout_of(""), rollout_of(" \n"), rollout_of("my car"))
+    assert results[0].error == "no JSON" and not any(results[0].rewards)
+    assert results[1].rewards == [-1.0] and results[1].error is None
+    assert results[2].rewards[-1] == -1.0 and not any(results[2].rewards[:-1])
+    assert "empty" in results[2].critique
+    assert [response for _, response, _ in critic.seen] == ["bad answer", "my car"]
+
+
+def test_wishes_about_form_are_rewards():
+    unfinished = rollout_of("my car", end=False)
+    (plain,), _ = judged(unfinished)
+    (shaped,), _ = judged(unfinished, unfinished_reward=-0.5, min_response_tokens=50, short_reward=-2.0)
+    missing = 50 - len(unfinished.response_ids)
+    assert shaped.rewards[-1] == plain.rewards[-1] - 0.5 - 2.0 * missing
+    assert shaped.rewards[:-1] == plain.rewards[:-1]
+    assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
+    again = rollout_of("my car my car my car")
+    (plain,), _ = judged(again)
+    (shaped,), _ = judged(again, repeat_ngram=2, repeat_reward=-0.25)
+    lost = [a - b for a, b in zip(plain.rewards, shaped.rewards, strict=True)]
+    assert [i for i, loss in enumerate(lost) if loss] == repeats(again.response_ids, 2)
+    assert set(lost) == {0, 0.25}
+
+
+def test_repeats():
+    assert repeats([1, 2, 3, 1, 2, 1, 2, 3], 2) == [4, 6, 7]
+    assert repeats([1, 1, 1], 2) == [2]
+    assert repeats([1, 2, 1], 0) == []
+
+
+def test_placement():
+    deltas = [1.0, -1.0, 1.0, 1.0]
+    assert place(deltas, "token") == deltas
+    assert place(deltas, "last_sum") == [0, 0, 0, 2]
+    assert place(deltas, "last_mean") == [0, 0, 0, 0.5]
+    (judgement,), _ = judged(rollout_of("my car"), reward_placement="last_sum")
+    assert judgement.rewards[-1] == sum(judgement.deltas) and not any(judgement.rewards[:-1])
+    assert judgement.deltas[-1] == 0  # the spans were elsewhere
+
+
+def test_too_many_failed_critiques_stop_the_run(tmp_path):
+    config = tiny_config(tmp_path, max_critic_failures=0.25)
+    with pytest.raises(InputError, match=r"[34] of 4 critiques failed \(no reply\).*--max_critic_failures"):
+        optimize("slf5k", config, ScriptedRewards(fail=["post-0", "post-1", "post-2", "post-3"]))
+
+
+def test_few_failed_critiques_are_counted(tmp_path):
+    trainer = optimize("slf5k", tiny_config(tmp_path, max_critic_failures=1.0), ScriptedRewards(fail=["post-1"]))
+    rollouts = trainer.rollout_log.rows()
+    failed = [row for row in rollouts if row["error"]]
+    assert failed and all(row["id"] == "post-1" and not any(row["advantages"]) for row in failed)
+    assert sum(row["critic/failures"] for row in trainer.metrics_log.rows()) == len(failed)
+
+
+def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
+    """The served critic quotes the response's first word; one reply in five is broken, and asked for again."""
+
+    def reply(body: dict) -> str:
+        return json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
+
+    with FaultServer(reply, faults=["500", "prose"], rate=0.2) as server:
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
+        optimize("slf5k", config)
+        asked = len(server.requests)
+        assert asked >= 8 and "dishes" in json.dumps([request["messages"] for request in server.requests])
+        first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        for path in (tmp_path / "run").glob("checkpoint-*"):
+            shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
+        optimize("slf5k", config)
+        assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
+        failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
+        assert len(server.requests) - asked <= 2 * failed
