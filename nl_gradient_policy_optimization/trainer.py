@@ -274,7 +274,7 @@ class NLGradientTrainer:
                 self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
                 moved = self.update_on([rollouts[index] for index in order[start : start + size]], sums)
                 done += 1
-            if self.config.update_kl_limit is not None and moved > self.config.update_kl_limit:
+            if self.config.update_kl_limit and moved > self.config.update_kl_limit:
                 break
         means = {name: sum(values) / len(values) for name, values in sums.items()}
         return {**means, "lr": self.learning_rate, "updates": done, "kl/coef": self.kl.coef}
@@ -383,7 +383,7 @@ class NLGradientTrainer:
     def should_stop(self, metrics: dict[str, float]) -> bool:
         """Whether a stop rule holds: the policy strayed too far, or δ no longer improves."""
         limit, patience = self.config.kl_limit, self.config.patience
-        if limit is not None and metrics[f"kl/{self.config.kl}"] > limit:
+        if limit and metrics[f"kl/{self.config.kl}"] > limit:
             self.accelerator.print(f"stopping: a response's KL to the reference is above --kl_limit {limit}")
             return True
         if patience:

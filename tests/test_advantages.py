@@ -173,9 +173,10 @@ def test_controller_by_hand():
     assert controller.coef == pytest.approx(0.2 * (1 - 0.1 * 0.01))
     controller.update(kl=-50.0, rollouts=100)  # k1 may be negative; clipped to −0.2
     assert controller.coef == pytest.approx(0.2 * 0.999 * 0.998)
-    fixed = KLController(coef=0.2)
-    fixed.update(kl=100.0, rollouts=100)
-    assert fixed.coef == 0.2
+    for target in (None, 0):
+        fixed = KLController(coef=0.2, target=target)
+        fixed.update(kl=100.0, rollouts=100)
+        assert fixed.coef == 0.2
 
 
 def test_policy_loss_by_hand():
@@ -195,6 +196,9 @@ def test_value_loss_by_hand():
     values, old, returns = tensor([1.0, 1.0, 0.1]), tensor([0.0, 0.0, 0.0]), tensor([2.0, -1.0, 1.0])
     # V_clip = 0.2, 0.2, 0.1: ½·max(1, 3.24), ½·max(4, 1.44), ½·0.81.
     assert value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 2.0, 0.405])
+    free = [(0.5 * (value - goal) ** 2) for value, goal in zip(values.tolist(), returns.tolist(), strict=True)]
+    assert value_loss(values, old, returns, 0).tolist() == pytest.approx(free)
+    assert free != pytest.approx([1.62, 2.0, 0.405])
 
 
 def test_policy_kl_is_zero_only_where_nothing_moved():

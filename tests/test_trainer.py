@@ -203,7 +203,8 @@ def test_an_exploding_gradient_stops_the_run(tmp_path):
 
 
 def test_updates_end_when_they_have_moved_enough(tmp_path):
-    config = tiny_config(tmp_path, ppo_epochs=8, max_steps=1, learning_rate=5e-2)
+    off = {"update_kl_limit": 0, "kl_limit": 0, "kl_target": 0, "value_clip_range": 0}
+    config = tiny_config(tmp_path, ppo_epochs=8, max_steps=1, learning_rate=5e-2, **off)
     assert optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[0]["updates"] == 8
     config = tiny_config(tmp_path, ppo_epochs=8, max_steps=1, learning_rate=5e-2, update_kl_limit=1e-6)
     config.output_dir = str(tmp_path / "limited")

@@ -51,7 +51,7 @@ class KLController:
 
     Attributes:
         coef: β now.
-        target: nats per response; None keeps β fixed.
+        target: nats per response; None or 0 keeps β fixed.
         horizon: rollouts over which β may grow or shrink by 20 % (nearly).
     """
 
@@ -61,6 +61,6 @@ class KLController:
 
     def update(self, kl: float, rollouts: int) -> None:
         """Take in the mean KL of a response (its tokens' KL summed) over the ``rollouts`` of one step."""
-        if self.target is not None:
+        if self.target:
             error = min(max(kl / self.target - 1, -0.2), 0.2)
             self.coef *= 1 + error * rollouts / self.horizon
