@@ -50,6 +50,7 @@ def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str
             "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
             "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
             "mended": _count(checks, "mended"),
+            "repeated": _count(checks, "repeated"),
             "unscored": _count(checks, "unscored"),
             "unjudged": _count(checks, "unjudged"),
             "contradicted": _count(checks, "contradicted"),

@@ -39,6 +39,7 @@ class Validated:
     unmatched: list[str] = field(default_factory=list)  # not in the response: dropped
     unjudged: list[str] = field(default_factory=list)  # only in text that is not judged (prose around code): dropped
     contradicted: list[str] = field(default_factory=list)  # in both slots: kept as poor
+    repeated: int = 0  # given before in the same slot: kept once
     mended: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
     unscored: int = 0  # words of the response that dense labels left out: they score 0
     unsupported: list[str] = field(default_factory=list)  # nothing in the critique speaks of them: kept, flagged
@@ -62,9 +63,9 @@ class Validated:
             "contradicted": self.contradicted,
             "unsupported": self.unsupported,
         }
-        counts = {"offered": self.offered, "mended": self.mended} | (
-            {"unscored": self.unscored} if self.unscored else {}
-        )
+        counts = {"offered": self.offered, "mended": self.mended}
+        rare = {"repeated": self.repeated, "unscored": self.unscored}
+        counts |= {name: count for name, count in rare.items() if count}
         return {**counts, **{name: rows for name, rows in lists.items() if rows}}
 
 
@@ -120,7 +121,9 @@ def _checked(quotes: list[str], response: str, task: Task, result: Validated) ->
         else:
             exact = response[slice(*inside[0])]
             result.mended += exact != quote
-            if exact not in kept:
+            if exact in kept:
+                result.repeated += 1
+            else:
                 kept.append(exact)
     return kept
 

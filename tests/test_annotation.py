@@ -188,7 +188,7 @@ def test_validation_keeps_exact_quotes_only():
     assert checked.feedback.good == ["The cat’s bowl is empty"]
     assert checked.feedback.poor == ["red sofa", "the dog sleeps", "on the"]
     assert checked.offered == 7
-    assert checked.mended == 1
+    assert (checked.mended, checked.repeated) == (1, 1)
     assert checked.unmatched == ["a full bowl"]
     assert checked.contradicted == ["red sofa"]
     assert checked.unsupported == ["on the"]

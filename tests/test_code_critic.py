@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -282,3 +283,60 @@ def test_real_solutions(critic, shared_data):
         else:
             assert bool(feedback.poor) == (record["expected"] != "pass"), record["question_id"]
             assert all(len(ground(quote, response)) == 1 for quote in feedback.poor + feedback.good)
+
+
+@pytest.fixture(scope="module")
+def real_judgements(critic, shared_data) -> list[tuple[dict, Feedback | FeedbackError]]:
+    records = json.loads((shared_data / "kodcode" / "solutions_with_tests.json").read_text(encoding="utf-8"))
+    judged = critic([TASK.prompt(record) for record in records], [TASK.response(record) for record in records], records)
+    return list(zip(records, judged, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_verdicts_on_all_real_solutions(real_judgements):
+    """The critic's verdict is the dataset's wherever it gives one."""
+    unjudged = {record["question_id"]: str(says) for record, says in real_judgements if isinstance(says, FeedbackError)}
+    for question, reason in unjudged.items():
+        print(question, reason)
+        assert "its tests cannot judge it" in reason
+    assert len(unjudged) < len(real_judgements) / 10
+    for record, says in real_judgements:
+        if isinstance(says, Feedback):
+            assert bool(says.poor) == (record["expected"] != "pass"), record["question_id"]
+            assert all(ground(quote, record["solution"]) for quote in says.poor + says.good)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_wrong_spans_cover_the_lines_that_a_reader_named(real_judgements):
+    """The 30 failures for which a reader named wrong lines; in the others the tests, or the questions, are at fault."""
+    labels = json.loads((Path(__file__).parent / "kodcode_labels.json").read_text())["wrong_lines"]
+    shares: list[float] = []  # of the named lines that are blamed
+    programs: dict[str, float] = {}
+    blamed = written = 0
+    for record, says in real_judgements:
+        named = labels.get(record["question_id"])
+        if named is None:
+            continue
+        marked = lines_of(record["solution"], says.poor) if isinstance(says, Feedback) else set()
+        shares.append(sum(number in marked for number in named) / len(named))
+        programs[record["solution"]] = shares[-1]
+        blamed += len(marked)
+        written += sum(bool(line.strip()) for line in record["solution"].splitlines())
+        if shares[-1] < 1:
+            print(record["question_id"], "named", named, "blamed", sorted(marked))
+    assert len(shares) == len(labels) == 30
+    for kind, found in (("records", shares), ("different programs", list(programs.values()))):
+        print(f"{kind}: {len(found)}, all named lines blamed: {found.count(1)}, some: {sum(map(bool, found))}")
+    print(f"blamed {blamed} of {written} lines")
+    assert shares.count(1) >= 26
+
+
+def lines_of(response: str, quotes: list[str]) -> set[int]:
+    """The numbers of the lines, from 1, of which a quote holds more than white space."""
+    found: set[int] = set()
+    for start, end in (place for quote in quotes for place in ground(quote, response)):
+        first = response.count("\n", 0, start) + 1
+        found |= {first + step for step, text in enumerate(response[start:end].split("\n")) if text.strip()}
+    return found

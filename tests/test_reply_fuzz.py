@@ -160,7 +160,8 @@ def fuzz(seed: int, count: int) -> dict[str, int]:
                 for span in spans
                 if any(span in text for text in judged) and span not in checked.contradicted
             )
-            assert len(kept) + len(checked.unmatched) + len(checked.unjudged) <= len(spans)
+            dropped = len(checked.unmatched) + len(checked.unjudged) + len(checked.contradicted)
+            assert len(kept) + dropped + checked.repeated == len(spans)
         json.dumps(task.with_feedback({}, checked.feedback, {})).encode()
         seen["spans"] += len(kept)
         seen["unmatched"] += len(checked.unmatched)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import statistics
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -394,6 +396,24 @@ def test_several_at_once_do_not_see_one_another(sandbox):
     assert [result.reason for result in results] == [None, "timeout", None, "output", None, None, None]
     assert len({results[i].stdout for i in (0, 2, 4, 6)}) == 1
     assert all(results[i].returncode == 0 for i in (0, 2, 4, 6))
+
+
+@pytest.mark.slow
+def test_what_a_run_costs(sandbox):
+    """Milliseconds by the clock against a plain subprocess, by turns, so that both see the same load."""
+    command = [sandbox.python, "-I", "-S", "-c", "pass"]
+    plain, boxed = [], []
+    for _ in range(20):
+        begun = time.monotonic()
+        subprocess.run(command, check=True, capture_output=True)
+        plain.append(1000 * (time.monotonic() - begun))
+        begun = time.monotonic()
+        assert sandbox.run({"a.py": "pass"}, command).returncode == 0
+        boxed.append(1000 * (time.monotonic() - begun))
+    one, other = statistics.median(plain), statistics.median(boxed)
+    fastest = f"fastest {min(boxed):.0f} against {min(plain):.0f} ms"
+    print(f"{sandbox.backend}: median {other:.0f} ms a run, plain {one:.0f} ms; {fastest}")
+    assert other - one < 2000
 
 
 @pytest.fixture
