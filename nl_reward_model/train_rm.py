@@ -7,6 +7,7 @@ the last checkpoint, or does nothing where training has finished.
 from __future__ import annotations
 
 import shutil
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,8 @@ def _trainer(
     monitor.trainer = trainer
     if config.lora:  # PEFT would name the folder that the model was loaded from
         trainer.model.peft_config["default"].base_model_name_or_path = _lasting_name(config.model)
+        # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.
+        warnings.filterwarnings("ignore", "Unable to fetch remote file|Could not find a config file", UserWarning)
     return trainer
 
 
