@@ -14,6 +14,7 @@ from typing import Any
 
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_reward_model.config import RewardModelConfig
@@ -68,13 +69,19 @@ def train(task_name: str, config: RewardModelConfig) -> None:
     monitor = Monitor(description, prompt, validation, config)
     trainer = _trainer(task, config, tokenizer, encoded, held_out, monitor)
     trainer.train(resume_from_checkpoint=_last_checkpoint(output))
-    if held_out.examples:
+    if held_out.examples and not _evaluated(trainer.state):
         trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():
         description.metrics = monitor.metrics(trainer.state)
         description.save(output, file)
         print(f"{output}: finished; {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
+
+
+def _evaluated(state: TrainerState) -> bool:
+    """Whether the weights now in memory are those of the last evaluation."""
+    steps = [row["step"] for row in state.log_history if "eval_loss" in row]
+    return steps[-1:] == [state.global_step] and state.best_global_step in (None, state.global_step)
 
 
 def _split(records: Records, task: Task, config: RewardModelConfig) -> tuple[Records, Records]:
