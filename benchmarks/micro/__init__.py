@@ -1,0 +1,1 @@
+"""A task whose truth is known token by token, and policies small enough to train on it hundreds of times."""

@@ -1,0 +1,71 @@
+"""The critic of profiles: a critique in words, and quotes of the phrases that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.micro.task import Statement, read
+from text2grad.critics import Feedback, FeedbackError
+from text2grad.tasks import Record
+
+_GRADES = {"right": (0.25, 1.0), "wrong": (-0.25, -1.0), "invented": (-0.75, -0.75), "repeated": (-0.5, -0.5)}
+"""For graded feedback: what the words that lead to a value are worth, and the value itself."""
+_ASIDE = -0.75
+
+
+class ProfileCritic:
+    """Praises the phrases that agree with the notes and blames the others; knows nothing of tokens.
+
+    A phrase is quoted whole ("earns a living as a baker"), as people and models do, though only its last word may be
+    wrong. ``scores`` grades every word of the response for the dense and the continuous scheme.
+    """
+
+    name = "profiles' program"
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        if records is None:
+            raise ValueError("the critic of profiles reads the notes from the records")
+        return [self.judge(record, response) for record, response in zip(records, responses, strict=True)]
+
+    def judge(self, record: Record, response: str) -> Feedback:
+        good, poor, scores = [], [], []
+        statements = read(record, response)
+        for statement in statements:
+            (good if statement.verdict == "right" else poor).append(_quote(statement, response))
+            scores += _graded(statement, response)
+        remarks = [_remark(statement, record) for statement in statements if statement.verdict != "right"]
+        missing = set(record["notes"]) - {statement.note for statement in statements}
+        remarks += [f"It does not mention {record['name']}'s {note.lower()}." for note in sorted(missing)]
+        return Feedback(" ".join(remarks) or "Everything in it is right.", good, poor, scores)
+
+
+def _quote(statement: Statement, response: str) -> str:
+    return (
+        statement.text.rstrip(".") or statement.text if statement.phrase is None else response[slice(*statement.phrase)]
+    )
+
+
+def _remark(statement: Statement, record: Record) -> str:
+    if statement.verdict == "aside":
+        return f"{statement.text!r} is not about {record['name']}."
+    subject = f"{record['name']}'s {statement.note.lower()}"
+    return {
+        "wrong": f"It gets {subject} wrong: the notes say {statement.truth}.",
+        "invented": f"The notes say nothing of {subject}.",
+        "repeated": f"It speaks of {subject} twice.",
+    }[statement.verdict]
+
+
+def _graded(statement: Statement, response: str) -> list[tuple[str, float]]:
+    if statement.value is None:
+        return [(statement.text, _ASIDE)]
+    lead, value = _GRADES[statement.verdict]
+    start, end = statement.value
+    pieces = [
+        (response[statement.start : start], lead),
+        (response[start:end], value),
+        (response[end : statement.start + len(statement.text)], lead),
+    ]
+    return [(piece, score) for piece, score in pieces if piece.strip()]

@@ -1,0 +1,81 @@
+"""The benchmarks' pictures, each as SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+
+from benchmarks.micro.results import Curve, column, final
+from text2grad.records import check_writable
+from text2grad.statistics import percentile_interval, resampled_sums
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+COLOURS = ("#a3304a", "#2d5f8c", "#8fb3c9", "#47705f", "#d9772b", "#5a5a5a", "#7a5195", "#b0a030")
+_STYLE = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "text2grad",  # the same figures give the same file
+}
+
+
+def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: str) -> None:
+    """Quality against steps: the mean of the seeds, and its bootstrap interval as a band.
+
+    Args:
+        curves: by label.
+        reference: the label whose final quality is drawn as a line.
+    """
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(figsize=(5.6, 3.2), layout="constrained")
+        level = final(curves[reference]).value
+        axes.axhline(level, color="#999999", linewidth=0.6, linestyle=":")
+        for colour, (label, runs) in zip(COLOURS * 3, curves.items(), strict=False):
+            steps, values = [row["step"] for row in runs[0]], column(runs, "f1")
+            axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.3, label=label)
+            draws = resampled_sums(values) / len(values)
+            band = [percentile_interval(draws[:, step]) for step in range(len(steps))]
+            axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
+        axes.set(xlabel="steps", ylabel="quality (F1 of statements)", xlim=(0, None))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+        _save(figure, path)
+
+
+def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]]) -> None:
+    """Final quality against the share of spans that are wrong, a line per kind of error.
+
+    Args:
+        qualities: for each line's label, its points: the share, and the runs at it.
+    """
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(figsize=(3.8, 2.6), layout="constrained")
+        for number, (label, points) in enumerate(qualities.items()):
+            _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
+        axes.set(xlabel="share of spans in error", ylabel="final quality (F1)")
+        axes.legend(fontsize=7)
+        _save(figure, path)
+
+
+def _errorbars(
+    axes: Axes, label: str, points: Sequence[tuple[float, Sequence[Curve]]], colour: str, nudge: float
+) -> None:
+    shares, estimates = [share + nudge for share, _ in points], [final(runs) for _, runs in points]
+    values = np.array([estimate.value for estimate in estimates])
+    errors = [values - [e.low for e in estimates], [e.high for e in estimates] - values]
+    axes.errorbar(shares, values, errors, color=colour, linewidth=1.2, marker="o", markersize=3, capsize=2, label=label)
+
+
+def _save(figure, path: Path) -> None:
+    check_writable(path)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"), dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,78 @@
+"""GRPO by TRL's own trainer, rewarded by the sum of the same token rewards."""
+
+from __future__ import annotations
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from benchmarks.micro.runs import Examination, Protocol
+from benchmarks.micro.task import PROFILES
+from nl_gradient_policy_optimization.config import PolicyConfig
+from text2grad.critics import Critic
+from text2grad.models import load_model, load_tokenizer
+from text2grad.records import load_json
+from text2grad.token_rewards import token_rewards
+
+GENERATIONS = 4
+"""Responses to each prompt of a step: a group."""
+
+
+def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
+    """As many responses, passes and steps as the other methods; the curve of quality."""
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, torch.float32)
+    records = {record["id"]: record for record in load_json(config.data_path)}
+    rows = [{"prompt": PROFILES.messages(PROFILES.prompt(record)), "id": key} for key, record in records.items()]
+
+    def total_reward(completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
+        texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
+        chosen = [records[key] for key in id]
+        replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
+        return [
+            sum(token_rewards(ids, tokenizer, reply, PROFILES).values) if text.strip() else config.empty_reward
+            for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
+        ]
+
+    measure = Examination(tokenizer, config, protocol)
+    curve = [measure(model, 0)]
+
+    class Examine(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            step, rest = divmod(state.global_step, protocol.epochs)
+            if rest == 0 and step % protocol.evaluate_every == 0:
+                curve.append(measure(model, step))
+
+    settings = GRPOConfig(
+        output_dir=config.output_dir,
+        seed=config.seed,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_steps=protocol.steps * protocol.epochs,
+        num_iterations=protocol.epochs,
+        per_device_train_batch_size=protocol.rollouts,
+        num_generations=GENERATIONS,
+        max_completion_length=protocol.max_response_tokens,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        epsilon=config.clip_range,
+        beta=0.0,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=total_reward,
+        args=settings,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[Examine()],
+    )
+    trainer.train()
+    return curve

@@ -1,0 +1,74 @@
+"""A critic that errs on purpose: spans lost, put in the wrong place, or praised where they should be blamed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from text2grad.critics import Critic, Feedback, FeedbackError
+from text2grad.grounding import ground
+from text2grad.records import fingerprint
+from text2grad.tasks import Record
+
+KINDS = ("drop", "shift", "flip")
+
+
+class NoisyCritic:
+    """Another critic's feedback with each span spoilt with probability ``share``, independently.
+
+    Args:
+        kind: ``drop`` leaves the span out; ``shift`` quotes as many words one to three words off, as an aligner errs
+            (kept in the response; a span as long as the response stays); ``flip`` makes praise blame and blame praise.
+        seed: the same response to the same prompt is spoilt in the same way.
+    """
+
+    def __init__(self, critic: Critic, kind: str, share: float, seed: int = 0):
+        if kind not in KINDS or not 0 <= share <= 1:
+            raise ValueError(f"no noise {kind!r} at {share}; choose one of {KINDS} and a share in 0..1")
+        self.critic, self.kind, self.share, self.seed = critic, kind, share, seed
+        self.name = f"{critic.name}, {kind} {share:.0%}"
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        replies = self.critic(prompts, responses, records)
+        return [
+            reply if isinstance(reply, FeedbackError) else self.spoil(reply, prompt, response)
+            for prompt, response, reply in zip(prompts, responses, replies, strict=True)
+        ]
+
+    def spoil(self, feedback: Feedback, prompt: str, response: str) -> Feedback:
+        rng = random.Random(fingerprint([self.seed, prompt, response]))
+        good, poor = [], []
+        for is_good, quotes in ((True, feedback.good), (False, feedback.poor)):
+            for quote in quotes:
+                spoilt = rng.random() < self.share
+                if spoilt and self.kind == "drop":
+                    continue
+                if spoilt and self.kind == "shift":
+                    quote = shifted(quote, response, rng)
+                (good if is_good != (spoilt and self.kind == "flip") else poor).append(quote)
+        return Feedback(feedback.critique, good, poor)
+
+
+def shifted(quote: str, response: str, rng: random.Random) -> str:
+    """A quote of as many words, one to three words to the left or right of the quote's first place."""
+    places = ground(quote, response)
+    if not places:
+        return quote
+    words = [(m, m + len(word)) for m, word in _words(response)]
+    inside = [index for index, (start, end) in enumerate(words) if start < places[0][1] and places[0][0] < end]
+    offsets = [o for o in (-3, -2, -1, 1, 2, 3) if inside[0] + o >= 0 and inside[-1] + o < len(words)]
+    if not offsets:
+        return quote
+    offset = rng.choice(offsets)
+    return response[words[inside[0] + offset][0] : words[inside[-1] + offset][1]]
+
+
+def _words(text: str) -> list[tuple[int, str]]:
+    found, position = [], 0
+    for word in text.split():
+        position = text.index(word, position)
+        found.append((position, word))
+        position += len(word)
+    return found

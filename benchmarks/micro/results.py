@@ -1,0 +1,118 @@
+"""What a study's runs say: final quality, steps to another method's final quality, and how sure both are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from text2grad.statistics import LEVEL, Estimate, bootstrap, resampled_sums
+
+FINAL = 3
+"""Evaluations at a run's end whose mean is its final quality."""
+
+Curve = list[dict[str, float]]
+
+
+def column(curves: Sequence[Curve], name: str) -> np.ndarray:
+    """[seeds, evaluations]"""
+    return np.array([[row[name] for row in curve] for curve in curves])
+
+
+def final(curves: Sequence[Curve], name: str = "f1") -> Estimate:
+    """Mean of the last evaluations; the interval is over seeds."""
+    values = column(curves, name)[:, -FINAL:].mean(axis=1)
+    return bootstrap(np.stack([values, np.ones_like(values)], axis=1))
+
+
+def area(curves: Sequence[Curve], name: str = "f1") -> Estimate:
+    """Mean quality over the whole run, by which a learning rate is chosen: fast and good at the end."""
+    values = column(curves, name).mean(axis=1)
+    return bootstrap(np.stack([values, np.ones_like(values)], axis=1))
+
+
+def steps_to(level: float, curve: np.ndarray, steps: np.ndarray) -> float:
+    """The step at which a curve first reaches ``level``, between evaluations by a straight line; infinite if never."""
+    reached = np.flatnonzero(curve >= level - 1e-9)  # a flat end reaches its own mean, whatever the rounding
+    if not len(reached):
+        return math.inf
+    after = int(reached[0])
+    if after == 0:
+        return float(steps[0])
+    rise = (level - curve[after - 1]) / (curve[after] - curve[after - 1])
+    return float(steps[after - 1] + rise * (steps[after] - steps[after - 1]))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Steps until the mean curve reaches the reference's final quality, and their share of the reference's own.
+
+    All may be infinite: never within the run. ``unreached`` is the share of resamples in which it is never reached.
+    """
+
+    steps: float
+    low: float
+    high: float
+    share: float
+    share_low: float
+    share_high: float
+    unreached: float
+
+
+def speed(curves: Sequence[Curve], reference: Sequence[Curve]) -> Speed:
+    """How soon a method is where the reference ends; seeds of both are resampled together."""
+    steps = np.array([row["step"] for row in reference[0]], dtype=float)
+    count = len(steps)
+    rows = np.concatenate([column(curves, "f1"), column(reference, "f1"), np.ones((len(curves), 1))], axis=1)
+
+    def both(sums: np.ndarray) -> tuple[float, float]:
+        own, other = sums[:count] / sums[-1], sums[count:-1] / sums[-1]
+        level = other[-FINAL:].mean()
+        return steps_to(level, own, steps), steps_to(level, other, steps)
+
+    def own_steps(sums: np.ndarray) -> np.ndarray:
+        return np.apply_along_axis(lambda row: both(row)[0], -1, sums)
+
+    def share(sums: np.ndarray) -> np.ndarray:
+        return np.apply_along_axis(lambda row: both(row)[0] / max(both(row)[1], 1e-9), -1, sums)
+
+    results = []
+    unreached = 0.0
+    for figure in (own_steps, share):
+        estimate, values = _quantiles(rows, figure)
+        results += estimate
+        unreached = float(np.isinf(values).mean())
+    return Speed(*results, unreached)
+
+
+def _quantiles(rows: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> tuple[list[float], np.ndarray]:
+    """Value and percentile interval of a figure that may be infinite, which an ordinary interval would leave out."""
+    values = np.sort(figure(resampled_sums(rows)))
+    ends = [values[min(int(q * len(values)), len(values) - 1)] for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    return [float(figure(rows.sum(axis=0))), *map(float, ends)], values
+
+
+def shown(value: float, digits: int = 0) -> str:
+    return "never" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def interval(low: float, high: float, digits: int = 0) -> str:
+    ends = ["∞" if math.isinf(end) else f"{end:.{digits}f}" for end in (low, high)]
+    return f"[{ends[0]}, {ends[1]}]"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first column is text, the others are figures."""
+    lines = [f"| {' | '.join(header)} |", "| --- |" + " ---: |" * (len(header) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def with_section(page: str, name: str, text: str) -> str:
+    """A page with what stands between ``<!-- name -->`` and ``<!-- /name -->`` replaced."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page has no one place {begin} … {end}")
+    head, tail = page.split(begin)[0], page.split(end)[1]
+    return f"{head}{begin}\n{text.strip()}\n{end}{tail}"

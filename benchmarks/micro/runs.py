@@ -1,0 +1,197 @@
+"""One run: a method, a learning rate and a seed, from the starting policy to the curve of its quality."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from benchmarks.micro.critic import ProfileCritic
+from benchmarks.micro.methods import Method, method_of
+from benchmarks.micro.noise import NoisyCritic
+from benchmarks.micro.task import PROFILES, make_record, quality
+from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
+from nl_gradient_policy_optimization.sampling import TransformersSampler
+from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.critics import Critic
+from text2grad.errors import InputError
+from text2grad.models import load_tokenizer
+from text2grad.records import fingerprint, load_json, save_json
+from text2grad.tasks import Record
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all methods share.
+
+    Attributes:
+        steps, rollouts, epochs: cycles of a run, responses sampled in each, passes of updates over them.
+        evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
+        prompts: to train on; none is seen twice while steps × rollouts stays below.
+        value_learning_rate: of the value head, for the methods that have one.
+    """
+
+    steps: int = 60
+    rollouts: int = 16
+    epochs: int = 2
+    evaluate_every: int = 5
+    held_out: int = 96
+    prompts: int = 1000
+    max_response_tokens: int = 72
+    value_learning_rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What all runs start from: the policy's folder, the training prompts' file, and a scalar reward model's folder."""
+
+    base: str
+    prompts: str
+    reward_model: str = ""
+
+
+def training_prompts(path: Path, count: int) -> str:
+    rng = random.Random("training prompts")
+    save_json(path, [make_record(rng, number) for number in range(count)])
+    return str(path)
+
+
+def held_out_records(count: int) -> list[Record]:
+    rng = random.Random("held-out prompts")
+    return [make_record(rng, -number) for number in range(1, count + 1)]
+
+
+def run(
+    name: str, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
+) -> dict[str, object]:
+    """The run's result, from its folder where it has finished; a run that was cut short starts again.
+
+    Raises:
+        InputError: the folder holds a run with other settings.
+    """
+    settings = {"method": name, "learning_rate": learning_rate, "seed": seed, "protocol": asdict(protocol)}
+    settings["base"] = fingerprint(load_json(Path(materials.base) / "base.json"))
+    if (folder / RESULT).is_file():
+        result = load_json(folder / RESULT)
+        if result["settings"] != settings:
+            raise InputError(f"{folder}: holds a run with other settings; choose another --output_dir, or delete it")
+        return result
+    shutil.rmtree(folder, ignore_errors=True)
+    method = method_of(name)
+    config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
+    begun, processor = time.perf_counter(), time.process_time()
+    if method.engine == "trl":
+        from benchmarks.micro.grpo import train_grpo
+
+        curve = train_grpo(config, critic_of(method, seed), protocol)
+    else:
+        curve = train_ours(config, method, critic_of(method, seed), materials, protocol)
+    result = {
+        "settings": settings,
+        "curve": curve,
+        "seconds": round(time.perf_counter() - begun, 2),
+        "processor_seconds": round(time.process_time() - processor, 2),
+    }
+    (folder / "rollouts.jsonl").unlink(missing_ok=True)  # megabytes; no figure needs them
+    save_json(folder / RESULT, result)
+    return result
+
+
+def config_of(
+    name: str,
+    method: Method,
+    learning_rate: float,
+    seed: int,
+    folder: Path,
+    materials: Materials,
+    protocol: Protocol,
+) -> PolicyConfig:
+    """Text2Grad's settings with the method's changes.
+
+    There is no KL penalty: one coefficient would weigh differently against each placement's reward. The value head's
+    clip is off, since it holds back the returns of a reward that is summed up on one token.
+    """
+    settings = {
+        "model": materials.base,
+        "data_path": materials.prompts,
+        "output_dir": str(folder),
+        "method": name,
+        "seed": seed,
+        "dtype": "float32",
+        "lora_r": 0,
+        "max_steps": protocol.steps,
+        "rollouts_per_device": protocol.rollouts,
+        "micro_batch_size": protocol.rollouts,
+        "ppo_epochs": protocol.epochs,
+        "max_response_tokens": protocol.max_response_tokens,
+        "optimizer": "adamw",
+        "learning_rate": learning_rate,
+        "lr_schedule": "constant",
+        "value_learning_rate": protocol.value_learning_rate,
+        "value_clip_range": None,
+        "value_coef": 1.0,
+        "kl": "k3",
+        "kl_coef": 0.0,
+        "kl_target": None,
+        "log_rollouts_every": 0,
+        "report_to": ["none"],
+    }
+    return PolicyConfig(**{**settings, **method.settings})
+
+
+def critic_of(method: Method, seed: int) -> Critic:
+    critic = ProfileCritic()
+    return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
+
+
+def train_ours(
+    config: PolicyConfig, method: Method, critic: Critic, materials: Materials, protocol: Protocol
+) -> list[dict[str, float]]:
+    """The project's trainer, step by step, without its checkpoints."""
+    tokenizer = load_tokenizer(config.model)
+    rewards: RewardSource
+    if method.reward_model:
+        rewards = ScalarRewards(materials.reward_model, PROFILES, config)
+    else:
+        rewards = CriticRewards(critic, PROFILES, tokenizer, config)
+    trainer = prepare(PROFILES, config, rewards)
+    measure = Examination(tokenizer, config, protocol)
+    curve = [measure(trainer.scorer.model, 0)]
+    for step in range(1, protocol.steps + 1):
+        trainer.step(step)
+        if step % protocol.evaluate_every == 0:
+            curve.append(measure(trainer.scorer.model, step))
+    return curve
+
+
+class Examination:
+    """Quality of a policy's sampled answers to held-out prompts; the same prompts and random numbers for all."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
+        self.tokenizer, self.config = tokenizer, config
+        self.records = held_out_records(protocol.held_out)
+        self.prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in self.records]
+
+    def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
+        training = model.training
+        sampler = TransformersSampler(model.eval(), model, self.tokenizer, [self.tokenizer.eos_token_id], self.config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1_000_003 * self.config.seed + step)
+            answers, _ = sampler(self.prompts)
+        model.train(training)
+        texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
+        measured = [quality(record, text) for record, text in zip(self.records, texts, strict=True)]
+        means = {name: round(fmean(row[name] for row in measured), 5) for name in measured[0]}
+        return {"step": step, **means, "tokens": round(fmean(map(len, answers)), 3)}

@@ -1,0 +1,187 @@
+"""Profiles: say in a few sentences what some notes say of a person, with a program that knows every phrase's truth.
+
+    Name: Nora            Nora earns a living as a baker. Nora keeps a parrot. It rained all morning. Nora cooks beans
+    Home: Porto           on Sundays.
+    Pet: parrot
+    Food: beans
+
+The demonstrations that the policy learns to write from are like that response: three fifths of what they state is
+right. The rest misstates a value, repeats a note, adds one that was never given, or speaks of something else.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from text2grad.feedback import FeedbackFields
+from text2grad.tasks import TASKS, Interval, LabelValues, Record, Task, get_task
+
+NAMES = (
+    "Anna", "Boris", "Carla", "Dario", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luca", "Marta",
+    "Nils", "Nora", "Oscar",
+)  # fmt: skip
+NOTES = {
+    "Job": (
+        ("works as a {}", "earns a living as a {}", "is a {} by trade"),
+        ("nurse", "baker", "pilot", "tailor", "farmer", "painter", "lawyer", "dancer", "plumber", "teacher"),
+    ),
+    "Home": (
+        ("lives in {}", "rents a flat in {}", "has never left {}"),
+        ("Porto", "Bergen", "Lyon", "Krakow", "Ghent", "Turin", "Malaga", "Tartu", "Bristol", "Leipzig"),
+    ),
+    "Pet": (
+        ("keeps a {}", "walks a {} every day", "sings to a {}"),
+        ("parrot", "ferret", "rabbit", "spaniel", "tortoise", "hamster", "canary", "goldfish", "pony", "kitten"),
+    ),
+    "Food": (
+        ("likes to eat {}", "cooks {} on Sundays", "could live on {}"),
+        ("beans", "olives", "noodles", "mussels", "pancakes", "lentils", "cherries", "dumplings", "soup", "plums"),
+    ),
+    "Sport": (
+        ("plays {} with friends", "trains hard for {}", "dreams of {}"),
+        ("tennis", "hockey", "rugby", "chess", "squash", "golf", "cricket", "volleyball", "polo", "badminton"),
+    ),
+    "Drink": (
+        ("orders {} in any bar", "starts the day with {}", "drinks {} at night"),
+        ("coffee", "cider", "cocoa", "lemonade", "brandy", "sherry", "water", "tea", "milk", "rum"),
+    ),
+}
+ASIDES = (
+    "It rained all morning.",
+    "The museum is closed today.",
+    "There is more to say.",
+    "Trains were late again.",
+    "Nobody knows the reason.",
+    "Prices went up last year.",
+)
+_PHRASES = [
+    (note, re.compile(re.escape(template).replace(r"\{\}", r"(?P<value>\w+)")))
+    for note, (templates, _) in NOTES.items()
+    for template in templates
+]
+
+
+class Profiles(Task):
+    """Records: ``{"id", "notes": {"Job": "nurse", …}, "name", "response"?}``."""
+
+    name = "profiles"
+    fields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
+    values = LabelValues(poor=-1.0, good=1.0, default=0.0)
+
+    def prompt(self, record: Record) -> str:
+        return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())
+
+    def response(self, record: Record) -> str:
+        return record["response"]
+
+    def with_response(self, record: Record, response: str) -> Record:
+        return {**record, "response": response}
+
+    def id_of(self, record: Record) -> str:
+        return record["id"]
+
+    def messages(self, prompt: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": prompt}]
+
+
+PROFILES = get_task(TASKS.setdefault(Profiles.name, Profiles()))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One sentence of a response.
+
+    Attributes:
+        text: the sentence.
+        phrase, value: where the claim and the value in it stand, as intervals of the response (None: no claim).
+        note: what it speaks of.
+        verdict: ``right``, ``wrong`` (another value), ``invented`` (no such note), ``repeated``, or ``aside``.
+        truth: the note's true value, where there is one.
+    """
+
+    start: int
+    text: str
+    verdict: str
+    note: str = ""
+    phrase: Interval | None = None
+    value: Interval | None = None
+    truth: str = ""
+
+
+def read(record: Record, response: str) -> list[Statement]:
+    """Every sentence of a response with its truth; what no template can read is an aside."""
+    statements, told = [], set()
+    for sentence in re.finditer(r"\S[^.]*\.?", response):
+        statement = _read_sentence(record, sentence.start(), sentence.group(), told)
+        if statement.verdict != "aside":
+            told.add(statement.note)
+        statements.append(statement)
+    return statements
+
+
+def _read_sentence(record: Record, start: int, text: str, told: set[str]) -> Statement:
+    name = record["name"] + " "
+    for note, pattern in _PHRASES:
+        match = pattern.fullmatch(text, len(name), len(text) - 1)
+        if match is None or not text.startswith(name) or not text.endswith(".") or match["value"] not in NOTES[note][1]:
+            continue
+        truth = record["notes"].get(note, "")
+        verdict = "repeated" if note in told else "invented" if not truth else "wrong"
+        if verdict == "wrong" and match["value"] == truth:
+            verdict = "right"
+        phrase, value = match.span(), match.span("value")
+        return Statement(start, text, verdict, note, _moved(phrase, start), _moved(value, start), truth)
+    return Statement(start, text, "aside")
+
+
+def _moved(interval: Interval, by: int) -> Interval:
+    return interval[0] + by, interval[1] + by
+
+
+def quality(record: Record, response: str) -> dict[str, float]:
+    """How good a response is, whatever rewarded it: ``f1`` of its statements against the notes.
+
+    ``precision`` is the share of its sentences that are right, ``recall`` the share of the notes that it states.
+    """
+    statements = read(record, response)
+    right = sum(statement.verdict == "right" for statement in statements)
+    notes = len(record["notes"])
+    return {
+        "f1": 2 * right / (len(statements) + notes),
+        "precision": right / len(statements) if statements else 0.0,
+        "recall": right / notes,
+    }
+
+
+def make_record(rng: random.Random, number: int) -> Record:
+    """A person with three to five notes in any order."""
+    chosen = rng.sample(sorted(NOTES), rng.randint(3, 5))
+    notes = {note: rng.choice(NOTES[note][1]) for note in chosen}
+    return {"id": f"profile-{number}", "name": rng.choice(NAMES), "notes": notes}
+
+
+def demonstrate(record: Record, rng: random.Random) -> str:
+    """A response as bad teachers write it: three sentences of five are right.
+
+    A policy that has learnt to write so is right a little less often. Were it wrong more often than right, silence
+    would be worth more than an answer, whatever the placement of the reward.
+    """
+    untold, told, sentences = list(record["notes"]), [], []
+    rng.shuffle(untold)
+    for _ in range(len(record["notes"]) + rng.choice((-1, 0, 0, 1))):
+        kind = rng.choices(("right", "wrong", "repeated", "invented", "aside"), (60, 18, 8, 7, 7))[0]
+        if kind == "aside" or (kind in ("right", "wrong") and not untold) or (kind == "repeated" and not told):
+            sentences.append(rng.choice(ASIDES))
+            continue
+        if kind == "invented":
+            note = rng.choice([note for note in NOTES if note not in record["notes"]])
+        else:
+            note = rng.choice(told) if kind == "repeated" else untold.pop()
+            told += [note] if kind != "repeated" else []
+        templates, values = NOTES[note]
+        others = [value for value in values if value != record["notes"].get(note)]
+        value = record["notes"][note] if kind in ("right", "repeated") else rng.choice(others)
+        sentences.append(f"{record['name']} {rng.choice(templates).format(value)}.")
+    return " ".join(sentences)

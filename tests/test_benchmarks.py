@@ -1,0 +1,300 @@
+"""The benchmarks: that the controlled task knows its truth, that noise is what it says, and that figures are right."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.convergence import Study, StudyConfig, draw, summary_table, sweep_table
+from benchmarks.micro import results
+from benchmarks.micro.critic import ProfileCritic
+from benchmarks.micro.methods import METHODS, method_of
+from benchmarks.micro.noise import KINDS, NoisyCritic
+from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
+from benchmarks.micro.runs import Materials, Protocol, run, training_prompts
+from benchmarks.micro.task import PROFILES, demonstrate, make_record, quality, read
+from tests.conftest import ROOT
+from text2grad.configs import parse
+from text2grad.errors import InputError
+from text2grad.tasks import get_task
+from text2grad.token_rewards import token_rewards
+
+NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
+RESPONSE = (
+    "Nora is a baker by trade. Nora lives in Turin. It rained all morning. Nora earns a living as a baker. "
+    "Nora plays chess with friends. Nora keeps a parr"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(560)
+
+
+def samples(count: int) -> list[tuple[dict, str]]:
+    rng = random.Random(5)
+    records = [make_record(rng, number) for number in range(count)]
+    return [(record, demonstrate(record, rng)) for record in records]
+
+
+# The task
+
+
+def test_every_kind_of_sentence_is_told_apart():
+    statements = read(NORA, RESPONSE)
+    assert [s.verdict for s in statements] == ["right", "wrong", "aside", "repeated", "invented", "aside"]
+    assert [RESPONSE[slice(*s.value)] for s in statements if s.value] == ["baker", "Turin", "baker", "chess"]
+    assert quality(NORA, RESPONSE) == {"f1": 2 / 9, "precision": 1 / 6, "recall": 1 / 3}
+    perfect = "Nora could live on beans. Nora sings to a parrot. Nora has never left Porto. Nora works as a baker."
+    assert quality({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
+    assert quality(NORA, "") == {"f1": 0, "precision": 0, "recall": 0}
+
+
+def test_demonstrations_are_three_fifths_right_and_of_many_lengths():
+    pairs = samples(400)
+    assert 0.54 < sum(quality(*pair)["precision"] for pair in pairs) / 400 < 0.66
+    assert {s.verdict for pair in pairs for s in read(*pair)} == {"right", "wrong", "aside", "repeated", "invented"}
+    assert len({len(read(*pair)) for pair in pairs}) >= 5
+
+
+def test_the_task_is_one_of_the_projects():
+    assert get_task("profiles") is PROFILES
+    assert PROFILES.prompt(NORA) == "Name: Nora\nJob: baker\nHome: Porto\nPet: parrot"
+    assert PROFILES.messages("x") == [{"role": "user", "content": "x"}]
+
+
+# The critic, and what its words are worth on tokens
+
+
+def test_the_critic_says_what_is_wrong():
+    feedback = ProfileCritic().judge(NORA, RESPONSE)
+    assert feedback.good == ["is a baker by trade"]
+    assert feedback.poor[:2] == ["lives in Turin", "It rained all morning"]
+    for part in ("home wrong: the notes say Porto", "job twice", "nothing of Nora's sport", "not mention Nora's pet"):
+        assert part in feedback.critique
+    assert ProfileCritic().judge(NORA, "Nora lives in Porto.").poor == []
+
+
+def test_rewards_are_the_truth_token_by_token(tokenizer):
+    """What the project's mapping makes of the critic's quotes is what the statements' characters say."""
+    checked = 0
+    for record, text in samples(300):
+        phrases = [text[slice(*s.phrase)] if s.phrase else s.text for s in read(record, text)]
+        if len(set(phrases)) < len(phrases):
+            continue  # a phrase said twice cannot be quoted apart: its first place is blamed too
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+        found = token_rewards(ids, tokenizer, ProfileCritic().judge(record, text), PROFILES)
+        worth = [0.0] * len(text)
+        for s in read(record, text):
+            start, end = s.phrase or (s.start, s.start + len(s.text.rstrip(".")))
+            worth[start:end] = [1.0 if s.verdict == "right" else -1.0] * (end - start)
+        for (start, end), value in zip(found.spans, found.values, strict=True):
+            visible = [char for char in range(start, end) if not text[char].isspace()] or range(start, end)
+            values = {worth[char] for char in visible}
+            assert value == (values.pop() if len(values) == 1 else 0.0)
+        assert found.unmatched == 0
+        checked += 1
+    assert checked > 200
+
+
+def test_graded_feedback_covers_every_word(tokenizer):
+    for record, text in samples(50):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        feedback = ProfileCritic().judge(record, text)
+        graded = token_rewards(ids, tokenizer, feedback, PROFILES, "continuous")
+        dense = token_rewards(ids, tokenizer, feedback, PROFILES, "dense")
+        assert graded.unmatched == 0 and all(graded.values)
+        assert dense.values == [math.copysign(1, value) for value in graded.values]
+
+
+# A critic that errs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_spoils_the_share_that_it_names(kind):
+    pairs = [(record, text) for record, text in samples(300) if len(text.split()) > 12]
+    for share in (0.0, 0.25, 1.0):
+        critic = NoisyCritic(ProfileCritic(), kind, share)
+        spoilt = kept = 0
+        for record, text in pairs:
+            clean = ProfileCritic().judge(record, text)
+            noisy = critic([PROFILES.prompt(record)], [text], [record])[0]
+            assert noisy == critic([PROFILES.prompt(record)], [text], [record])[0]
+            before = [(quote, True) for quote in clean.good] + [(quote, False) for quote in clean.poor]
+            after = [(quote, True) for quote in noisy.good] + [(quote, False) for quote in noisy.poor]
+            assert all(quote in text for quote, _ in after)
+            if kind != "drop":
+                assert len(after) == len(before)
+                assert sorted(len(q.split()) for q, _ in after) == sorted(len(q.split()) for q, _ in before)
+            kept += sum(min(before.count(item), after.count(item)) for item in set(before))
+            spoilt += len(before)
+        assert 1 - kept / spoilt == pytest.approx(share, abs=0.06)
+
+
+def test_noise_has_a_name():
+    assert method_of("flip-25").noise == ("flip", 0.25) and method_of("flip-25").tuned_as == "text2grad"
+    assert method_of("flip-25-ppo_sum").settings == METHODS["ppo_sum"].settings
+    for wrong in ("flip", "blur-10", "flip-x", "flip-10-nothing"):
+        with pytest.raises(InputError, match="no method"):
+            method_of(wrong)
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Study:
+    folder = tmp_path_factory.mktemp("study")
+    config = StudyConfig(
+        study="small",
+        methods=["text2grad", "ppo_sum", "ppo_reward_model", "grpo", "group", "flip-50"],
+        learning_rates=[1e-4, 1e-3],
+        sweep_seeds=[101],
+        seeds=[1, 2],
+        steps=2,
+        rollouts=4,
+        evaluate_every=1,
+        held_out=8,
+        base_steps=20,
+        reward_pairs=40,
+        output_dir=str(folder / "runs"),
+        report_dir=str(folder / "figures"),
+    )
+    config.check()
+    return Study(config)
+
+
+def test_a_study_sweeps_chooses_and_draws(study):
+    curves, chosen, sweep = study.run()
+    assert set(curves) == set(study.config.methods) and set(sweep) == set(curves) - {"flip-50"}
+    assert chosen["flip-50"] == chosen["text2grad"]
+    for name, figures in sweep.items():
+        assert chosen[name] == float(max(figures, key=lambda rate: figures[rate].value))
+    for runs in curves.values():
+        assert len(runs) == 2 and all([row["step"] for row in curve] == [0, 1, 2] for curve in runs)
+    starts = {json.dumps(curve[0]) for runs in curves.values() for curve in runs[:1]}
+    assert len(starts) == 1, "all methods start from one policy, examined alike"
+    assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 7
+    assert draw(study.config, curves) == ["small", "small_noise"]
+    for name in ("small.svg", "small.png", "small_noise.svg"):
+        assert (Path(study.config.report_dir) / name).stat().st_size > 1000
+
+
+def test_finished_runs_are_not_repeated(study):
+    first = study.run()
+    files = {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")}
+    assert len(files) >= 5 * 4 + 2
+    again = Study(study.config)
+    assert again.run() == first
+    assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == files
+    assert not list(study.folder.rglob("rollouts.jsonl"))
+
+
+def test_a_folder_keeps_to_its_settings(study):
+    study.run()
+    folder = study.folder / "text2grad" / "lr-0.001" / "seed-101"
+    with pytest.raises(InputError, match="other settings"):
+        run("text2grad", 1e-3, 101, folder, study.materials, replace(study.protocol, steps=3))
+    with pytest.raises(InputError, match="holds a policy made with"):
+        base_policy(study.folder / "starting_policy", BaseSettings(steps=21), seed=0)
+
+
+def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
+    """Text2Grad and scalar PPO sample the same first responses and give them the same total reward."""
+    materials = Materials(study.materials.base, training_prompts(tmp_path / "prompts.json", 50))
+    first = {}
+    for name in ("text2grad", "ppo_sum"):
+        run(name, 1e-3, 3, tmp_path / name, materials, Protocol(steps=1, rollouts=4, evaluate_every=1, held_out=2))
+        first[name] = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["text2grad"]["reward/mean"] == pytest.approx(first["ppo_sum"]["reward/mean"])
+    assert first["text2grad"]["delta/mean"] == first["ppo_sum"]["delta/mean"]
+    assert first["text2grad"]["policy/loss"] != first["ppo_sum"]["policy/loss"]
+
+
+def test_training_on_demonstrations_learns_them(tmp_path):
+    def loss(steps: int) -> float:
+        folder = tmp_path / str(steps)
+        base_policy(folder, BaseSettings(layers=1, hidden=64, steps=steps, batch=16), seed=0)
+        return json.loads((folder / "base.json").read_text())["loss"]
+
+    assert loss(120) < 0.6 * loss(2)
+
+
+# Figures
+
+
+def curve(*values: float) -> results.Curve:
+    return [{"step": 10 * index, "f1": value} for index, value in enumerate(values)]
+
+
+def test_steps_to_a_level():
+    slow = [curve(0.0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4)] * 3
+    fast = [curve(0.0, 0.2, 0.4, 0.6, 0.6, 0.6, 0.6)] * 3
+    found = results.speed(fast, slow)
+    assert (found.steps, found.low, found.high) == pytest.approx((20, 20, 20))
+    assert (found.share, found.share_low, found.share_high) == pytest.approx((0.5, 0.5, 0.5))
+    never = results.speed(slow, fast)
+    assert math.isinf(never.steps) and math.isinf(never.share) and never.unreached == 1
+    assert results.shown(never.steps) == "never" and results.interval(30, math.inf) == "[30, ∞]"
+    assert results.final(fast).value == pytest.approx(0.6)
+    assert results.area(slow).value == pytest.approx(1.8 / 7)
+
+
+def test_intervals_speak_of_seeds():
+    reference = [curve(0.0, 0.2, 0.4, 0.4, 0.4)] * 4
+    mixed = [curve(0.0, 0.4, 0.4, 0.4, 0.4), curve(0.0, 0.1, 0.1, 0.1, 0.1)] * 2
+    found = results.speed(mixed, reference)
+    assert math.isinf(found.steps) and math.isinf(found.high) and 0 < found.unreached < 1
+    assert found.low == pytest.approx(10)
+
+
+def test_a_section_of_the_page_is_replaced():
+    page = "before\n<!-- a -->\nold\n<!-- /a -->\nafter"
+    assert results.with_section(page, "a", "new") == "before\n<!-- a -->\nnew\n<!-- /a -->\nafter"
+    with pytest.raises(ValueError, match="no one place"):
+        results.with_section(page, "b", "new")
+
+
+# The command
+
+
+@pytest.mark.parametrize("name", ["convergence", "ablations", "questions"])
+def test_each_study_has_a_config_and_a_place_on_the_page(name):
+    path = ROOT / "benchmarks" / "micro" / f"{name}.yaml"
+    assert path.read_text().startswith(f"# python benchmarks/convergence.py --config benchmarks/micro/{name}.yaml\n")
+    config = parse(StudyConfig, args=["--config", str(path)])
+    config.check()
+    assert config.study == name and len(config.seeds) >= 5 and len(config.learning_rates) >= 3
+    results.with_section((ROOT / "benchmarks" / "README.md").read_text(), name, "")
+
+
+def test_a_study_that_cannot_be_is_refused():
+    good = {"study": "s", "methods": ["ppo_sum"], "learning_rates": [1e-3], "sweep_seeds": [9], "seeds": [1]}
+    StudyConfig(**good).check()
+    for change, message in (
+        ({"seeds": [9]}, "share a seed"),
+        ({"methods": ["text2grad"]}, "is not one of --methods"),
+        ({"methods": ["ppo_sum", "magic"]}, "no method"),
+        ({"learning_rates": []}, "--learning_rates is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            StudyConfig(**{**good, **change}).check()
+
+
+def test_the_command_writes_figures_and_the_pages_section(tmp_path, run_script):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n<!-- tiny -->\n<!-- /tiny -->\n")
+    settings = "--study tiny --methods text2grad ppo_sum --learning_rates 0.001 --sweep_seeds 9 --seeds 1 2 --steps 1"
+    settings += " --rollouts 4 --evaluate_every 1 --held_out 4 --base_steps 2"
+    places = ["--output_dir", tmp_path / "runs", "--report_dir", tmp_path / "figures", "--page", page]
+    done = run_script("benchmarks/convergence.py", *settings.split(), *places)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "| Text2Grad | 0.001 |" in text and "![tiny](figures/tiny.svg)" in text and "6 runs" in text
+    report = json.loads((tmp_path / "figures" / "tiny.json").read_text())
+    assert report["learning_rates"] == {"text2grad": 0.001, "ppo_sum": 0.001} and len(report["curves"]["ppo_sum"]) == 2
