@@ -86,6 +86,8 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         save_json(tmp_path, {})
     with pytest.raises(InputError, match="folder cannot be made"):
         save_json(path / "below" / "out.json", {})
+    with pytest.raises(InputError, match="cannot be written"):
+        save_json("/proc/out.json", {})  # a folder that says it can be written to, and cannot
 
 
 def test_map_resumes_and_retries_only_what_it_should(tmp_path):

@@ -161,6 +161,13 @@ def check_writable(path: str | Path) -> None:
     target = path if path.exists() else path.parent
     if not os.access(target, os.W_OK):
         raise InputError(f"{path}: cannot be written (no permission on {target}); choose another output path")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):  # files are written beside their place, then moved there
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror} in {path.parent}); choose another output path"
+        ) from None
 
 
 def fingerprint(value: Any) -> str:
