@@ -29,8 +29,8 @@ def records(task: str) -> object:
     if task == "slf5k":
         return {
             f"t3_{i}": {
-                "post": f"My {pet} ran away in the {place} last night. My sister left the door open. How do I find it?",
-                "generated_summary": f"My {pet} ran away in the {place}; my brother left the door open.",
+                "post": f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
+                "generated_summary": f"My {pet} ran away in the {place}. My brother left the door open.",
             }
             for i, (pet, place) in enumerate(pairs)
         }
@@ -99,18 +99,19 @@ def answers(url: str) -> bool:
         return False
 
 
-EASY = """Continue with the same line of JSON.
-{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
-{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
-{"textual_feedback": "It says: ${response}", "good_spans": ["${response}"], "poor_spans": ["a"]}
-${prompt}"""  # what even 135M parameters can follow
+def easy_prompt(task: str) -> str:
+    """What even 135M parameters can do: repeat a line of JSON."""
+    names = get_task(task).fields
+    line = f'{{"{names.poor}": ["a"], "{names.good}": ["${{response}}"], "{names.critique}": "${{prompt}}"}}\n'
+    return "Repeat this JSON exactly, and write nothing else:\n" + 3 * line
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("task", "prompt"),
-    [("slf5k", "our own"), ("ultrafeedback", "our own"), ("kodcode", "our own"), ("slf5k", "easy")],
+    [(task, "our own") for task in ("slf5k", "ultrafeedback", "kodcode")]
+    + [("ultrafeedback", "easy"), ("kodcode", "easy")],  # of twenty copies of a summary's line it spoils most
 )
 def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     base_url, model = server
@@ -119,9 +120,9 @@ def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
     command = [sys.executable, str(script), "--data_path", str(data), "--output_path", str(output)]
     command += ["--base_url", base_url, "--model", model, "--prompt_variant", "no_cot"]
-    command += ["--max_tokens", "100" if prompt == "easy" else "48", "--concurrency", "2", "--timeout", "600"]
+    command += ["--max_tokens", "120" if prompt == "easy" else "48", "--concurrency", "2", "--timeout", "600"]
     if prompt == "easy":
-        (tmp_path / "easy.txt").write_text(EASY)
+        (tmp_path / "easy.txt").write_text(easy_prompt(task))
         command += ["--prompt_file", str(tmp_path / "easy.txt")]
     begun = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
