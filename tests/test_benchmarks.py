@@ -108,8 +108,10 @@ def test_graded_feedback_covers_every_word(tokenizer):
         feedback = ProfileCritic().judge(record, text)
         graded = token_rewards(ids, tokenizer, feedback, PROFILES, "continuous")
         dense = token_rewards(ids, tokenizer, feedback, PROFILES, "dense")
-        assert graded.unmatched == 0 and all(graded.values)
-        assert dense.values == [math.copysign(1, value) for value in graded.values]
+        assert graded.unmatched == 0
+        for (start, end), value in zip(graded.spans, graded.values, strict=True):
+            assert value or text[start:end].isspace()  # a space of its own between two sentences belongs to neither
+        assert dense.values == [math.copysign(1, value) if value else 0 for value in graded.values]
 
 
 # A critic that errs
