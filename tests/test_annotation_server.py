@@ -102,16 +102,19 @@ def answers(url: str) -> bool:
 def easy_prompt(task: str) -> str:
     """What even 135M parameters can do: repeat a line of JSON."""
     names = get_task(task).fields
+    repeat = "Repeat this JSON exactly, and write nothing else:\n"
+    if task == "slf5k":  # a post in the line, and it spoils most of twenty
+        line = f'{{"{names.poor}": ["a"], "{names.critique}": "This is good: ${{response}}", '
+        return "${prompt}\n\n" + repeat + 3 * (line + f'"{names.good}": ["${{response}}"]}}\n')
     line = f'{{"{names.poor}": ["a"], "{names.good}": ["${{response}}"], "{names.critique}": "${{prompt}}"}}\n'
-    return "Repeat this JSON exactly, and write nothing else:\n" + 3 * line
+    return repeat + 3 * line
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("task", "prompt"),
-    [(task, "our own") for task in ("slf5k", "ultrafeedback", "kodcode")]
-    + [("ultrafeedback", "easy"), ("kodcode", "easy")],  # of twenty copies of a summary's line it spoils most
+    [(task, prompt) for prompt in ("our own", "easy") for task in ("slf5k", "ultrafeedback", "kodcode")],
 )
 def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     base_url, model = server
