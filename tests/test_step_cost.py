@@ -1,0 +1,42 @@
+"""The benchmark of a step's cost, on a tiny model: every method does the same amount of work, and figures add up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.step_cost import METHODS, summary
+from tests.tiny import tiny_model
+
+
+def test_ratios_are_taken_within_a_round():
+    def process(*steps: float) -> dict:
+        return {"rows": [{"step": seconds} for seconds in steps], "peak_gib": steps[0]}
+
+    table = summary({"ppo": [process(1, 1, 4), process(10, 10, 10)], "grpo": [process(2, 2, 2), process(10, 30, 30)]})
+    assert table["ppo"]["against_ppo"] == 1
+    assert table["grpo"]["against_ppo"] == 2.5
+    assert (table["grpo"]["step"], table["grpo"]["peak_gib"]) == (6, 10)
+    assert "against_ppo" not in summary({"grpo": [process(1)]})["grpo"]
+
+
+@pytest.mark.slow
+def test_every_method_is_measured(run_script, tmp_path):
+    model, output = tiny_model(tmp_path / "model"), tmp_path / "cost.json"
+    settings = {"model": model, "steps": 1, "rounds": 1, "rollouts": 4, "response_tokens": 8, "output": output}
+    done = run_script(
+        "benchmarks/step_cost.py", *(str(x) for name, value in settings.items() for x in (f"--{name}", value))
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    medians = json.loads(output.read_text())["medians"]
+    assert set(medians) == set(METHODS) - {"text2grad_reward_model"}
+    for name, row in medians.items():
+        if name != "grpo":
+            assert sum(row[phase] for phase in ("rollout", "critique", "reference", "update")) <= row["step"]
+        assert row["peak_gib"] > 0.1 and row["against_ppo"] > 0
+
+
+def test_an_unknown_method_is_named(run_script):
+    done = run_script("benchmarks/step_cost.py", "--methods", "ppo", "magic")
+    assert done.returncode == 2 and "magic" in done.stderr
