@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_prompt
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.critics import Critic, load_critic
+from text2grad.deepspeed_setup import prepare_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
 from text2grad.records import check_writable, load_json, load_records, save_json
@@ -96,11 +95,7 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
     if config.deepspeed:
         from accelerate.utils import DeepSpeedPlugin
 
-        # DeepSpeed calls collectives by names that torch has deprecated: one warning per call otherwise.
-        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-        if on_cpu:
-            # An optional speed-up that is compiled on first use: a kill meanwhile leaves a lock that hangs later runs.
-            importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+        prepare_deepspeed(on_cpu)
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(config))
     accelerator = Accelerator(
         # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from trl import SFTConfig
 
+from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
 from text2grad.prompts import Prompt, load_prompt
@@ -61,8 +61,8 @@ class RewardModelConfig(SFTConfig):
             )
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
-        if self.deepspeed and self.use_cpu:
-            _begin_deepspeed_on_cpu()
+        if self.deepspeed:
+            begin_deepspeed(self.use_cpu)
         super().__post_init__()
 
     @property
@@ -80,11 +80,3 @@ class RewardModelConfig(SFTConfig):
         """The prompt file; ``folder`` holds the task's own ones."""
         own = folder / f"{self.prompt}.txt"
         return load_prompt(own if own.is_file() else self.prompt)
-
-
-def _begin_deepspeed_on_cpu() -> None:
-    """DeepSpeed must know its device and backend before a model is loaded, or ZeRO-3 partitions it for another one."""
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed
-
-    deepspeed.init_distributed("gloo")

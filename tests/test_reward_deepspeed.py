@@ -35,6 +35,7 @@ def flags(folder: Path, task_name: str, output: str, **changes) -> list[str]:
         "precision": "fp32",
         "max_steps": 3,
         "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 1,
         "train_sampling_strategy": "random",
         "logging_steps": 1,
         "save_strategy": "steps",

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
 from text2grad.records import check_writable, fingerprint, load_json, save_json
@@ -64,6 +65,8 @@ class FineTuning:
             raise InputError(f"--validation_share {self.validation_share} is not in [0, 1)")
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        if self.deepspeed:
+            begin_deepspeed(self.use_cpu)
         self.max_length = None  # nothing is cut; what is too long is left out by our own limits
         super().__post_init__()
 
