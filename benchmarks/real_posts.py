@@ -4,8 +4,8 @@
 
 ``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two; both methods train on one
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the sum of the same δ on
-the last token. Ends with ``OUTPUT_DIR/report.html``. Can be killed and run again; ``--only text2grad:1 ppo_last_sum:2``
-runs some of it, so that several processes can share the work.
+the last token. Ends with ``OUTPUT_DIR/report.html``, and with the page's section, table and curves. Can be killed and
+run again; ``--only text2grad:1 ppo_last_sum:2`` runs some of it, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -14,14 +14,31 @@ import argparse
 import random
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
+from matplotlib import pyplot
+
+from benchmarks.micro.figures import COLOURS, STYLE, save
+from benchmarks.micro.results import table, with_section
 from text2grad.errors import InputError, command
-from text2grad.records import load_records, save_json
+from text2grad.records import load_json, load_records, save_json, save_text
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = "nl_gradient_policy_optimization"
+LABELS = {"base": "the model as it was", "text2grad": "Text2Grad", "ppo_last_sum": "PPO, sum of δ at the last token"}
+FIGURES = {
+    "mean_delta": ("mean δ per token", "{:+.2f}"),
+    "poor_tokens": ("poor tokens", "{:.0%}"),
+    "good_tokens": ("good tokens", "{:.0%}"),
+    "rougeL": ("ROUGE-L", "{:.3f}"),
+    "words": ("words", "{:.0f}"),
+    "longest_copy": ("longest copied run", "{:.1f}"),
+    "finished": ("ended by themselves", "{:.0%}"),
+}
 METHODS = {
     "text2grad": [f"{STAGE}/slf5k/train.py"],
     "ppo_last_sum": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k", "--reward_placement", "last_sum"],
@@ -62,6 +79,38 @@ def measure(policy: str | Path, system: str, folder: Path, held_out: Path) -> Pa
     return result
 
 
+def held_out_table(results: Mapping[str, Sequence[Path]]) -> str:
+    """A row per system: the mean of its seeds, and each of them."""
+    rows = []
+    for system, paths in results.items():
+        metrics = [load_json(path)["metrics"] for path in paths]
+        row = [LABELS[system]]
+        for name, (_, form) in FIGURES.items():
+            values = [metric[name]["value"] for metric in metrics]
+            each = f" ({', '.join(map(form.format, values))})" if len(values) > 1 else ""
+            row.append(form.format(fmean(values)) + each)
+        rows.append(row)
+    return table(["on held-out posts", *(label for label, _ in FIGURES.values())], rows)
+
+
+def draw(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
+    """Mean δ, KL and entropy of each step's rollouts: every seed thin, their mean bold."""
+    panels = {"delta/mean": "mean δ per token", "kl/full": "KL, nats an answer", "entropy": "entropy, nats a token"}
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(1, len(panels), figsize=(8, 2.5), layout="constrained")
+        for panel, (name, label) in zip(axes, panels.items(), strict=True):
+            for colour, (method, folders) in zip(COLOURS, runs.items(), strict=False):
+                seeds = [[row[name] for row in load_json(folder / "metrics.jsonl")] for folder in folders]
+                steps = range(1, len(seeds[0]) + 1)
+                for values in seeds:
+                    panel.plot(steps, values, color=colour, linewidth=0.5, alpha=0.5)
+                mean = [fmean(values) for values in zip(*seeds, strict=True)]
+                panel.plot(steps, mean, color=colour, linewidth=1.6, label=LABELS[method])
+            panel.set(xlabel="step", title=label)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        save(figure, path)
+
+
 @command
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -72,12 +121,14 @@ def main() -> None:
     parser.add_argument("--max_words", type=int, default=230)
     parser.add_argument("--held_out", type=int, default=12, help="posts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--page", default="benchmarks/README.md", help="whose section real_posts is rewritten")
     parser.add_argument("--only", nargs="+", default=[], metavar="METHOD:SEED", help="these, and no report")
     args = parser.parse_args()
     args.output_dir.mkdir(parents=True, exist_ok=True)
     parts = split(args.data_path, args.output_dir, args.max_words, args.held_out)
     wanted = args.only or [f"{method}:{seed}" for seed in args.seeds for method in METHODS]
-    results, runs = [], []
+    results: dict[str, list[Path]] = {"base": []}
+    runs: dict[str, list[Path]] = {}
     for name in wanted:
         method, _, seed = name.partition(":")
         if method not in METHODS or not seed.isdigit():
@@ -86,13 +137,19 @@ def main() -> None:
         run(*METHODS[method], "--config", "quickstart/policy.yaml", "--model", args.model, "--seed", seed,
             "--data_path", parts["train"], "--critic", "programmatic", "--max_steps", str(args.max_steps),
             "--output_dir", folder)  # fmt: skip
-        runs.append(folder)
-        results.append(measure(folder / "policy", method, folder, parts["held_out"]))
-    if not args.only:
-        (args.output_dir / "base").mkdir(exist_ok=True)
-        results.append(measure(args.model, "base", args.output_dir / "base", parts["held_out"]))
-        run("evaluation/report.py", *runs, "--baseline", "base", "--results", *results,
-            "--output", args.output_dir / "report.html")  # fmt: skip
+        runs.setdefault(method, []).append(folder)
+        results.setdefault(method, []).append(measure(folder / "policy", method, folder, parts["held_out"]))
+    if args.only:
+        return
+    (args.output_dir / "base").mkdir(exist_ok=True)
+    results["base"].append(measure(args.model, "base", args.output_dir / "base", parts["held_out"]))
+    run("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results", *chain(*results.values()),
+        "--output", args.output_dir / "report.html")  # fmt: skip
+    page = Path(args.page)
+    draw(page.parent / "figures" / "real_posts", runs)
+    text = f"{held_out_table(results)}\n\n![real_posts](figures/real_posts.svg)"
+    save_text(page, with_section(page.read_text(encoding="utf-8"), "real_posts", text))
+    print(text)
 
 
 if __name__ == "__main__":

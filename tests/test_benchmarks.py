@@ -19,8 +19,10 @@ from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, quality, read
 from tests.conftest import ROOT
+from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError
+from text2grad.records import load_json
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
@@ -300,3 +302,26 @@ def test_the_command_writes_figures_and_the_pages_section(tmp_path, run_script):
     assert "| Text2Grad | 0.001 |" in text and "![tiny](figures/tiny.svg)" in text and "6 runs" in text
     report = json.loads((tmp_path / "figures" / "tiny.json").read_text())
     assert report["learning_rates"] == {"text2grad": 0.001, "ppo_sum": 0.001} and len(report["curves"]["ppo_sum"]) == 2
+
+
+# Real posts
+
+
+@pytest.mark.slow
+def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n<!-- real_posts -->\n<!-- /real_posts -->\nAfter.\n")
+    posts = ROOT / "quickstart" / "data" / "posts_validation.json"
+    settings = {"data_path": posts, "output_dir": tmp_path / "runs", "model": tiny_model(tmp_path / "model")}
+    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1, "page": page}
+    flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+    done = run_script("benchmarks/real_posts.py", *flags)
+    assert done.returncode == 0, done.stderr[-3000:]
+    text = page.read_text()
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:] == [
+        "| the model as it was", "| Text2Grad", "| PPO, sum of δ at the last token",
+    ]  # fmt: skip
+    assert text.startswith("Before.") and text.endswith("After.\n")
+    assert (tmp_path / "figures" / "real_posts.svg").is_file() and (tmp_path / "runs" / "report.html").is_file()
+    held_out, trained = (load_json(tmp_path / "runs" / f"{part}.json") for part in ("held_out", "train"))
+    assert len(held_out) == 3 and not set(held_out) & set(trained)

@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 COLOURS = ("#a3304a", "#2d5f8c", "#8fb3c9", "#47705f", "#d9772b", "#5a5a5a", "#7a5195", "#b0a030")
-_STYLE = {
+STYLE = {
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -35,7 +35,7 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
         curves: by label.
         reference: the label whose final quality is drawn as a line.
     """
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(5.6, 3.2), layout="constrained")
         level = final(curves[reference]).value
         axes.axhline(level, color="#999999", linewidth=0.6, linestyle=":")
@@ -47,7 +47,7 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
             axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="steps", ylabel="quality (F1 of statements)", xlim=(0, None))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-        _save(figure, path)
+        save(figure, path)
 
 
 def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]]) -> None:
@@ -56,13 +56,13 @@ def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequenc
     Args:
         qualities: for each line's label, its points: the share, and the runs at it.
     """
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(3.8, 2.6), layout="constrained")
         for number, (label, points) in enumerate(qualities.items()):
             _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
         axes.set(xlabel="share of spans in error", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
-        _save(figure, path)
+        save(figure, path)
 
 
 def _errorbars(
@@ -74,7 +74,7 @@ def _errorbars(
     axes.errorbar(shares, values, errors, color=colour, linewidth=1.2, marker="o", markersize=3, capsize=2, label=label)
 
 
-def _save(figure, path: Path) -> None:
+def save(figure, path: Path) -> None:
     check_writable(path)
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(path.with_suffix(".png"), dpi=150)
