@@ -166,6 +166,51 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
 
 
+class ModelJudge(FaultServer):
+    """A chat model that judges by the log-probabilities of its own next token."""
+
+    def __init__(self, name: str):
+        from text2grad.models import load_model, load_tokenizer
+
+        super().__init__(lambda body: "m")
+        self.model, self.tokenizer, self.turn = load_model(name, torch.float32), load_tokenizer(name), threading.Lock()
+
+    def completion(self, body: dict) -> dict:
+        value = super().completion(body)
+        ids = self.tokenizer.apply_chat_template(
+            body["messages"], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        with self.turn, torch.inference_mode():
+            best = self.model(**ids).logits[0, -1].log_softmax(-1).topk(body["top_logprobs"])
+        told = [
+            {"token": self.tokenizer.decode([token]), "logprob": logprob, "bytes": None}
+            for logprob, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        content = [{**told[0], "top_logprobs": told}]
+        value["choices"][0]["logprobs"] = {"refusal": None, "content": content}
+        return value
+
+
+@needs_alpaca
+@pytest.mark.slow
+def test_smollm2_answers_and_judges_alpaca_evals_way(run_script, tmp_path):
+    asked = ["Name three fruits.", "What is 2 + 2?", "Greet a friend.", "Why is the sky blue?", "Name a river in Asia."]
+    rows = [{"instruction": text, "output": "I do not know.", "generator": "mute"} for text in asked]
+    save_json(tmp_path / "reference.json", rows)
+    shared = ["--system", "base", "--reference_path", tmp_path / "reference.json"]
+    flags = ["--model", "smollm2", "--max_new_tokens", "48", "--output_path", tmp_path / "own.json"]
+    result = run_script("evaluation/ultrafeedback/alpaca_outputs.py", *shared, *flags)
+    assert result.returncode == 0, result.stderr
+    with ModelJudge("smollm2") as server:
+        flags = ["--outputs", tmp_path / "own.json", "--judge", f"{server.url}#smollm2"]
+        flags += ["--output_path", tmp_path / "r.json"]
+        result = run_script("evaluation/ultrafeedback/alpaca_score.py", *shared, *flags)
+    assert result.returncode == 0, result.stderr
+    metrics = load_result(tmp_path / "r.json")["metrics"]
+    assert metrics["win_rate"]["n"] + round(5 * metrics["judge_failures"]["value"]) == 5
+    print({name: metrics[name]["value"] for name in ("win_rate", "judge_failures", "characters")})
+
+
 def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, outputs, tmp_path):
     model = tiny_model(tmp_path / "model")
     flags = ["--model", model, "--system", "tiny", "--reference_path", outputs["reference"], "--limit", "3"]
