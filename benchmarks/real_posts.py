@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.micro.figures import COLOURS, STYLE, save
 from benchmarks.micro.results import table, with_section
@@ -107,6 +108,7 @@ def draw(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
                 mean = [fmean(values) for values in zip(*seeds, strict=True)]
                 panel.plot(steps, mean, color=colour, linewidth=1.6, label=LABELS[method])
             panel.set(xlabel="step", title=label)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save(figure, path)
 

@@ -11,6 +11,8 @@ from evaluation.reporting import story
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_run
+from evaluation.reporting.wording import METHODS
+from nl_gradient_policy_optimization.config import PLACEMENTS
 from tests.report_files import hand_made, result_file, rows, write_run
 
 
@@ -117,3 +119,9 @@ def test_collapse_is_called_out(tmp_path):
     assert "entropy fell by more than half, from 1.950 to 0.150" in cautions
     assert "fewer answers are finished, from 98.0 % to 26.0 %" in cautions
     assert "the reward did not rise in training, from −0.01 to −0.18" in cautions
+
+
+def test_every_policy_method_has_a_readers_name():
+    for placement in PLACEMENTS:
+        assert ("text2grad" if placement == "token" else f"ppo_{placement}") in METHODS
+    assert {"ppo_scalar", "prm_ppo"} <= set(METHODS)
