@@ -89,7 +89,7 @@ def held_out_table(results: Mapping[str, Sequence[Path]]) -> str:
         for name, (_, form) in FIGURES.items():
             values = [metric[name]["value"] for metric in metrics]
             each = f" ({', '.join(map(form.format, values))})" if len(values) > 1 else ""
-            row.append(form.format(fmean(values)) + each)
+            row.append((form.format(fmean(values)) + each).replace("-", "−").replace("%", " %"))
         rows.append(row)
     return table(["on held-out posts", *(label for label, _ in FIGURES.values())], rows)
 
