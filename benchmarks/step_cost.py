@@ -40,7 +40,10 @@ METHODS = {
     "text2grad": ("Text2Grad", {}),
     "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
-    "text2grad_reward_model": ("Text2Grad, reward model in the same process", {}),
+    "text2grad_reward_model": (
+        "Text2Grad, reward model in the same process",
+        {"critic_constrained": "quotes", "max_critic_failures": 1.0},
+    ),
 }
 
 
