@@ -101,7 +101,9 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
+
+    from benchmarks.micro.grpo import grpo_settings
 
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = short_enough(read_prompts(config, task), task, tokenizer, config)
@@ -125,27 +127,7 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
             if state.global_step % config.ppo_epochs == 0:
                 ends.append(time.perf_counter())
 
-    settings = GRPOConfig(
-        output_dir=config.output_dir,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_steps=config.max_steps * config.ppo_epochs,
-        num_iterations=config.ppo_epochs,
-        per_device_train_batch_size=config.rollouts_per_device,
-        num_generations=config.rollouts_per_prompt,
-        max_completion_length=config.max_response_tokens,
-        generation_kwargs={"min_new_tokens": config.max_response_tokens},
-        temperature=config.temperature,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type="constant",
-        max_grad_norm=config.max_grad_norm,
-        epsilon=config.clip_range,
-        beta=config.kl_coef,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+    settings = grpo_settings(config, generation_kwargs={"min_new_tokens": config.max_response_tokens})
     adapter = LoraConfig(
         r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from benchmarks.micro.results import Curve, column, final
 from text2grad.records import check_writable
@@ -74,7 +75,8 @@ def _errorbars(
     axes.errorbar(shares, values, errors, color=colour, linewidth=1.2, marker="o", markersize=3, capsize=2, label=label)
 
 
-def save(figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure to ``path`` as SVG and as PNG, and close it."""
     check_writable(path)
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(path.with_suffix(".png"), dpi=150)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -17,6 +19,33 @@ from text2grad.token_rewards import token_rewards
 
 GENERATIONS = 4
 """Responses to each prompt of a step: a group."""
+
+
+def grpo_settings(config: PolicyConfig, **changes: Any) -> GRPOConfig:
+    """TRL's settings for as many responses, passes and steps as ``config`` has, on a CPU; ``changes`` come on top."""
+    settings = {
+        "output_dir": config.output_dir,
+        "seed": config.seed,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "max_steps": config.max_steps * config.ppo_epochs,
+        "num_iterations": config.ppo_epochs,
+        "per_device_train_batch_size": config.rollouts_per_device,
+        "num_generations": config.rollouts_per_prompt,
+        "max_completion_length": config.max_response_tokens,
+        "temperature": config.temperature,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "epsilon": config.clip_range,
+        "beta": config.kl_coef,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(**{**settings, **changes})
 
 
 def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
@@ -44,28 +73,7 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
             if rest == 0 and step % protocol.evaluate_every == 0:
                 curve.append(measure(model, step))
 
-    settings = GRPOConfig(
-        output_dir=config.output_dir,
-        seed=config.seed,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_steps=protocol.steps * protocol.epochs,
-        num_iterations=protocol.epochs,
-        per_device_train_batch_size=protocol.rollouts,
-        num_generations=GENERATIONS,
-        max_completion_length=protocol.max_response_tokens,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type="constant",
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        epsilon=config.clip_range,
-        beta=0.0,
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
+    settings = grpo_settings(config, num_generations=GENERATIONS, beta=0.0, logging_strategy="no")
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=total_reward,
