@@ -5,44 +5,56 @@
 
 Equal work: the same model, adapter, prompts and optimiser, as many responses, two to a prompt, every one of exactly
 ``--response_tokens`` tokens, two passes of updates, a reference forward. Each method runs in a process of its own,
-method after method, ``--rounds`` times; a process's first step is not counted.
+method after method, ``--rounds`` times; a process's first step is not counted. A process has one core to itself; a
+reward model elsewhere has another, as a served one has other processors.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
+import torch
 from tabulate import tabulate
 
+from benchmarks.micro.results import with_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
+from nl_gradient_policy_optimization.rewards import CriticRewards
 from text2grad.configs import parse
+from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer
-from text2grad.records import save_json
+from text2grad.records import save_json, save_text
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("rollout", "critique", "reference", "update")
+PHASES = ("rollout", "reference", "critique", "update")
+_REWARD_MODEL = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
 METHODS = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
     "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
-    "text2grad_reward_model": (
-        "Text2Grad, reward model in the same process",
-        {"critic_constrained": "quotes", "max_critic_failures": 1.0},
+    "text2grad_reward_model": ("Text2Grad, reward model in the same process", _REWARD_MODEL),
+    "text2grad_elsewhere": ("Text2Grad, reward model on a core of its own", _REWARD_MODEL),
+    "text2grad_elsewhere_ahead": (
+        "Text2Grad, reward model on a core of its own, `rollouts_ahead`",
+        {**_REWARD_MODEL, "rollouts_ahead": True},
     ),
 }
 
@@ -58,6 +70,7 @@ class CostConfig:
     response_tokens: int = field(default=48, metadata={"help": "of every response"})
     steps: int = field(default=3, metadata={"help": "timed steps of a process"})
     rounds: int = field(default=3, metadata={"help": "processes of each method"})
+    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section is rewritten; empty: none"})
 
     def policy(self, method: str, folder: str) -> PolicyConfig:
         """The settings of one method."""
@@ -65,12 +78,12 @@ class CostConfig:
             "model": self.model,
             "data_path": self.data_path,
             "output_dir": folder,
-            "critic": self.reward_model if method == "text2grad_reward_model" else "programmatic",
+            "critic": self.reward_model if _judges_by_model(method) else "programmatic",
             "rollouts_per_device": self.rollouts,
             "rollouts_per_prompt": 2,
             "micro_batch_size": self.rollouts,
             "ppo_epochs": 2,
-            "max_steps": self.steps + 1,
+            "max_steps": self.steps + 1 + METHODS[method][1].get("rollouts_ahead", False),
             "max_response_tokens": self.response_tokens,
             "optimizer": "adamw",
             "lora_dropout": 0.0,
@@ -83,12 +96,52 @@ class CostConfig:
         return PolicyConfig(**{**shared, **METHODS[method][1]})
 
 
-def ours(config: PolicyConfig) -> list[dict[str, float]]:
+class CriticElsewhere:
+    """The reward model in a process and on a core of its own; the trainer need not wait until it must."""
+
+    name, elsewhere = "a reward model elsewhere", True
+
+    def __init__(self, config: PolicyConfig, core: int):
+        self._process = ProcessPoolExecutor(1, get_context("spawn"), _load, (config, core))
+        self._process.submit(_judge, [], [], []).result()  # loaded before the first step
+
+    def __call__(self, *rollouts: Sequence) -> list[Feedback | FeedbackError]:
+        return self._process.submit(_judge, *rollouts).result()
+
+
+_loaded: list[Critic] = []
+
+
+def _load(config: PolicyConfig, core: int) -> None:
+    _keep_to(core)
+    _loaded.append(
+        load_critic(config.critic, "slf5k", device="cpu", batch_size=config.rollouts_per_device, constrained="quotes")
+    )
+
+
+def _judge(*rollouts: Sequence) -> list[Feedback | FeedbackError]:
+    return _loaded[0](*rollouts) if rollouts[0] else []
+
+
+def _keep_to(core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+
+
+def _judges_by_model(method: str) -> bool:
+    return METHODS[method][1].items() >= _REWARD_MODEL.items()
+
+
+def ours(config: PolicyConfig, core_of_critic: int | None) -> list[dict[str, float]]:
     """Seconds of each step, in all and by phase, in the project's trainer."""
-    trainer = prepare("slf5k", config)
-    trainer.generate.settings.min_new_tokens = config.max_response_tokens
+    rewards = None
+    if core_of_critic is not None:
+        critic = CriticElsewhere(config, core_of_critic)
+        rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
+    trainer = prepare("slf5k", config, rewards)
+    trainer.sampler.settings.min_new_tokens = config.max_response_tokens
     rows = []
-    for step in range(1, config.max_steps + 1):
+    for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()
         metrics = trainer.step(step)
         rows.append({"step": time.perf_counter() - begun} | {phase: metrics[f"seconds/{phase}"] for phase in PHASES})
@@ -161,8 +214,10 @@ def one_process(config: CostConfig, method: str) -> dict[str, object]:
 def measure(method: str, settings: str) -> None:
     """The body of such a process: its steps' seconds and its peak memory, as the last line that it prints."""
     config = PolicyConfig(**json.loads(Path(settings).read_text()))
-    run: Callable = trl if method == "grpo" else ours
-    rows = run(config)
+    first, *others = sorted(os.sched_getaffinity(0))
+    _keep_to(first)
+    elsewhere = (others or [first])[0] if "elsewhere" in method else None
+    rows = trl(config) if method == "grpo" else ours(config, elsewhere)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"rows": rows[1:], "peak_gib": peak}))
 
@@ -191,7 +246,7 @@ def main() -> None:
         measure(*sys.argv[-2:])
         return
     config = parse(CostConfig)
-    methods = config.methods or [name for name in METHODS if config.reward_model or name != "text2grad_reward_model"]
+    methods = config.methods or [name for name in METHODS if config.reward_model or not _judges_by_model(name)]
     if unknown := set(methods) - set(METHODS):
         raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
     results: dict[str, list[dict]] = {method: [] for method in methods}
@@ -199,18 +254,27 @@ def main() -> None:
         for method in methods:
             results[method].append(one_process(config, method))
             print(f"round {number + 1}, {method}: {_median_step(results[method][-1]):.2f} s a step", flush=True)
-    table = summary(results)
+    medians = summary(results)
+    table = as_table(medians)
+    print(table)
+    if config.output:
+        save_json(config.output, {"settings": asdict(config), "medians": medians, "processes": results})
+    if config.page:
+        page = Path(config.page)
+        save_text(page, with_section(page.read_text(encoding="utf-8"), "step_cost", table))
+
+
+def as_table(medians: dict[str, dict[str, float]]) -> str:
+    """Markdown; seconds, and each step as a multiple of scalar PPO's."""
     header = ["", "step", "to PPO's", *PHASES, "peak memory"]
     rows = [
         [METHODS[name][0]]
         + [f"{row['step']:.2f} s", f"{row['against_ppo']:.2f}" if "against_ppo" in row else ""]
         + [f"{row[phase]:.2f}" if phase in row else "" for phase in PHASES]
         + [f"{row['peak_gib']:.1f} GiB"]
-        for name, row in table.items()
+        for name, row in medians.items()
     ]
-    print(tabulate(rows, header, tablefmt="github"))
-    if config.output:
-        save_json(config.output, {"settings": asdict(config), "medians": table, "processes": results})
+    return tabulate(rows, header, tablefmt="pipe", colalign=["left", *["right"] * (len(header) - 1)])
 
 
 if __name__ == "__main__":

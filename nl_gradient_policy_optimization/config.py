@@ -47,12 +47,15 @@ class PolicyConfig:
     )
     deepspeed: str = _setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
     gradient_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
-    head_chunk: int = _setting(1024, "response positions whose vocabulary scores are in memory at one time")
+    head_chunk: int = _setting(0, "response positions whose vocabulary scores are in memory at one time; 0: fit them")
 
     epochs: float = _setting(4.0, "passes over the prompts")
     max_steps: int = _setting(-1, "stop after this many steps; -1: as many as --epochs makes")
     rollouts_per_device: int = _setting(12, "responses per step on each device")
     rollouts_per_prompt: int = _setting(1, "responses to each prompt of a step")
+    rollouts_ahead: bool = _setting(
+        False, "sample a step's responses before the step before it updates: an endpoint judges them meanwhile"
+    )
     ppo_epochs: int = _setting(4, "passes of updates over a step's rollouts")
     minibatches: int = _setting(1, "updates per pass")
     micro_batch_size: int = _setting(1, "responses in one forward and backward pass")
@@ -147,15 +150,10 @@ class PolicyConfig:
                     f"--{name} {getattr(self, name)} would sample from another distribution than the one that is "
                     f"optimised; leave it at {neutral} and use --temperature, or a reward such as --repeat_ngram"
                 )
-        positive = ("temperature", "max_prompt_tokens", "max_response_tokens", "head_chunk", "epochs")
-        positive += (
-            "rollouts_per_prompt",
-            "ppo_epochs",
-            "minibatches",
-            "micro_batch_size",
-            "save_total_limit",
-            "epochs",
-        )
+        if self.head_chunk < 0:
+            raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
+        positive = ("temperature", "max_prompt_tokens", "max_response_tokens", "epochs", "rollouts_per_prompt")
+        positive += ("ppo_epochs", "minibatches", "micro_batch_size", "save_total_limit")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")

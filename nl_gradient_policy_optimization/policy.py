@@ -1,7 +1,8 @@
 """The policy as the trainer sees it: log-probabilities, entropy and KL of given responses.
 
 Only response positions go through the vocabulary head, and only ``chunk`` of them at a time: no tensor of shape
-``[B, T, V]`` exists, neither for the entropy nor for the full KL.
+``[B, T, V]`` exists, neither for the entropy nor for the full KL. By default a chunk is as long as the vocabulary lets
+it be, so that memory does not grow with either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from text2grad.kl import full_kl, sampled_kl
 
 REFERENCE_ADAPTER = "reference"
+SCORES_IN_MEMORY = 2**26
+"""Vocabulary scores of one chunk where its length is left open: 256 MiB in float32, a few times that at work."""
 
 
 class PolicyScorer(nn.Module):
@@ -28,7 +31,8 @@ class PolicyScorer(nn.Module):
         reference: for full fine-tuning, the frozen reference. With an adapter none is needed: the reference is the
             model without its adapter, or with the frozen copy ``reference`` of an adapter that goes on training.
         temperature: divides the logits everywhere, as in sampling.
-        chunk: response positions per pass through the vocabulary head.
+        chunk: response positions per pass through the vocabulary head; 0: as many as keep their scores below
+            ``SCORES_IN_MEMORY``.
     """
 
     def __init__(
@@ -36,12 +40,13 @@ class PolicyScorer(nn.Module):
         model: nn.Module,
         reference: PreTrainedModel | None = None,
         temperature: float = 1.0,
-        chunk: int = 1024,
+        chunk: int = 0,
     ):
         super().__init__()
         self.model = model
         self._reference = [reference]  # in a list: its weights are not this module's to train, shard or save
-        self.temperature, self.chunk = temperature, chunk
+        self.temperature = temperature
+        self.chunk = chunk or max(1, SCORES_IN_MEMORY // self.config.get_text_config().vocab_size)
 
     @property
     def base(self) -> PreTrainedModel:

@@ -7,6 +7,7 @@ reward model) is another such function; everything after it (KL, GAE, PPO, logs)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,11 +22,40 @@ from text2grad.token_rewards import token_rewards
 
 
 class RewardSource(Protocol):
-    """Judges rollouts: one :class:`Judgement` each, in order, with one reward per sampled token."""
+    """Judges rollouts: one :class:`Judgement` each, in order, with one reward per sampled token.
+
+    ``elsewhere``: it waits for other processors (an endpoint), so that the trainer can sample and score meanwhile.
+    """
 
     name: str
+    elsewhere: bool
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]: ...
+
+
+class Batch:
+    """One step's rollouts, and their judgements under way.
+
+    A judge that works elsewhere begins with rollouts as soon as they are added, while others are sampled and scored;
+    any other judges all of them together, when its judgements are asked for.
+    """
+
+    def __init__(self, rewards: RewardSource):
+        self.rollouts: list[Rollout] = []
+        self._rewards = rewards
+        self._begun: list[Future[list[Judgement]]] = []
+        self._pool = ThreadPoolExecutor(thread_name_prefix="critic")
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        self.rollouts += rollouts
+        if self._rewards.elsewhere:
+            self._begun.append(self._pool.submit(self._rewards, rollouts))
+
+    def judgements(self) -> list[Judgement]:
+        """All of them, in the order of the rollouts."""
+        with self._pool:
+            begun = [judgement for part in self._begun for judgement in part.result()]
+        return begun or self._rewards(self.rollouts)
 
 
 class CriticRewards:
@@ -34,6 +64,7 @@ class CriticRewards:
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
         self.critic, self.task, self.tokenizer, self.config = critic, task, tokenizer, config
         self.name = critic.name
+        self.elsewhere = getattr(critic, "elsewhere", False)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
         written = [rollout for rollout in rollouts if rollout.response.strip()]

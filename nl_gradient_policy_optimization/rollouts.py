@@ -120,6 +120,13 @@ class StepLog:
         return load_json(self.path) if self.path.exists() else []
 
 
+def shown(row: dict[str, Any]) -> str:
+    """A rollout's row for the eye: response, critique, and what was praised and blamed."""
+    lines = [f"step {row['step']}, {row['id']}: {row['response']!r}", f"  critique: {row['critique'] or row['error']}"]
+    lines += [f"  + {quote}" for quote in row["good"]] + [f"  − {quote}" for quote in row["poor"]]
+    return "\n".join(lines)
+
+
 def _short(value: float) -> float:
     """Seven significant digits: all that float32 holds."""
     return float(f"{value:.7g}")

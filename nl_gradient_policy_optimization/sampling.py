@@ -28,7 +28,9 @@ Samples = tuple[list[list[int]], list[list[float]] | None]
 class Sampler(Protocol):
     """One response per prompt, in order; and, where another engine samples, the log-probabilities it sampled with."""
 
-    def __call__(self, prompts: list[list[int]]) -> Samples: ...
+    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
+        """Each batch as soon as it is sampled."""
+        ...
 
 
 def make_sampler(
@@ -75,28 +77,31 @@ class TransformersSampler:
             disable_compile=True,
         )
 
+    def __call__(self, prompts: list[list[int]]) -> list[list[int]]:
+        """All responses, in order."""
+        return [response for responses, _ in self.batches(prompts) for response in responses]
+
     @torch.no_grad()
-    def __call__(self, prompts: list[list[int]]) -> Samples:
+    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
         base = base_model(self.model)
         with (
             gathered(self.wrapped, list(self.model.parameters()), free_running=True),
             _own_settings(base, self.settings),
             _without_checkpointing(base),
         ):
-            generate = self._continuously if self.continuous else self._in_batches
-            return generate(base, prompts), None
+            if self.continuous:
+                yield self._continuously(base, prompts), None
+                return
+            size = self.batch_size or len(prompts)
+            for start in range(0, len(prompts), size):
+                yield self._batch(base, prompts[start : start + size]), None
 
-    def _in_batches(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
+    def _batch(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
         device = base.get_input_embeddings().weight.device
-        size = self.batch_size or len(prompts)
-        responses = []
-        for start in range(0, len(prompts), size):
-            batch = prompts[start : start + size]
-            inputs = padded(batch, torch.long, "left", self.pad_id).to(device)
-            mask = padded([[1] * len(ids) for ids in batch], torch.long, "left").to(device)
-            output = base.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
-            responses += [cut_at_end(ids, self.end_ids) for ids in output[:, inputs.shape[1] :].tolist()]
-        return responses
+        inputs = padded(prompts, torch.long, "left", self.pad_id).to(device)
+        mask = padded([[1] * len(ids) for ids in prompts], torch.long, "left").to(device)
+        output = base.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
+        return [cut_at_end(ids, self.end_ids) for ids in output[:, inputs.shape[1] :].tolist()]
 
     def _continuously(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
         from transformers.generation import ContinuousBatchingConfig
@@ -149,13 +154,14 @@ class VLLMSampler:
             generation_kwargs={"stop_token_ids": end_ids},
         )
 
-    def __call__(self, prompts: list[list[int]]) -> Samples:
+    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
         self.engine.sync_weights()
         _, sampled, logprobs, _ = self.engine.generate(prompts, images=None, num_generations=1)
         responses = [cut_at_end(list(ids), self.end_ids) for ids in sampled]
-        return responses, [
-            [token[0] for token in row[: len(ids)]] for row, ids in zip(logprobs, responses, strict=True)
-        ]
+        yield (
+            responses,
+            [[token[0] for token in row[: len(ids)]] for row, ids in zip(logprobs, responses, strict=True)],
+        )
 
 
 def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:

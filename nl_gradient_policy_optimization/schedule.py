@@ -1,8 +1,9 @@
-"""What depends on nothing but the settings and the step: seeds, orders, the learning rate."""
+"""What depends on nothing but the settings and the log: seeds, orders, the learning rate, when to stop."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -31,3 +32,19 @@ def mixed_seed(*numbers: int) -> int:
     for number in numbers:
         seed = (seed * 1_000_003 + number + 1) % 2**32
     return seed
+
+
+def stop_reason(config: PolicyConfig, metrics: Mapping[str, float], log: Sequence[Mapping[str, float]]) -> str:
+    """Why the run should end after the step of ``metrics`` (empty: it should not).
+
+    Args:
+        log: the metrics of all steps so far.
+    """
+    if config.kl_limit and metrics[f"kl/{config.kl}"] > config.kl_limit:
+        return f"a response's KL to the reference is above --kl_limit {config.kl_limit}"
+    if config.patience:
+        means = [row["delta/mean"] for row in log]
+        smooth = [sum(means[end - 5 : end]) / 5 for end in range(5, len(means) + 1)]
+        if len(smooth) > config.patience and max(smooth[-config.patience :]) <= max(smooth[: -config.patience]):
+            return f"mean δ has no new best for {config.patience} steps (--patience)"
+    return ""

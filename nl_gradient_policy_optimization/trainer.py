@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -29,10 +28,10 @@ from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.metrics import measure, measure_effect
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from nl_gradient_policy_optimization.rewards import RewardSource
-from nl_gradient_policy_optimization.rollouts import Rollout, StepLog, padded
+from nl_gradient_policy_optimization.rewards import Batch, RewardSource
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, padded, shown
 from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
-from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation
+from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation, stop_reason
 from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
@@ -71,7 +70,7 @@ class NLGradientTrainer:
         self.scorer = policy
         optimizer = make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
-        self.generate = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
+        self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
         self.value_function = (
             ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
             if config.advantage == "gae"
@@ -83,6 +82,7 @@ class NLGradientTrainer:
         self.rollout_log = StepLog(self.run / "rollouts.jsonl")
         self.finished_steps = 0
         self.rollout_count = 0
+        self.ahead: Batch | None = None  # the next step's rollouts, with ``rollouts_ahead``
 
     # The run
 
@@ -118,7 +118,8 @@ class NLGradientTrainer:
                     "spans": f"{metrics['spans/matched']:.0f}",
                 }
             )
-            if self.should_stop(metrics):
+            if reason := stop_reason(self.config, metrics, self.metrics_log.rows()):
+                self.accelerator.print(f"stopping: {reason}")
                 self.save()
                 break
             if step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0):
@@ -126,14 +127,14 @@ class NLGradientTrainer:
 
     def step(self, step: int) -> dict[str, float]:
         """One cycle: rollouts, critique, scores, advantages, updates, logs."""
-        set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
-        seconds: dict[str, float] = {}
-        with _timed(seconds, "rollout"):
-            rollouts = self.sample(self.prompts_of(step))
-        with _timed(seconds, "critique"):
-            self.judge(rollouts)
-        with _timed(seconds, "reference"):
-            self.score(rollouts)
+        seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
+        self._seed(step)
+        batch = self.ahead or self.collect(step, seconds)
+        more = self.config.rollouts_ahead and step < self.total_steps
+        self.ahead = self.collect(step + 1, seconds) if more else None
+        rollouts = batch.rollouts
+        with _timed(seconds, "critique"):  # what is left of it, where the critic works elsewhere
+            self.judge(rollouts, batch.judgements())
         self.estimate_advantages(rollouts)
         with _timed(seconds, "update"):
             update = self.update(rollouts, step)
@@ -154,6 +155,20 @@ class NLGradientTrainer:
 
     # Rollouts
 
+    def collect(self, step: int, seconds: dict[str, float]) -> Batch:
+        """A step's rollouts, sampled and scored by the policy as it is."""
+        self._seed(step)
+        batch = Batch(self.rewards)
+        with _timed(seconds, "rollout"):
+            for rollouts in self.sample(self.prompts_of(step)):
+                batch.add(rollouts)
+        with _timed(seconds, "reference"):
+            self.score(batch.rollouts)
+        return batch
+
+    def _seed(self, step: int) -> None:
+        set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
+
     def prompts_of(self, step: int) -> list[str]:
         """The ids of this rank's prompts of a step, each repeated for its rollouts.
 
@@ -168,40 +183,46 @@ class NLGradientTrainer:
         mine = chosen[self.accelerator.process_index * share :][:share]
         return [record_id for record_id in mine for _ in range(self.config.rollouts_per_prompt)]
 
-    def sample(self, record_ids: Sequence[str]) -> list[Rollout]:
-        """Sample a response to each prompt."""
+    def sample(self, record_ids: Sequence[str]) -> Iterator[list[Rollout]]:
+        """Sample a response to each prompt; each batch as soon as it is sampled."""
         self.scorer.eval()
-        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
-        prompt_ids = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
-        responses, sampled_with = self.generate(prompt_ids)
-        rollouts = []
-        for record_id, prompt, ids, response_ids in zip(record_ids, prompts, prompt_ids, responses, strict=True):
-            text, spans = token_spans(response_ids, self.tokenizer)
-            tokens = [
-                text[start:end] if end > start else self.tokenizer.decode([token])
-                for (start, end), token in zip(spans, response_ids, strict=True)
-            ]
-            rollouts.append(
-                Rollout(
-                    id=record_id,
-                    prompt=prompt,
-                    record=self.records[record_id],
-                    prompt_ids=ids,
-                    response_ids=response_ids,
-                    response=text,
-                    spans=spans,
-                    tokens=tokens,
-                    finished=response_ids[-1] in self.end_ids,
-                )
-            )
-        if sampled_with is not None:
-            for rollout, logprobs in zip(rollouts, sampled_with, strict=True):
+        prompts = self._prompts(record_ids)
+        asked = iter(prompts)
+        for responses, sampled_with in self.sampler.batches([prompt_ids for *_, prompt_ids in prompts]):
+            rollouts = [self._rollout(*next(asked), response_ids) for response_ids in responses]
+            for rollout, logprobs in zip(rollouts, sampled_with or (), strict=bool(sampled_with)):
                 rollout.series["sampled_with"] = torch.tensor(logprobs, dtype=self.scorer.precision)
-        return rollouts
+            yield rollouts
 
-    def judge(self, rollouts: Sequence[Rollout]) -> None:
-        """Have every rollout judged; stop where too many judgements fail."""
-        for rollout, judgement in zip(rollouts, self.rewards(rollouts), strict=True):
+    def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
+        """Each record's id, prompt, and the policy's input."""
+        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
+        return [
+            (record_id, prompt, encode_prompt(prompt, self.task, self.tokenizer))
+            for record_id, prompt in zip(record_ids, prompts, strict=True)
+        ]
+
+    def _rollout(self, record_id: str, prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
+        text, spans = token_spans(response_ids, self.tokenizer)
+        tokens = [
+            text[start:end] if end > start else self.tokenizer.decode([token])
+            for (start, end), token in zip(spans, response_ids, strict=True)
+        ]
+        return Rollout(
+            id=record_id,
+            prompt=prompt,
+            record=self.records[record_id],
+            prompt_ids=prompt_ids,
+            response_ids=response_ids,
+            response=text,
+            spans=spans,
+            tokens=tokens,
+            finished=response_ids[-1] in self.end_ids,
+        )
+
+    def judge(self, rollouts: Sequence[Rollout], judgements: Sequence[Judgement]) -> None:
+        """Give every rollout its judgement; stop where too many failed."""
+        for rollout, judgement in zip(rollouts, judgements, strict=True):
             if len(judgement.rewards) != len(rollout.response_ids):
                 raise RuntimeError(
                     f"{rollout.id}: {len(judgement.rewards)} rewards, {len(rollout.response_ids)} tokens"
@@ -378,21 +399,7 @@ class NLGradientTrainer:
                 ]
             )
             if show:
-                tqdm.write(_sample(rows[0]))
-
-    def should_stop(self, metrics: dict[str, float]) -> bool:
-        """Whether a stop rule holds: the policy strayed too far, or δ no longer improves."""
-        limit, patience = self.config.kl_limit, self.config.patience
-        if limit and metrics[f"kl/{self.config.kl}"] > limit:
-            self.accelerator.print(f"stopping: a response's KL to the reference is above --kl_limit {limit}")
-            return True
-        if patience:
-            means = [row["delta/mean"] for row in self.metrics_log.rows()]
-            smooth = [sum(means[end - 5 : end]) / 5 for end in range(5, len(means) + 1)]
-            if len(smooth) > patience and max(smooth[-patience:]) <= max(smooth[:-patience]):
-                self.accelerator.print(f"stopping: mean δ has no new best for {patience} steps (--patience)")
-                return True
-        return False
+                tqdm.write(shown(rows[0]))
 
     # Checkpoints
 
@@ -408,6 +415,9 @@ class NLGradientTrainer:
             save_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function and self.accelerator.is_main_process:
                 self.value_function.save(folder)
+            if self.ahead:
+                columns = zip(*((r.id, r.response_ids, r.series) for r in self.ahead.rollouts), strict=True)
+                torch.save([list(column) for column in columns], self._ahead_file(folder))
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, where there is one."""
@@ -423,6 +433,8 @@ class NLGradientTrainer:
             load_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function:
                 self.value_function.load(folder)
+            if self.config.rollouts_ahead and self._ahead_file(folder).exists():
+                self.ahead = self._load_ahead(self._ahead_file(folder))
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
             self.finished_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
@@ -430,6 +442,18 @@ class NLGradientTrainer:
             self.metrics_log.rewind(self.finished_steps)
             self.rollout_log.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
+
+    def _ahead_file(self, folder: Path) -> Path:
+        return folder / f"ahead-rank{self.accelerator.process_index}.pt"
+
+    def _load_ahead(self, path: Path) -> Batch:
+        """The next step's rollouts as they were sampled; they are judged again."""
+        batch, (ids, responses, series) = Batch(self.rewards), torch.load(path, weights_only=True)
+        prompts = self._prompts(ids)
+        batch.add([self._rollout(*asked, response) for asked, response in zip(prompts, responses, strict=True)])
+        for rollout, columns in zip(batch.rollouts, series, strict=True):
+            rollout.series = columns
+        return batch
 
     # Tensors
 
@@ -482,11 +506,4 @@ def _by_length(rollouts: Sequence[Rollout]) -> list[Rollout]:
 def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
-    seconds[phase] = time.perf_counter() - start
-
-
-def _sample(row: dict[str, Any]) -> str:
-    """A rollout for the eye: response, critique, and what was praised and blamed."""
-    lines = [f"step {row['step']}, {row['id']}: {row['response']!r}", f"  critique: {row['critique'] or row['error']}"]
-    lines += [f"  + {quote}" for quote in row["good"]] + [f"  − {quote}" for quote in row["poor"]]
-    return "\n".join(lines)
+    seconds[phase] += time.perf_counter() - start

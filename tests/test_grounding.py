@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.grounding import ground
+from text2grad.grounding import as_whole_words, ground
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,21 @@ from text2grad.grounding import ground
 )
 def test_ground(quote, response, found):
     assert [response[start:end] for start, end in ground(quote, response)] == found
+
+
+@pytest.mark.parametrize(
+    ("quote", "response", "places"),
+    [
+        ("the", "there, the last", [(7, 10)]),
+        ("end", "the ending, unending", [(4, 7), (14, 17)]),  # it stands nowhere by itself
+        ("x = 1", "max = 1; x = 1", [(9, 14)]),
+        ("x = 1", "x = 12, x = 1,", [(8, 13)]),
+        ("was late", "was late. was latent", [(0, 8)]),
+        ("友", "室友, 友", [(1, 2), (4, 5)]),  # no spaces between words: any place may be meant
+    ],
+)
+def test_places_that_cut_a_word_count_only_alone(quote, response, places):
+    assert as_whole_words(ground(quote, response), response) == places
 
 
 @given(st.text(min_size=1, max_size=80), st.data())

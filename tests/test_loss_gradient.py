@@ -50,10 +50,10 @@ def ready_trainer(tmp_path, **settings):
     # An adapter starts at zero: shake it, the value head and the reference apart, so that no term is trivially zero.
     shake(trainer, 0.05)
     torch.manual_seed(3)
-    rollouts = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
+    (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
     for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
         rollout.response_ids = rollout.response_ids[:length]
-    trainer.judge(rollouts)
+    trainer.judge(rollouts, trainer.rewards(rollouts))
     trainer.score(rollouts)
     trainer.estimate_advantages(rollouts)
     return trainer, rollouts
@@ -250,7 +250,7 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     save_model(first.scorer.model, tmp_path / "adapter")
     config = tiny_config(tmp_path, model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second"))
     trainer = prepare("slf5k", config, ScriptedRewards())
-    rollouts = trainer.sample(["post-0", "post-1"])
+    (rollouts,) = trainer.sample(["post-0", "post-1"])
     trainer.score(rollouts)
     assert max(rollout.series["kl"].abs().max() for rollout in rollouts) < 1e-6
     names = [name for name, p in trainer.scorer.named_parameters() if p.requires_grad]

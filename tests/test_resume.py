@@ -99,6 +99,18 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     assert [row["step"] for row in rows] == [step for step in range(1, STEPS + 1) for _ in range(4)]
 
 
+def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path):
+    assert run_alone(_ahead_run, tmp_path, "whole", 0) == 0
+    assert run_alone(_ahead_run, tmp_path, "killed", 3) == -signal.SIGKILL
+    assert list((tmp_path / "killed").glob("checkpoint-2/ahead-rank0.pt"))
+    assert run_alone(_ahead_run, tmp_path, "killed", 0) == 0
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+
+
+def _ahead_run(folder: Path, name: str, kill_at: int) -> None:
+    run(folder, name, kill_at, save_every=1, rollouts_ahead=True)
+
+
 def _step_run(folder: Path, kill_at: int, kill_in_save: int = 0) -> None:
     # A checkpoint every second step: most kills lose a finished step too, which is then repeated.
     run(folder, "killed", kill_at, kill_in_save, save_every=1 if kill_in_save or kill_at == 0 else 2)

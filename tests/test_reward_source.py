@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeats
 from nl_gradient_policy_optimization.rollouts import Rollout
+from nl_gradient_policy_optimization.sampling import TransformersSampler
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.fault_server import FaultServer
 from tests.tiny import tokenizer
 from tests.tiny_runs import ScriptedRewards, tiny_config
@@ -136,3 +140,82 @@ def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
         assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
         failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
         assert len(server.requests) - asked <= 2 * failed
+
+
+def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkeypatch):
+    """The server holds its replies back until the next batch is sampled, and then until scoring has begun."""
+    sampled, scoring, waited = threading.Semaphore(0), threading.Event(), []
+
+    def reply(body: dict) -> str:
+        waited.append(sampled.acquire(timeout=20) and scoring.wait(timeout=20))
+        return json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
+
+    batch, score = TransformersSampler._batch, NLGradientTrainer.score
+
+    def counted(self, base, prompts):
+        responses = batch(self, base, prompts)
+        sampled.release(len(prompts))
+        return responses
+
+    def noticed(self, rollouts):
+        scoring.set()
+        score(self, rollouts)
+
+    monkeypatch.setattr(TransformersSampler, "_batch", counted)
+    monkeypatch.setattr(NLGradientTrainer, "score", noticed)
+    with FaultServer(reply) as server:
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_steps=1, generation_batch_size=2)
+        optimize("slf5k", config)
+    assert waited and all(waited)
+
+
+@pytest.mark.parametrize("batch_size", [0, 1, 3])
+def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
+    class Elsewhere(ScriptedRewards):
+        elsewhere = True
+
+    logs = []
+    for rewards in (ScriptedRewards(fail=["post-2"]), Elsewhere(fail=["post-2"])):
+        config = tiny_config(tmp_path, generation_batch_size=batch_size, output_dir=str(tmp_path / str(len(logs))))
+        optimize("slf5k", config, rewards)
+        logs.append((Path(config.output_dir) / "rollouts.jsonl").read_bytes())
+    assert logs[0] == logs[1]
+
+
+def test_what_a_judge_elsewhere_raises_reaches_the_user(tmp_path):
+    class Broken(ScriptedRewards):
+        elsewhere = True
+
+        def __call__(self, rollouts):
+            raise InputError("no money left")
+
+    with pytest.raises(InputError, match="no money left"):
+        optimize("slf5k", tiny_config(tmp_path), Broken())
+
+
+def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_path, monkeypatch):
+    updates, waited, step_update = threading.Semaphore(0), [], NLGradientTrainer.update
+
+    class Slow(ScriptedRewards):
+        """Has no judgement of a step until the update of the step before it has begun."""
+
+        elsewhere = True
+
+        def __call__(self, rollouts):
+            first, self.first = getattr(self, "first", True), False
+            waited.append(first or updates.acquire(timeout=20))
+            return super().__call__(rollouts)
+
+    def noticed(self, rollouts, step):
+        updates.release()
+        return step_update(self, rollouts, step)
+
+    monkeypatch.setattr(NLGradientTrainer, "update", noticed)
+    config = tiny_config(tmp_path, max_steps=4, rollouts_ahead=True, lr_schedule="constant")
+    trainer = optimize("slf5k", config, Slow())
+    assert waited == [True] * 4 and trainer.ahead is None
+    kl = [row["kl/full"] for row in trainer.metrics_log.rows()]
+    assert max(abs(value) for value in kl[:2]) < 1e-6  # both sampled by the policy as it was
+    assert min(abs(value) for value in kl[2:]) > 1e-4
+    config = tiny_config(tmp_path, max_steps=2, lr_schedule="constant", output_dir=str(tmp_path / "usual"))
+    assert abs(optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[1]["kl/full"]) > 1e-4

@@ -12,6 +12,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from tests.tiny import CORPUS, tokenizer
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.parts_of_speech import MODELS
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards, token_spans
 
@@ -72,6 +73,7 @@ def _is_character(data):
 def expected_labels(quote, label, whole, touched):
     """Rules (b) and (e) read literally, character by character."""
     places = [i for i in range(len(whole)) if whole.startswith(quote, i)]
+    places = [i for i in places if not (glued(whole, i) or glued(whole, i + len(quote)))] or places
     words = sum(max(1, sum("\u3040" <= char <= "\ud7af" for char in word)) for word in quote.split())
     if words < 3:
         places = places[:1]
@@ -81,6 +83,12 @@ def expected_labels(quote, label, whole, touched):
         inside = any(visible and all(place <= char < place + len(quote) for char in visible) for place in places)
         labels.append(label if inside else 0.0)
     return labels
+
+
+def glued(text, edge):
+    """Whether a word goes on across an edge, in scripts with capitals."""
+    sides = text[edge - 1] + text[edge] if 0 < edge < len(text) else " "
+    return all(char == "_" or char.isdigit() or char.swapcase() != char for char in sides)
 
 
 def labels_are_exact(ids, tok, draw_cut, check=touched_characters):
@@ -266,15 +274,20 @@ def test_dense_and_continuous_scores_follow_the_reading_order():
 
 
 def test_importance_weighs_nouns_and_verbs():
-    pytest.importorskip("spacy")
+    spacy = pytest.importorskip("spacy")
+    if not any(map(spacy.util.is_package, MODELS)):
+        pytest.skip("spaCy has no English model here")
     tok, ids, pieces = ids_and_pieces("my boss told me that I would not get the raise")
-    try:
-        got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"]), "slf5k", scheme="importance")
-    except InputError as error:
-        pytest.skip(str(error))
+    got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"]), "slf5k", scheme="importance")
     by_piece = dict(zip(pieces, got.values, strict=True))
     assert by_piece[" boss"] == by_piece[" told"] == 1.0
-    assert by_piece["my"] == by_piece[" that"] == 0.2
+    assert by_piece[" me"] == by_piece[" that"] == 0.2
+
+
+def test_a_short_quote_is_the_whole_word_before_it_is_a_part_of_another():
+    tok, ids, pieces = ids_and_pieces("that I would not get the raise at all")
+    got = token_rewards(ids, tok, Feedback("c", good=["at"]), "slf5k")
+    assert [piece for piece, value in zip(pieces, got.values, strict=True) if value] == [" at"]
 
 
 def test_nothing_in_nothing_out():

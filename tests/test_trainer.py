@@ -112,7 +112,7 @@ def test_learning_raises_the_reward(tmp_path):
     """Thirty of the 596 tokens are rewarded: in 25 steps their share of the samples must rise from 5 % to most."""
 
     class Likes:
-        name = "likes thirty tokens"
+        name, elsewhere = "likes thirty tokens", False
 
         def __call__(self, rollouts):
             rewards = ScriptedRewards()(rollouts)
@@ -135,7 +135,7 @@ def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
     with torch.no_grad():  # make the end likely enough that some samples reach it
         head.register_forward_hook(lambda *args: args[2] + 4.0 * torch.nn.functional.one_hot(torch.tensor(end), 596))
     torch.manual_seed(0)
-    rollouts = trainer.sample(["post-0", "post-1", "post-2", "post-3"] * 8)
+    (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"] * 8)
     assert {rollout.finished for rollout in rollouts} == {True, False}
     for rollout in rollouts:
         ids = rollout.response_ids
@@ -156,7 +156,7 @@ def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     model.save_pretrained(config.model)
     trainer = prepare("slf5k", config, ScriptedRewards())
     torch.manual_seed(0)
-    rollouts = trainer.sample(["post-0"] * 1500)
+    (rollouts,) = trainer.sample(["post-0"] * 1500)
     counts = Counter(rollout.response_ids[0] for rollout in rollouts)
     distinct = list({rollout.response_ids[0]: rollout for rollout in rollouts}.values())
     trainer.score(distinct)
@@ -235,6 +235,7 @@ def test_the_run_stops_on_kl_and_on_stagnation(tmp_path):
         ({"top_k": 50}, "--top_k 50"),
         ({"repetition_penalty": 1.1}, "--repeat_ngram"),
         ({"temperature": 0.0}, "--temperature must be above 0"),
+        ({"head_chunk": -1}, "--head_chunk must not be below 0"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
         ({"scheme": "flat"}, "--scheme 'flat'"),
         ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),
@@ -330,11 +331,11 @@ def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
     responses = {
         tuple(ids): [7 * i + 3 * j + 5 for j in range(LENGTHS[i])]
         for i, ids in enumerate(
-            [list(map(int, trainer.sample([f"post-{index}"])[0].prompt_ids)) for index in (0, 1, 2, 3)]
+            [list(map(int, next(trainer.sample([f"post-{index}"]))[0].prompt_ids)) for index in (0, 1, 2, 3)]
         )
     }
     trainer.ids = [f"post-{index}" for index in (0, 1, 2, 3)]
-    trainer.generate = lambda prompts: ([responses[tuple(ids)] for ids in prompts], None)
+    trainer.sampler.batches = lambda prompts: iter([([responses[tuple(ids)] for ids in prompts], None)])
     trainer.train()
     export(trainer)
     trainer.accelerator.end_training()
@@ -416,7 +417,7 @@ def test_vllm_that_is_not_installed_is_named(tmp_path):
 def test_continuous_batching_samples_the_same_distribution(tmp_path):
     config = tiny_config(tmp_path, generation="continuous", max_response_tokens=6, rollouts_per_device=40)
     trainer = prepare("slf5k", config, ScriptedRewards())
-    rollouts = trainer.sample([f"post-{index % 5}" for index in range(40)])
+    (rollouts,) = trainer.sample([f"post-{index % 5}" for index in range(40)])
     for index, rollout in enumerate(rollouts):
         assert rollout.id == f"post-{index % 5}"
         assert len(rollout.response_ids) == 6 or rollout.finished

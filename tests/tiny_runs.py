@@ -60,7 +60,7 @@ def deepspeed_file(folder: Path, stage: int) -> str:
 class ScriptedRewards:
     """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
 
-    name = "scripted"
+    name, elsewhere = "scripted", False
 
     def __init__(self, fail: Sequence[str] = ()):
         self.fail = set(fail)

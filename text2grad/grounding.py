@@ -35,6 +35,20 @@ def ground(quote: str, response: str) -> list[Interval]:
     return _forgiving(quote, response)
 
 
+def as_whole_words(places: list[Interval], text: str) -> list[Interval]:
+    """The places that cut no word in two ("the" in "there"), where there are such; else all of them."""
+    return [place for place in places if not _cuts_a_word(text, *place)] or places
+
+
+def _cuts_a_word(text: str, start: int, end: int) -> bool:
+    return any(_is_spelt(text[edge - 1 : edge]) and _is_spelt(text[edge : edge + 1]) for edge in (start, end))
+
+
+def _is_spelt(char: str) -> bool:
+    """Whether it is part of a word in a script that parts its words by spaces: cased letters, digits, underscores."""
+    return char.isdigit() or char == "_" or char.lower() != char.upper()
+
+
 def _occurrences(quote: str, text: str) -> list[Interval]:
     found = []
     start = text.find(quote)

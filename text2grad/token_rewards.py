@@ -8,7 +8,8 @@ character intervals of that text, and a token is rewarded when its characters li
 (b) A token belongs to a span when its characters, white space at its ends aside, all lie inside it (a token of white
     space alone: when all of it does). A token that straddles a boundary gets the default.
 (c) Poor beats good where both claim a token; such tokens are counted.
-(d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text.
+(d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text; inside a
+    word only where they stand nowhere else.
 (e) Every occurrence of a quote gets its label when the quote has three words or more, or is a whole line of code;
     else only the first occurrence that no other span has taken (the first, where all are taken). Long quotes choose
     before short ones, and poor before good. A Chinese, Japanese or Korean character counts as a word.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.grounding import ground
+from text2grad.grounding import as_whole_words, ground
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_text import token_spans
 
@@ -111,6 +112,7 @@ def _claims(
     unmatched = 0
     for is_poor, quote in [(True, quote) for quote in feedback.poor] + [(False, quote) for quote in feedback.good]:
         places = [(start, end) for start, end in ground(quote, text) if _inside(start, end, judged)]
+        places = as_whole_words(places, text)
         if not places:
             unmatched += 1
             continue

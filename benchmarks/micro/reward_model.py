@@ -60,7 +60,7 @@ def make_pairs(base: str, count: int, max_response_tokens: int) -> list[Pair]:
     torch.manual_seed(0)
     records = [make_record(rng, number) for number in range(count)]
     prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in records]
-    first, second = sampler(prompts)[0], sampler(prompts)[0]
+    first, second = sampler(prompts), sampler(prompts)
     for record, *responses in zip(records, first, second, strict=True):
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in responses]
         if not all(text.strip() for text in texts):

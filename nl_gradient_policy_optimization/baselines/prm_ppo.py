@@ -34,7 +34,7 @@ class StepRewards:
 
     def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
         self.spans, self.task, self.config = spans, task, config
-        self.name = f"steps of {spans.name}"
+        self.name, self.elsewhere = f"steps of {spans.name}", spans.elsewhere
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
         pairs = zip(rollouts, self.spans(rollouts), strict=True)

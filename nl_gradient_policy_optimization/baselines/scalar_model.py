@@ -121,6 +121,8 @@ def load_scalar_model(folder: str, task: Task | str) -> tuple[ScalarModel, Scala
 class ScalarRewards:
     """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: the score, standardised, on the last token."""
 
+    elsewhere = False
+
     def __init__(self, folder: str, task: Task, config: PolicyConfig):
         self.model, self.description = load_scalar_model(folder, task)
         self.config = config
