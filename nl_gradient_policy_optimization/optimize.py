@@ -52,7 +52,8 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     accelerator = make_accelerator(config)
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
-    trainer = NLGradientTrainer(config, task, make_policy(config), tokenizer, prompts, rewards, accelerator)
+    policy = make_policy(config, accelerator.device)
+    trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
         save_json(run / "run.json", describe(task, config))
     return trainer
@@ -143,8 +144,12 @@ def weight_dtype(config: PolicyConfig) -> torch.dtype:
     return best_dtype() if config.lora_r or config.deepspeed else torch.float32
 
 
-def make_policy(config: PolicyConfig) -> PolicyScorer:
-    """The policy with its adapter (or all of its weights) ready to train, and the reference beside it."""
+def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
+    """The policy with its adapter (or all of its weights) ready to train, and the reference beside it.
+
+    Args:
+        device: where a reference of its own goes; the policy is placed by what distributes it.
+    """
     set_seed(config.seed)
     reference, dtype = None, weight_dtype(config)
     if is_adapter(config.model):
@@ -169,7 +174,7 @@ def make_policy(config: PolicyConfig) -> PolicyScorer:
     else:
         model = load_model(config.model, dtype)
         with unsharded():
-            reference = load_model(config.reference or config.model, dtype).requires_grad_(False)
+            reference = load_model(config.reference or config.model, dtype, device).requires_grad_(False)
     if config.gradient_checkpointing:
         base = base_model(model)
         base.activation_checkpointing_enable({"use_reentrant": False})

@@ -3,8 +3,8 @@
     sample y ~ π_old(· | x)  →  critique c and spans A(y)  →  δ_t on the sampled tokens  →  r_t = δ_t − β·KL_t
     →  GAE, whitening  →  clipped PPO on policy and value function, several passes
 
-Randomness is drawn anew at each step from (seed, step, rank); so a step depends on the weights, the optimiser and β
-alone, and a resumed run repeats an uninterrupted one bit for bit.
+Randomness is drawn anew at each step from (seed, step, rank); so a step depends on the weights, the optimiser, β and
+rollouts sampled ahead alone, and a resumed run repeats an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations

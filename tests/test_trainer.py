@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_gradient_policy_optimization.value_function import ValueHead
 from nl_gradient_policy_optimization.weights import merged_parameters
@@ -106,6 +106,13 @@ def test_any_causal_lm_trains(tmp_path, family):
     assert row["grad_norm"] > 0 and abs(row["kl/full"]) < 1e-3
     weights = [p for name, p in trainer.scorer.named_parameters() if "lora_B" in name]
     assert all(weight.abs().max() > 0 for weight in weights)
+
+
+def test_a_reference_of_its_own_goes_where_the_policy_computes(tmp_path):
+    """The meta device stands for a GPU: whoever forgets to move the reference there leaves it on the CPU."""
+    policy = make_policy(tiny_config(tmp_path, lora_r=0), torch.device("meta"))
+    with policy._as_reference() as reference:
+        assert {weight.device.type for weight in reference.parameters()} == {"meta"}
 
 
 def test_learning_raises_the_reward(tmp_path):
