@@ -1,9 +1,12 @@
 """How exactly, and how fast, quotes reach tokens: this project's mapping against matching the quote's words.
 
-python benchmarks/alignment.py --data human_spans/qa_feedback_100.jsonl --output runs/benchmarks/alignment.json
+    python benchmarks/alignment.py --human qa_feedback_100.jsonl --slf5k posts_with_summaries.json \\
+        --kodcode solutions_with_tests.json --ultrafeedback responses.json
 
-The data are answers whose wrong passages people marked by character offset, so the right tokens are known without any
-quote: ``{"response", "spans": [{"start", "end", "quote"}]}`` a line.
+Any of the four files may be left away. The quotes alone are given to both ways, and what is right is known without
+them, by character offset: people marked the wrong passages (``--human``: ``{"response", "spans": [{"start", "end",
+"quote"}]}`` a line); intervals are drawn at random from the responses of a task's file; or the task's program quotes
+them, where each of its quotes stands in the response once. Ends with the page's table.
 """
 
 from __future__ import annotations
@@ -12,29 +15,65 @@ import random
 import re
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from benchmarks.micro.results import table, with_section
 from text2grad.configs import parse
+from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
-from text2grad.records import load_json, save_json
+from text2grad.records import load_json, load_records, save_json, save_text
+from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_rewards import token_rewards
 from text2grad.token_text import token_spans
+
+TASKS = ("slf5k", "kodcode", "ultrafeedback")
+WAYS = ("text2grad", "word matching")
+MOST_WORDS = 20
+MOST_LINES = 3
 
 
 @dataclass
 class AlignmentConfig:
-    data: str = field(metadata={"help": "answers with marked spans, JSONL"})
-    output: str = field(metadata={"help": "where the figures go, JSON"})
+    human: str = field(default="", metadata={"help": "answers with spans that people marked, JSONL"})
+    slf5k: str = field(default="", metadata={"help": "posts with summaries"})
+    kodcode: str = field(default="", metadata={"help": "solutions with tests"})
+    ultrafeedback: str = field(default="", metadata={"help": "questions with answers"})
+    output: str = field(default="runs/benchmarks/alignment.json", metadata={"help": "where the figures go, JSON"})
     tokenizer: str = field(default="smollm2", metadata={"help": "whose tokens are labelled"})
     split: float = field(
         default=0.1, metadata={"help": "share of tokens replaced by smaller ones, so that ids are not canonical"}
     )
     repeats: int = field(default=5, metadata={"help": "timed passes over the data"})
+    seed: int = field(default=0, metadata={"help": "draws the intervals, and the tokens that are replaced"})
+    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section alignment is rewritten"})
 
 
-def by_offsets(ids: list[int], tokenizer, marked: list[tuple[int, int]]) -> list[float]:
+@dataclass(frozen=True)
+class Marked:
+    """A response and the intervals of it that are quoted."""
+
+    id: str
+    text: str
+    places: list[Interval]
+
+    @property
+    def quotes(self) -> list[str]:
+        return [self.text[slice(*place)] for place in self.places]
+
+    @property
+    def repeated(self) -> bool:
+        """Whether some quote stands more than once, so that it alone cannot say where."""
+        return any(len(occurrences(quote, self.text)) > 1 for quote in self.quotes)
+
+
+# What is right
+
+
+def by_offsets(ids: list[int], tokenizer, marked: Sequence[Interval]) -> list[float]:
     """The right labels: −1 where all visible characters of a token lie inside one marked interval."""
     text, spans = token_spans(ids, tokenizer)
     labels = []
@@ -43,6 +82,88 @@ def by_offsets(ids: list[int], tokenizer, marked: list[tuple[int, int]]) -> list
         inside = any(visible and low <= visible[0] and visible[-1] < high for low, high in marked)
         labels.append(-1.0 if inside else 0.0)
     return labels
+
+
+def occurrences(quote: str, text: str) -> list[int]:
+    """Where a quote begins, to the letter; occurrences may overlap."""
+    return [match.start() for match in re.finditer(f"(?={re.escape(quote)})", text)]
+
+
+def drawn(task: Task, text: str, rng: random.Random) -> list[Interval]:
+    """One to four intervals of the judged text, drawn independently of one another.
+
+    Of prose, 1 to 20 words. Of code, one to three whole lines, or as often a piece of a line: 1 to 20 of its names,
+    numbers and signs.
+    """
+    return [_piece(text, *rng.choice(task.judged(text)), task.is_code, rng) for _ in range(rng.randint(1, 4))]
+
+
+def _piece(text: str, start: int, end: int, is_code: bool, rng: random.Random) -> Interval:
+    def found(pattern: str, low: int, high: int) -> list[Interval]:
+        return [match.span() for match in re.compile(pattern).finditer(text, low, high)]
+
+    units, most = found(r"\S+", start, end), MOST_WORDS
+    if is_code:
+        units, most = found(r"[^\s].*", start, end), MOST_LINES
+        if rng.random() < 0.5:
+            units, most = found(r"\w+|[^\w\s]", *rng.choice(units)), MOST_WORDS
+    first = rng.randrange(len(units))
+    last = min(first + rng.randint(1, most), len(units)) - 1
+    return units[first][0], units[last][1]
+
+
+# The data
+
+
+def by_people(path: str) -> list[Marked]:
+    rows = []
+    for number, row in enumerate(load_json(path)):
+        if not isinstance(row, dict) or not {"response", "spans"} <= set(row):
+            raise InputError(f"{path}: row {number} lacks 'response' or 'spans'; see benchmarks/README.md")
+        places = [(span["start"], span["end"]) for span in row["spans"]]
+        rows.append(Marked(str(row.get("id", number)), row["response"], places))
+        if rows[-1].quotes != [span["quote"] for span in row["spans"]]:
+            raise InputError(f"{path}: row {number}: a quote is not what stands at its offsets; mend the row")
+    return rows
+
+
+def by_random(path: str, task: Task, seed: int) -> list[Marked]:
+    texts = {key: task.response(record) for key, record in load_records(path, task).items()}
+    return [Marked(key, text, drawn(task, text, random.Random(f"{seed} {key}"))) for key, text in texts.items()]
+
+
+def by_program(path: str, task: Task) -> list[Marked]:
+    """Responses all of whose quotes, good and poor, the program made stand in them once, to the letter."""
+    records = load_records(path, task)
+    texts = [task.response(record) for record in records.values()]
+    judgements = load_critic("programmatic", task)(
+        [task.prompt(record) for record in records.values()], texts, list(records.values())
+    )
+    rows = []
+    for key, text, item in zip(records, texts, judgements, strict=True):
+        quotes = [*item.poor, *item.good] if isinstance(item, Feedback) else []
+        begins = [occurrences(quote, text) for quote in quotes]
+        if quotes and all(len(found) == 1 for found in begins):
+            rows.append(Marked(key, text, [(b[0], b[0] + len(q)) for b, q in zip(begins, quotes, strict=True)]))
+    return rows
+
+
+def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[Marked]]]:
+    """(data, who quotes, task, responses) of the files that are given."""
+    result = []
+    if config.human:
+        result.append(("answers", "people", get_task("ultrafeedback"), by_people(config.human)))
+    for name in TASKS:
+        if path := getattr(config, name):
+            task = get_task(name)
+            result.append((name, "random intervals", task, by_random(path, task, config.seed)))
+            result.append((name, "the program", task, by_program(path, task)))
+    if not result:
+        raise InputError("no data: give --human, --slf5k, --kodcode or --ultrafeedback a file")
+    return result
+
+
+# The two ways
 
 
 def by_words(ids: list[int], tokenizer, quotes: list[str]) -> list[float]:
@@ -61,6 +182,11 @@ def by_words(ids: list[int], tokenizer, quotes: list[str]) -> list[float]:
                     labels[token] = -1.0 if pieces[token] else 0.0
                 break
     return labels
+
+
+def by_text2grad(ids: list[int], tokenizer, quotes: list[str], task: Task) -> list[float]:
+    """The project's mapping; −1 where the quotes, all of them poor, put it."""
+    return token_rewards(ids, tokenizer, Feedback("c", poor=quotes), task).values
 
 
 def less_canonical(ids: list[int], tokenizer, share: float, rng: random.Random) -> list[int]:
@@ -82,59 +208,117 @@ def less_canonical(ids: list[int], tokenizer, share: float, rng: random.Random) 
     return result
 
 
-def figures(truth: list[list[float]], got: list[list[float]], seconds: list[float]) -> dict[str, float]:
+# Measuring
+
+
+@dataclass
+class Measured:
+    """One response: the right labels, those of each way, and the seconds of each pass."""
+
+    row: Marked
+    truth: list[float]
+    labels: dict[str, list[float]]
+    seconds: dict[str, list[float]]
+
+
+def measure(rows: Sequence[Marked], task: Task, tokenizer, config: AlignmentConfig) -> list[Measured]:
+    """Both ways over all responses, pass after pass."""
+    ways: dict[str, Callable[[list[int], list[str]], list[float]]] = {
+        "text2grad": lambda ids, quotes: by_text2grad(ids, tokenizer, quotes, task),
+        "word matching": lambda ids, quotes: by_words(ids, tokenizer, quotes),
+    }
+    rng, prepared = random.Random(config.seed), []
+    for row in rows:
+        ids = less_canonical(tokenizer(row.text, add_special_tokens=False)["input_ids"], tokenizer, config.split, rng)
+        if token_spans(ids, tokenizer)[0] != row.text:
+            raise InputError(
+                f"response {row.id}: {config.tokenizer} does not give back its text; use another tokenizer"
+            )
+        truth = by_offsets(ids, tokenizer, row.places)
+        prepared.append((ids, Measured(row, truth, {}, {name: [] for name in ways})))
+    for _ in range(config.repeats):
+        for name, way in ways.items():
+            for ids, item in prepared:
+                begun = time.perf_counter()
+                found = way(ids, item.row.quotes)
+                item.seconds[name].append(time.perf_counter() - begun)
+                item.labels[name] = [-1.0 if value < 0 else 0.0 for value in found]
+    return [item for _, item in prepared]
+
+
+def figures(items: Sequence[Measured], way: str) -> dict[str, float]:
     """Shares over all tokens, over all marked tokens, and over whole responses; the median time of one."""
-    pairs = [(t, g) for row in zip(truth, got, strict=True) for t, g in zip(*row, strict=True)]
+    pairs = [(t, g) for item in items for t, g in zip(item.truth, item.labels[way], strict=True)]
     marked = [(t, g) for t, g in pairs if t]
+    passes = zip(*(item.seconds[way] for item in items), strict=True)
     return {
         "tokens right": sum(t == g for t, g in pairs) / len(pairs),
-        "marked tokens found": sum(t == g for t, g in marked) / len(marked),
-        "responses entirely right": sum(t == g for t, g in zip(truth, got, strict=True)) / len(truth),
-        "microseconds per response": statistics.median(seconds) / len(truth) * 1e6,
+        "marked tokens found": sum(t == g for t, g in marked) / len(marked) if marked else 1.0,
+        "responses entirely right": sum(item.truth == item.labels[way] for item in items) / len(items),
+        "microseconds per response": statistics.median(map(sum, passes)) / len(items) * 1e6,
     }
 
 
-def timed(label, rows: list, repeats: int) -> tuple[list[list[float]], list[float]]:
-    """The labels of all rows, and the seconds of each pass."""
-    seconds, labels = [], []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        labels = [label(*row) for row in rows]
-        seconds.append(time.perf_counter() - begun)
-    return labels, seconds
+def differing(items: Sequence[Measured]) -> list[dict]:
+    """The responses that text2grad labels otherwise than the offsets say."""
+    return [
+        {
+            "id": item.row.id,
+            "repeated": item.row.repeated,
+            "tokens": sum(a != b for a, b in zip(item.truth, item.labels["text2grad"], strict=True)),
+            "quotes": item.row.quotes,
+        }
+        for item in items
+        if item.truth != item.labels["text2grad"]
+    ]
+
+
+def summary(data: str, quotes: str, items: Sequence[Measured]) -> dict:
+    return {
+        "data": data,
+        "quotes": quotes,
+        "responses": len(items),
+        "tokens": sum(len(item.truth) for item in items),
+        **{way: figures(items, way) for way in WAYS},
+        "differing": differing(items),
+    }
+
+
+def page_table(results: Sequence[dict]) -> str:
+    """A row per data set and kind of quotes; in each cell text2grad's figure, then word matching's."""
+    rows = []
+    for result in results:
+        ours, words = (result[way] for way in WAYS)
+        shares = [f"{_percent(ours[name])}, {_percent(words[name])}" for name in list(ours)[:3]]
+        times = ", ".join(f"{way['microseconds per response'] / 1000:.2f}" for way in (ours, words))
+        label = f"{result['data']}: {result['quotes']}"
+        rows.append([label, str(result["responses"]), str(result["tokens"]), *shares, times])
+    names = ["tokens right, %", "marked tokens found, %", "responses entirely right, %", "ms per response"]
+    return table(["text2grad, word matching", "responses", "tokens", *names], rows)
+
+
+def _percent(share: float) -> str:
+    """Never rounded up to 100."""
+    return "100" if share == 1 else f"{min(100 * share, 99.99):.2f}"
 
 
 @command
 def main() -> None:
     config = parse(AlignmentConfig)
-    tokenizer, rng = load_tokenizer(config.tokenizer), random.Random(0)
-    rows, truth = [], []
-    for number, row in enumerate(load_json(config.data)):
-        if not isinstance(row, dict) or not {"response", "spans"} <= set(row):
-            raise InputError(f"{config.data}: row {number} lacks 'response' or 'spans'")
-        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
-        ids = less_canonical(ids, tokenizer, config.split, rng)
-        rows.append((ids, [span["quote"] for span in row["spans"]]))
-        truth.append(by_offsets(ids, tokenizer, [(span["start"], span["end"]) for span in row["spans"]]))
-    ours, our_seconds = timed(
-        lambda ids, quotes: token_rewards(ids, tokenizer, Feedback("c", poor=quotes), "slf5k").values,
-        rows,
-        config.repeats,
-    )
-    words, word_seconds = timed(lambda ids, quotes: by_words(ids, tokenizer, quotes), rows, config.repeats)
-    result = {
-        "responses": len(rows),
-        "tokens": sum(map(len, truth)),
-        "text2grad": figures(truth, ours, our_seconds),
-        "word matching": figures(truth, words, word_seconds),
-    }
-    save_json(config.output, result)
-    print(f"{result['responses']} responses, {result['tokens']} tokens")
-    for name in result["text2grad"]:
-        print(f"{name:28}{result['text2grad'][name]:12.4f}  word matching {result['word matching'][name]:12.4f}")
-    for index, (right, got) in enumerate(zip(truth, ours, strict=True)):
-        if right != got:
-            print(f"row {index}: differs in {sum(a != b for a, b in zip(right, got, strict=True))} tokens")
+    tokenizer, results = load_tokenizer(config.tokenizer), []
+    for data, quotes, task, rows in sources(config):
+        items = measure(rows, task, tokenizer, config)
+        for repeated in (False, True):
+            chosen = [item for item in items if item.row.repeated == repeated]
+            if chosen:
+                results.append(summary(data, quotes + (", a quote stands more than once" if repeated else ""), chosen))
+    save_json(config.output, results)
+    for result in results:
+        for row in result["differing"]:
+            print(f"{result['data']}: {result['quotes']}: {row['id']} differs in {row['tokens']} tokens")
+    text, page = page_table(results), Path(config.page)
+    save_text(page, with_section(page.read_text(encoding="utf-8"), "alignment", text))
+    print(text)
 
 
 if __name__ == "__main__":

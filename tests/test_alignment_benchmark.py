@@ -1,0 +1,169 @@
+"""The alignment benchmark: that its truth is what the offsets say, that its intervals are what it says they are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.alignment import (
+    AlignmentConfig,
+    Marked,
+    by_offsets,
+    by_people,
+    by_random,
+    by_text2grad,
+    by_words,
+    drawn,
+    less_canonical,
+    measure,
+    occurrences,
+    page_table,
+    sources,
+    summary,
+)
+from tests import tiny
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+from text2grad.tasks import get_task
+from text2grad.token_text import token_spans
+
+PROSE = "My sister borrowed my car without asking. She got a parking ticket, and I paid for it.\n\nShould she pay me?"
+CODE = "def add(a, b):\n    total = a + b\n\n    return total\n\nprint(add(1, 2))\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny.tokenizer("byte")
+
+
+def encode(text: str) -> list[int]:
+    return tiny.tokenizer("byte")(text, add_special_tokens=False)["input_ids"]
+
+
+def test_truth_is_the_tokens_inside_the_offsets(tokenizer):
+    text = "a b c d"
+    ids = [tokenizer.convert_tokens_to_ids(token) for token in ("a", "Ġ", "b", "Ġ", "c", "Ġ", "d")]
+    assert by_offsets(ids, tokenizer, [(2, 5)]) == [0, 0, -1, -1, -1, 0, 0]
+    assert by_offsets(ids, tokenizer, [(2, 3), (4, 5)]) == [0, 0, -1, 0, -1, 0, 0]
+    assert by_offsets(ids, tokenizer, []) == [0] * 7
+    assert occurrences("aa", "aaaa.aa") == [0, 1, 2, 5] and occurrences(".", "a.b") == [1]
+    assert not Marked("x", text, [(2, 5)]).repeated and Marked("x", text, [(0, 1), (1, 2)]).repeated
+
+
+def test_random_intervals_are_words_of_prose_and_lines_or_pieces_of_code():
+    prose = [place for seed in range(300) for place in drawn(get_task("slf5k"), PROSE, random.Random(seed))]
+    for start, end in prose:
+        assert 1 <= len(PROSE[start:end].split()) <= 20
+        assert (PROSE[:start] + " ")[-1:].isspace() or start == 0
+        assert not PROSE[start].isspace() and not PROSE[end - 1].isspace() and PROSE[end : end + 1].strip() == ""
+    assert {len(PROSE[s:e].split()) for s, e in prose} >= set(range(1, 19))
+    quotes = {
+        CODE[slice(*place)] for seed in range(300) for place in drawn(get_task("kodcode"), CODE, random.Random(seed))
+    }
+    assert {"return total", "def add(a, b):\n    total = a + b", "total", "= a + b"} <= quotes
+    assert all(quote == quote.strip() and quote.count("\n") <= 4 for quote in quotes)
+    fenced = f"Here it is:\n```\n{CODE}```\nGood luck!"
+    for seed in range(100):
+        for start, end in drawn(get_task("kodcode"), fenced, random.Random(seed)):
+            assert fenced[start:end] in CODE
+    assert drawn(get_task("slf5k"), PROSE, random.Random(3)) == drawn(get_task("slf5k"), PROSE, random.Random(3))
+    counts = {len(drawn(get_task("slf5k"), PROSE, random.Random(seed))) for seed in range(50)}
+    assert counts == {1, 2, 3, 4}
+
+
+def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
+    rows = [Marked("once", "one two three", [(4, 7)]), Marked("twice", "go on and go", [(10, 12)])]
+    config = AlignmentConfig(split=0.0, repeats=2)
+    items = measure(rows, get_task("slf5k"), tokenizer, config)
+    assert [item.row.repeated for item in items] == [False, True]
+    for item in items:
+        item.truth, item.labels["text2grad"] = [0, -1, -1, 0], [0, -1, 0, 0]
+    items[0].labels["text2grad"] = [0, -1, -1, 0]
+    for item, seconds in zip(items, ([0.001, 0.003], [0.002, 0.002]), strict=True):
+        assert len(item.seconds["text2grad"]) == 2
+        item.seconds["text2grad"] = seconds
+        item.labels["word matching"] = [0, 0, 0, -1]
+    found = summary("d", "q", items)
+    assert found["text2grad"] == {
+        "tokens right": 7 / 8,
+        "marked tokens found": 3 / 4,
+        "responses entirely right": 1 / 2,
+        "microseconds per response": pytest.approx(2000),
+    }
+    assert found["word matching"]["tokens right"] == 2 / 8
+    assert [(row["id"], row["tokens"], row["repeated"]) for row in found["differing"]] == [("twice", 1, True)]
+    assert "| d: q | 2 | 8 | 87.50, 25.00 | 75.00, 0.00 | 50.00, 0.00 | 2.00," in page_table([found])
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode"])
+def test_a_quote_that_stands_once_reaches_its_tokens(name, tokenizer):
+    """Both truth and mapping see ids that are not canonical; only word matching loses what punctuation hides."""
+    task, text = get_task(name), CODE if name == "kodcode" else PROSE
+    exact = plain = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        row = Marked(str(seed), text, drawn(task, text, rng))
+        ids = less_canonical(encode(text), tokenizer, 0.3, rng)
+        assert token_spans(ids, tokenizer)[0] == text and len(ids) >= len(encode(text))
+        if row.repeated:
+            continue
+        truth = by_offsets(ids, tokenizer, row.places)
+        found = by_text2grad(ids, tokenizer, row.quotes, task)
+        assert [min(value, 0) for value in found] == truth
+        exact += 1
+        plain += by_words(ids, tokenizer, row.quotes) == truth
+    assert exact > 60 and plain < exact / 2
+
+
+def test_one_command_makes_the_table(run_script, tmp_path):
+    tiny.tiny_model(tmp_path / "model")
+    text = PROSE
+    spans = [{"start": s, "end": e, "quote": text[s:e]} for s, e in ((0, 9), (42, 67))]
+    twice = "It rains. It rains."
+    rows = [
+        {"id": "a", "response": text, "spans": spans},
+        {"id": "b", "response": twice, "spans": [{"start": 10, "end": 19, "quote": "It rains."}]},
+    ]
+    save_json(tmp_path / "people.jsonl", rows)
+    save_json(tmp_path / "posts.json", {"p": {"post": "Rain and a car", "generated_summary": text}})
+    (tmp_path / "page.md").write_text("before\n<!-- alignment -->\n<!-- /alignment -->\nafter\n")
+    flags = ["--tokenizer", tmp_path / "model", "--repeats", "1", "--page", tmp_path / "page.md"]
+    flags += [
+        "--output",
+        tmp_path / "out.json",
+        "--human",
+        tmp_path / "people.jsonl",
+        "--slf5k",
+        tmp_path / "posts.json",
+    ]
+    done = run_script("benchmarks/alignment.py", *flags)
+    assert done.returncode == 0, done.stderr
+    page, results = (tmp_path / "page.md").read_text(), load_json(tmp_path / "out.json")
+    assert page.startswith("before\n<!-- alignment -->\n| text2grad, word matching |") and page.endswith("after\n")
+    by_row = {(row["data"], row["quotes"]): row for row in results}
+    assert by_row["answers", "people"]["text2grad"]["responses entirely right"] == 1
+    repeated = by_row["answers", "people, a quote stands more than once"]
+    assert [row["id"] for row in repeated["differing"]] == ["b"] and "answers: people" in page
+    assert ("slf5k", "the program") in by_row
+
+    rows[0]["spans"][0]["quote"] = "My brother"
+    save_json(tmp_path / "people.jsonl", rows)
+    with pytest.raises(InputError, match="row 0: a quote is not what stands at its offsets"):
+        by_people(tmp_path / "people.jsonl")
+    with pytest.raises(InputError, match="--human"):
+        sources(AlignmentConfig())
+
+
+def test_real_responses(shared_data, tokenizer):
+    """Whatever stands once reaches exactly its tokens, in people's answers and in code."""
+    code = get_task("kodcode")
+    sets = [
+        (get_task("ultrafeedback"), by_people(shared_data / "human_spans/qa_feedback_100.jsonl")[:40]),
+        (code, by_random(shared_data / "kodcode/solutions_with_tests.json", code, 0)[:40]),
+    ]
+    for task, rows in sets:
+        once = [row for row in rows if not row.repeated]
+        assert len(once) > 10
+        items = measure(once, task, tokenizer, AlignmentConfig(repeats=1))
+        assert all(item.truth == item.labels["text2grad"] for item in items)
