@@ -3,6 +3,7 @@
     python benchmarks/convergence.py --config benchmarks/micro/convergence.yaml   # against scalar PPO and GRPO
     python benchmarks/convergence.py --config benchmarks/micro/ablations.yaml     # how the reward is spread
     python benchmarks/convergence.py --config benchmarks/micro/questions.yaml     # graded rewards, critics that err
+    python benchmarks/convergence.py --config benchmarks/micro/reward_models.yaml # learnt against learnt
 
 Each sweeps the learning rate of every method over the same values with the same seeds, trains with other seeds at the
 best, and writes the study's table, figures and JSON. Runs that have finished are not repeated; the studies share them.
@@ -14,6 +15,7 @@ import os
 import platform
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets.utils.logging import disable_progress_bar
@@ -22,9 +24,9 @@ from transformers.utils.logging import disable_progress_bar as disable_transform
 
 from benchmarks.micro import results
 from benchmarks.micro.figures import draw_curves, draw_noise
+from benchmarks.micro.judges import examine, judges_table, train_reward_models
 from benchmarks.micro.methods import METHODS, method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
-from benchmarks.micro.reward_model import scalar_reward_model
 from benchmarks.micro.runs import Materials, Protocol, run, training_prompts
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
@@ -49,7 +51,9 @@ class StudyConfig:
     evaluate_every: int = field(default=5, metadata={"help": "steps between examinations"})
     held_out: int = field(default=96, metadata={"help": "held-out prompts in each"})
     base_steps: int = field(default=1000, metadata={"help": "of ordinary training that make the starting policy"})
-    reward_pairs: int = field(default=1000, metadata={"help": "judged pairs for the scalar reward model"})
+    reward_pairs: int = field(default=1000, metadata={"help": "judged pairs for the reward models"})
+    judge_steps: int = field(default=3000, metadata={"help": "of training of a reward model that writes"})
+    examine_pairs: int = field(default=0, metadata={"help": "judged pairs on which the reward models are examined"})
     output_dir: str = field(default="runs/benchmarks/convergence", metadata={"help": "where runs are kept"})
     report_dir: str = field(default="benchmarks/figures", metadata={"help": "where figures and JSON go"})
     page: str = field(default="benchmarks/README.md", metadata={"help": "whose section is rewritten; empty: none"})
@@ -57,7 +61,7 @@ class StudyConfig:
 
     def check(self) -> None:
         for item in fields(self):
-            if item.name != "page" and not getattr(self, item.name):
+            if item.name not in ("page", "examine_pairs") and not getattr(self, item.name):
                 raise InputError(f"--{item.name} is missing; the files in benchmarks/micro/*.yaml set it")
         if set(self.seeds) & set(self.sweep_seeds):
             raise InputError("--seeds and --sweep_seeds share a seed: rates would be chosen on what is reported")
@@ -80,11 +84,10 @@ class Study:
         settings = BaseSettings(steps=config.base_steps)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
         prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts)
-        scorer = ""
-        if any(method_of(name).reward_model for name in config.methods):
-            limit = self.protocol.max_response_tokens
-            scorer = scalar_reward_model(self.folder / "reward_model", base, config.reward_pairs, limit)
-        self.materials = Materials(base, prompts, scorer)
+        learnt = [model for name in config.methods if (model := method_of(name).reward_model)]
+        limit = self.protocol.max_response_tokens
+        models = train_reward_models(self.folder, base, learnt, config.reward_pairs, limit, config.judge_steps)
+        self.materials = Materials(base, prompts, models)
         self.processor_seconds: list[float] = []
 
     def curve(self, name: str, rate: float, seed: int) -> results.Curve:
@@ -110,6 +113,14 @@ class Study:
             chosen[name] = float(max(sweep[tuned_as], key=lambda rate: sweep[tuned_as][rate].value))
             curves[name] = [self.curve(name, chosen[name], seed) for seed in self.config.seeds]
         return curves, chosen, sweep
+
+    def judges(self) -> list[dict[str, Any]]:
+        """How good the study's reward models are as judges; nothing where that was not asked for."""
+        made, config = self.materials, self.config
+        limit = self.protocol.max_response_tokens
+        if not config.examine_pairs:
+            return []
+        return examine(made.reward_models, config.reward_pairs, made.base, config.examine_pairs, limit)
 
 
 def summary_table(curves: Runs, chosen: dict[str, float], reference: str) -> str:
@@ -173,6 +184,7 @@ def draw(config: StudyConfig, curves: Runs) -> list[str]:
 
 
 def report(config: StudyConfig, study: Study) -> None:
+    judges = study.judges()
     curves, chosen, sweep = study.run()
     figures = draw(config, curves)
     table, tuning = summary_table(curves, chosen, config.reference), sweep_table(sweep)
@@ -190,6 +202,7 @@ def report(config: StudyConfig, study: Study) -> None:
             "protocol": vars(config.protocol),
             "learning_rates": chosen,
             "sweep": {name: {r: e.to_dict() for r, e in row.items()} for name, row in sweep.items()},
+            **({"reward_models": judges} if judges else {}),
             "curves": curves,
         },
         indent=None,
@@ -200,7 +213,14 @@ def report(config: StudyConfig, study: Study) -> None:
         pictures = "\n\n".join(f"![{name}]({Path(folder) / name}.svg)" for name in figures)
         machine = f"{facts['runs']} runs, {facts['processor_minutes']} minutes of processor time ({facts['machine']})."
         text = "\n\n".join(
-            [table, pictures, f"The sweep ({len(config.sweep_seeds)} seeds of its own):", tuning, machine]
+            [
+                *([judges_table(judges)] if judges else []),
+                table,
+                pictures,
+                f"The sweep ({len(config.sweep_seeds)} seeds of its own):",
+                tuning,
+                machine,
+            ]
         )
         save_text(page, results.with_section(page.read_text(encoding="utf-8"), config.study, text))
 

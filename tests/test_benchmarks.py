@@ -267,7 +267,7 @@ def test_a_section_of_the_page_is_replaced():
 # The command
 
 
-@pytest.mark.parametrize("name", ["convergence", "ablations", "questions"])
+@pytest.mark.parametrize("name", ["convergence", "ablations", "questions", "reward_models"])
 def test_each_study_has_a_config_and_a_place_on_the_page(name):
     path = ROOT / "benchmarks" / "micro" / f"{name}.yaml"
     assert path.read_text().startswith(f"# python benchmarks/convergence.py --config benchmarks/micro/{name}.yaml\n")

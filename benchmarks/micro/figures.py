@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 import numpy as np
@@ -18,6 +19,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 COLOURS = ("#a3304a", "#2d5f8c", "#8fb3c9", "#47705f", "#d9772b", "#5a5a5a", "#7a5195", "#b0a030")
+LABEL_WIDTH = 40
+"""Characters of a line of the legend, which takes its place from the curves."""
 STYLE = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -42,7 +45,7 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
         axes.axhline(level, color="#999999", linewidth=0.6, linestyle=":")
         for colour, (label, runs) in zip(COLOURS * 3, curves.items(), strict=False):
             steps, values = [row["step"] for row in runs[0]], column(runs, "f1")
-            axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.3, label=label)
+            axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.3, label=fill(label, LABEL_WIDTH))
             draws = resampled_sums(values) / len(values)
             band = [percentile_interval(draws[:, step]) for step in range(len(steps))]
             axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.micro.noise import KINDS
 from text2grad.errors import InputError
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A reward model that is trained on the critic's judgements.
+
+    Attributes:
+        kind: ``scalar`` (one number), ``critique`` (writes a critique, then quotes), or ``spans`` (quotes alone).
+        pairs: judged pairs of responses that it learns from; as many as the study says where this is 0.
+    """
+
+    kind: str
+    pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -17,7 +30,7 @@ class Method:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
         engine: ``text2grad`` (this project's trainer) or ``trl`` (TRL's GRPOTrainer).
-        reward_model: rewarded by a trained scalar reward model in place of the critic.
+        reward_model: what rewards it in place of the critic, where something learnt does.
         noise: the critic's errors: their kind, and the share of spans that have them.
         tuned_as: the method whose learning rate it takes; its own is swept where this is empty.
     """
@@ -25,7 +38,7 @@ class Method:
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     engine: str = "text2grad"
-    reward_model: bool = False
+    reward_model: Learnt | None = None
     noise: tuple[str, float] | None = None
     tuned_as: str = ""
 
@@ -35,12 +48,17 @@ METHODS = {
     "ppo_sum": Method("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "ppo_mean": Method("PPO, mean of δ at the last token", {"reward_placement": "last_mean"}),
     "ppo_sum_lambda_1": Method("PPO, sum at the last token, λ = 1", {"reward_placement": "last_sum", "lam": 1.0}),
-    "ppo_reward_model": Method("PPO, trained scalar reward model", reward_model=True),
+    "ppo_reward_model": Method("PPO, trained scalar reward model", reward_model=Learnt("scalar")),
+    "text2grad_reward_model": Method("Text2Grad, trained reward model", reward_model=Learnt("critique")),
+    "text2grad_reward_model_no_critique": Method(
+        "Text2Grad, trained reward model, no critique", reward_model=Learnt("spans")
+    ),
     "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, engine="trl"),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
     "continuous": Method("continuous: every word graded in −1..1", {"scheme": "continuous"}),
+    "ahead": Method("Text2Grad, `rollouts_ahead`", {"rollouts_ahead": True}),
     "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}
@@ -49,19 +67,23 @@ _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs 
 def method_of(name: str) -> Method:
     """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
 
-    ``flip-25-ppo_sum`` is another method with that critic.
+    ``flip-25-ppo_sum`` is another method with that critic, and ``ppo_reward_model-8000`` a method whose reward model
+    learns from so many judged pairs.
     """
     if name in METHODS:
         return METHODS[name]
     kind, _, rest = name.partition("-")
+    clean = METHODS.get(kind)
+    if clean is not None and clean.reward_model is not None and rest.isdigit() and int(rest):
+        learnt = replace(clean.reward_model, pairs=int(rest))
+        return replace(clean, label=f"{clean.label}, {rest} pairs", reward_model=learnt)
     percent, _, base = rest.partition("-")
     base = base or "text2grad"
     if kind not in KINDS or not percent.isdigit() or base not in METHODS:
         raise InputError(
-            f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50"
+            f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50, "
+            "ppo_reward_model-8000"
         )
     clean = METHODS[base]
     label = f"{_NOISE_LABELS[kind]}: {percent} %" + ("" if base == "text2grad" else f", {clean.label}")
-    return Method(
-        label, clean.settings, clean.engine, clean.reward_model, (kind, int(percent) / 100), clean.tuned_as or base
-    )
+    return replace(clean, label=label, noise=(kind, int(percent) / 100), tuned_as=clean.tuned_as or base)

@@ -19,19 +19,17 @@ from text2grad.models import load_model, load_tokenizer
 from text2grad.token_rewards import token_rewards
 
 
-def scalar_reward_model(folder: Path, base: str, pairs: int, max_response_tokens: int) -> str:
+def scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
     """The trained model's folder; nothing is done where it is finished.
 
     Args:
-        pairs: of responses by the starting policy; the judgements they take come on top of a run's own.
+        pairs_path: what :func:`pairs_file` made.
     """
     if (folder / RESULT_FILE).is_file():
         return str(folder)
-    path = folder.with_name(f"{folder.name}-pairs.json")
-    save_pairs(path, make_pairs(base, pairs, max_response_tokens))
     settings = ScalarRewardSettings(
         task=PROFILES.name,
-        data_path=str(path),
+        data_path=str(pairs_path),
         model=base,
         output_dir=str(folder),
         lora=False,
@@ -51,12 +49,24 @@ def scalar_reward_model(folder: Path, base: str, pairs: int, max_response_tokens
     return str(folder)
 
 
-def make_pairs(base: str, count: int, max_response_tokens: int) -> list[Pair]:
-    """Two sampled responses to each of ``count`` prompts of their own; the one with the greater Σδ is chosen."""
+def pairs_file(path: Path, base: str, count: int, max_response_tokens: int) -> Path:
+    """The judged pairs that reward models learn from, made where they are not there yet; they come on top of a run's
+    own judgements.
+    """
+    if not path.is_file():
+        save_pairs(path, make_pairs(base, count, max_response_tokens))
+    return path
+
+
+def make_pairs(base: str, count: int, max_response_tokens: int, seed: str = "preference pairs") -> list[Pair]:
+    """Two sampled responses to each of ``count`` prompts of their own; the one with the greater Σδ is chosen.
+
+    A pair in which neither is greater, or a response is empty, is left out.
+    """
     model, tokenizer = load_model(base, torch.float32), load_tokenizer(base)
     config = PolicyConfig(model=base, max_response_tokens=max_response_tokens, generation_batch_size=128)
     sampler = TransformersSampler(model, model, tokenizer, [tokenizer.eos_token_id], config)
-    rng, critic, pairs = random.Random("preference pairs"), ProfileCritic(), []
+    rng, critic, pairs = random.Random(seed), ProfileCritic(), []
     torch.manual_seed(0)
     records = [make_record(rng, number) for number in range(count)]
     prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in records]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +15,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.micro.critic import ProfileCritic
-from benchmarks.micro.methods import Method, method_of
+from benchmarks.micro.methods import Learnt, Method, method_of
+from benchmarks.micro.nl_reward_model import load_judge
 from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.task import PROFILES, make_record, quality
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
@@ -55,11 +57,11 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Materials:
-    """What all runs start from: the policy's folder, the training prompts' file, and a scalar reward model's folder."""
+    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders."""
 
     base: str
     prompts: str
-    reward_model: str = ""
+    reward_models: Mapping[Learnt, str] = field(default_factory=dict)
 
 
 def training_prompts(path: Path, count: int) -> str:
@@ -95,9 +97,9 @@ def run(
     if method.engine == "trl":
         from benchmarks.micro.grpo import train_grpo
 
-        curve = train_grpo(config, critic_of(method, seed), protocol)
+        curve = train_grpo(config, critic_of(method, seed, materials), protocol)
     else:
-        curve = train_ours(config, method, critic_of(method, seed), materials, protocol)
+        curve = train_ours(config, method, materials, protocol)
     result = {
         "settings": settings,
         "curve": curve,
@@ -151,21 +153,22 @@ def config_of(
     return PolicyConfig(**{**settings, **method.settings})
 
 
-def critic_of(method: Method, seed: int) -> Critic:
-    critic = ProfileCritic()
+def critic_of(method: Method, seed: int, materials: Materials) -> Critic:
+    """What judges in words: the program, or a reward model that learnt from it."""
+    critic = load_judge(materials.reward_models[method.reward_model]) if method.reward_model else ProfileCritic()
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
 
 
 def train_ours(
-    config: PolicyConfig, method: Method, critic: Critic, materials: Materials, protocol: Protocol
+    config: PolicyConfig, method: Method, materials: Materials, protocol: Protocol
 ) -> list[dict[str, float]]:
     """The project's trainer, step by step, without its checkpoints."""
     tokenizer = load_tokenizer(config.model)
     rewards: RewardSource
-    if method.reward_model:
-        rewards = ScalarRewards(materials.reward_model, PROFILES, config)
+    if method.reward_model and method.reward_model.kind == "scalar":
+        rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
     else:
-        rewards = CriticRewards(critic, PROFILES, tokenizer, config)
+        rewards = CriticRewards(critic_of(method, config.seed, materials), PROFILES, tokenizer, config)
     trainer = prepare(PROFILES, config, rewards)
     measure = Examination(tokenizer, config, protocol)
     curve = [measure(trainer.scorer.model, 0)]
