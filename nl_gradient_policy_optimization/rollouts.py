@@ -92,6 +92,11 @@ def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "r
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
 
 
+def by_length(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Neighbours of like length: little padding in a batch."""
+    return sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
+
+
 class StepLog:
     """A JSONL file with a ``step`` in each row, appended step by step; a resumed run takes back what came later."""
 

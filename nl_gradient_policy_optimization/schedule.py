@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import StepLog
 
 
 def learning_rate_share(config: PolicyConfig, update: int, total: int) -> float:
@@ -34,16 +35,16 @@ def mixed_seed(*numbers: int) -> int:
     return seed
 
 
-def stop_reason(config: PolicyConfig, metrics: Mapping[str, float], log: Sequence[Mapping[str, float]]) -> str:
+def stop_reason(config: PolicyConfig, metrics: Mapping[str, float], log: StepLog) -> str:
     """Why the run should end after the step of ``metrics`` (empty: it should not).
 
     Args:
-        log: the metrics of all steps so far.
+        log: the metrics of all steps so far; read only where a rule needs them.
     """
     if config.kl_limit and metrics[f"kl/{config.kl}"] > config.kl_limit:
         return f"a response's KL to the reference is above --kl_limit {config.kl_limit}"
     if config.patience:
-        means = [row["delta/mean"] for row in log]
+        means = [row["delta/mean"] for row in log.rows()]
         smooth = [sum(means[end - 5 : end]) / 5 for end in range(5, len(means) + 1)]
         if len(smooth) > config.patience and max(smooth[-config.patience :]) <= max(smooth[: -config.patience]):
             return f"mean δ has no new best for {config.patience} steps (--patience)"

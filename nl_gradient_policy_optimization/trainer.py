@@ -29,7 +29,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.metrics import measure, measure_effect
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import Batch, RewardSource
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, padded, shown
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, by_length, padded, shown
 from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
 from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation, stop_reason
 from nl_gradient_policy_optimization.value_function import ValueFunction
@@ -83,6 +83,7 @@ class NLGradientTrainer:
         self.finished_steps = 0
         self.rollout_count = 0
         self.ahead: Batch | None = None  # the next step's rollouts, with ``rollouts_ahead``
+        self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
 
     # The run
 
@@ -118,7 +119,7 @@ class NLGradientTrainer:
                     "spans": f"{metrics['spans/matched']:.0f}",
                 }
             )
-            if reason := stop_reason(self.config, metrics, self.metrics_log.rows()):
+            if reason := stop_reason(self.config, metrics, self.metrics_log):
                 self.accelerator.print(f"stopping: {reason}")
                 self.save()
                 break
@@ -132,9 +133,8 @@ class NLGradientTrainer:
         batch = self.ahead or self.collect(step, seconds)
         more = self.config.rollouts_ahead and step < self.total_steps
         self.ahead = self.collect(step + 1, seconds) if more else None
-        rollouts = batch.rollouts
         with _timed(seconds, "critique"):  # what is left of it, where the critic works elsewhere
-            self.judge(rollouts, batch.judgements())
+            self.judge(rollouts := batch.rollouts, batch.judgements())
         self.estimate_advantages(rollouts)
         with _timed(seconds, "update"):
             update = self.update(rollouts, step)
@@ -196,10 +196,9 @@ class NLGradientTrainer:
 
     def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
         """Each record's id, prompt, and the policy's input."""
-        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
         return [
-            (record_id, prompt, encode_prompt(prompt, self.task, self.tokenizer))
-            for record_id, prompt in zip(record_ids, prompts, strict=True)
+            (key, prompt := self.task.prompt(self.records[key]), encode_prompt(prompt, self.task, self.tokenizer))
+            for key in record_ids
         ]
 
     def _rollout(self, record_id: str, prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
@@ -311,7 +310,7 @@ class NLGradientTrainer:
         if tokens == 0:
             return 0.0
         totals = torch.zeros(4, dtype=torch.float64)
-        ordered = _by_length(minibatch)  # neighbours of like length: little padding, and the sums are the same
+        ordered = by_length(minibatch)
         micro_batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         for micro_batch in micro_batches:
             with self.accelerator.accumulate(self.model):
@@ -417,13 +416,12 @@ class NLGradientTrainer:
                 self.value_function.save(folder)
             if self.ahead:
                 columns = zip(*((r.id, r.response_ids, r.series) for r in self.ahead.rollouts), strict=True)
-                torch.save([list(column) for column in columns], self._ahead_file(folder))
+                torch.save([list(column) for column in columns], folder / self.ahead_file)
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, where there is one."""
         self.checkpoints.clear_partial()
-        found = self.checkpoints.newest()
-        if found is not None:
+        if (found := self.checkpoints.newest()) is not None:
             folder, state = found
             if state["processes"] != self.accelerator.num_processes:
                 raise InputError(
@@ -433,8 +431,8 @@ class NLGradientTrainer:
             load_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function:
                 self.value_function.load(folder)
-            if self.config.rollouts_ahead and self._ahead_file(folder).exists():
-                self.ahead = self._load_ahead(self._ahead_file(folder))
+            if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
+                self.ahead = self._load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
             self.finished_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
@@ -443,16 +441,13 @@ class NLGradientTrainer:
             self.rollout_log.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
 
-    def _ahead_file(self, folder: Path) -> Path:
-        return folder / f"ahead-rank{self.accelerator.process_index}.pt"
-
     def _load_ahead(self, path: Path) -> Batch:
         """The next step's rollouts as they were sampled; they are judged again."""
-        batch, (ids, responses, series) = Batch(self.rewards), torch.load(path, weights_only=True)
-        prompts = self._prompts(ids)
-        batch.add([self._rollout(*asked, response) for asked, response in zip(prompts, responses, strict=True)])
-        for rollout, columns in zip(batch.rollouts, series, strict=True):
-            rollout.series = columns
+        batch, (ids, *columns) = Batch(self.rewards), torch.load(path, weights_only=True)
+        for asked, response, series in zip(self._prompts(ids), *columns, strict=True):
+            rollout = self._rollout(*asked, response)
+            rollout.series = series
+            batch.add([rollout])
         return batch
 
     # Tensors
@@ -468,7 +463,7 @@ class NLGradientTrainer:
     ) -> Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]:
         """Score rollouts in batches of similar length; every rank makes the same number of batches."""
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
-        ordered = _by_length(rollouts)
+        ordered = by_length(rollouts)
         for start in range(0, len(ordered), self.config.micro_batch_size):
             rows = ordered[start : start + self.config.micro_batch_size]
             yield rows, model(*self._inputs(rows), kl=kl, entropy=kl is not None)
@@ -496,10 +491,6 @@ def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -
     """The policy's input for x: the task's messages in the model's own chat template."""
     encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
     return list(encoded["input_ids"])
-
-
-def _by_length(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    return sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
 
 
 @contextmanager

@@ -99,16 +99,19 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     assert [row["step"] for row in rows] == [step for step in range(1, STEPS + 1) for _ in range(4)]
 
 
-def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path):
-    assert run_alone(_ahead_run, tmp_path, "whole", 0) == 0
-    assert run_alone(_ahead_run, tmp_path, "killed", 3) == -signal.SIGKILL
-    assert list((tmp_path / "killed").glob("checkpoint-2/ahead-rank0.pt"))
-    assert run_alone(_ahead_run, tmp_path, "killed", 0) == 0
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path, ranks):
+    tiny_config(tmp_path)  # writes the model once
+    assert run_ranks(_ahead_run, ranks, tmp_path, "whole", ranks, 0) == [0] * ranks
+    assert -signal.SIGKILL in run_ranks(_ahead_run, ranks, tmp_path, "killed", ranks, 3)
+    assert list((tmp_path / "killed").glob(f"checkpoint-2/ahead-rank{ranks - 1}.pt"))
+    assert run_ranks(_ahead_run, ranks, tmp_path, "killed", ranks, 0) == [0] * ranks
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
 
 
-def _ahead_run(folder: Path, name: str, kill_at: int) -> None:
-    run(folder, name, kill_at, save_every=1, rollouts_ahead=True)
+def _ahead_run(folder: Path, name: str, ranks: int, kill_at: int) -> None:
+    settings = {"rollouts_per_device": 4 // ranks, "micro_batch_size": 2 // ranks}
+    run(folder, name, kill_at, save_every=1, rollouts_ahead=True, **settings)
 
 
 def _step_run(folder: Path, kill_at: int, kill_in_save: int = 0) -> None:
