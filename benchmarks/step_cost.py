@@ -113,7 +113,7 @@ _loaded: list[Critic] = []
 
 
 def _load(config: PolicyConfig, core: int) -> None:
-    _keep_to(core)
+    keep_to(core)
     _loaded.append(
         load_critic(config.critic, "slf5k", device="cpu", batch_size=config.rollouts_per_device, constrained="quotes")
     )
@@ -123,7 +123,8 @@ def _judge(*rollouts: Sequence) -> list[Feedback | FeedbackError]:
     return _loaded[0](*rollouts) if rollouts[0] else []
 
 
-def _keep_to(core: int) -> None:
+def keep_to(core: int) -> None:
+    """Bind this process to one core, with one thread."""
     os.sched_setaffinity(0, {core})
     torch.set_num_threads(1)
 
@@ -132,7 +133,7 @@ def _judges_by_model(method: str) -> bool:
     return METHODS[method][1].items() >= _REWARD_MODEL.items()
 
 
-def ours(config: PolicyConfig, core_of_critic: int | None) -> list[dict[str, float]]:
+def ours(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[str, float]]:
     """Seconds of each step, in all and by phase, in the project's trainer."""
     rewards = None
     if core_of_critic is not None:
@@ -215,7 +216,7 @@ def measure(method: str, settings: str) -> None:
     """The body of such a process: its steps' seconds and its peak memory, as the last line that it prints."""
     config = PolicyConfig(**json.loads(Path(settings).read_text()))
     first, *others = sorted(os.sched_getaffinity(0))
-    _keep_to(first)
+    keep_to(first)
     elsewhere = (others or [first])[0] if "elsewhere" in method else None
     rows = trl(config) if method == "grpo" else ours(config, elsewhere)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

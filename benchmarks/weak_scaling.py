@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.micro.results import table, with_section
-from benchmarks.step_cost import CostConfig
+from benchmarks.step_cost import CostConfig, keep_to, ours
+from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.records import load_json, save_json, save_text
@@ -103,15 +104,8 @@ def _start(config: ScalingConfig, folder: Path, cores: list[int]) -> subprocess.
 def rank(folder: Path) -> None:
     """The body of a rank: bound to its core, it writes its steps' seconds."""
     given, number = load_json(folder / "settings.json"), int(os.environ["LOCAL_RANK"])
-    os.sched_setaffinity(0, {given["cores"][number]})
-
-    import torch
-
-    from benchmarks.step_cost import ours
-    from nl_gradient_policy_optimization.config import PolicyConfig
-
-    torch.set_num_threads(1)
-    rows = ours(PolicyConfig(**given["policy"]), None)
+    keep_to(given["cores"][number])
+    rows = ours(PolicyConfig(**given["policy"]))
     save_json(folder / f"rank-{number}.json", rows[1:])
 
 

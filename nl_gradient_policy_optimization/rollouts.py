@@ -92,9 +92,10 @@ def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "r
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
 
 
-def by_length(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Neighbours of like length: little padding in a batch."""
-    return sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
+def micro_batches(rollouts: Sequence[Rollout], size: int) -> list[list[Rollout]]:
+    """``size`` rollouts at a time, neighbours of like length together: little padding."""
+    ordered = sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 class StepLog:

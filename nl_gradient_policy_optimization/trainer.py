@@ -29,7 +29,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.metrics import measure, measure_effect
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import Batch, RewardSource
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, by_length, padded, shown
+from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, micro_batches, padded, shown
 from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
 from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation, stop_reason
 from nl_gradient_policy_optimization.value_function import ValueFunction
@@ -193,6 +193,8 @@ class NLGradientTrainer:
             for rollout, logprobs in zip(rollouts, sampled_with or (), strict=bool(sampled_with)):
                 rollout.series["sampled_with"] = torch.tensor(logprobs, dtype=self.scorer.precision)
             yield rollouts
+        if left := list(asked):
+            raise RuntimeError(f"the sampler gave no response to {len(left)} of {len(prompts)} prompts")
 
     def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
         """Each record's id, prompt, and the policy's input."""
@@ -305,19 +307,18 @@ class NLGradientTrainer:
         Losses are means over the minibatch's response tokens on all ranks, so neither padding nor the way rollouts
         are dealt to ranks and micro-batches changes the gradient.
         """
-        world, size = self.accelerator.num_processes, self.config.micro_batch_size
+        world = self.accelerator.num_processes
         tokens = float(self.reduce(self._mask(minibatch).sum()))
         if tokens == 0:
             return 0.0
         totals = torch.zeros(4, dtype=torch.float64)
-        ordered = by_length(minibatch)
-        micro_batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-        for micro_batch in micro_batches:
+        batches = micro_batches(minibatch, self.config.micro_batch_size)
+        for micro_batch in batches:
             with self.accelerator.accumulate(self.model):
                 loss, critic_loss, parts = self.losses(micro_batch, tokens)
                 self._stop_if_broken(loss.detach() + critic_loss.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
-                self.accelerator.backward(loss * world * len(micro_batches))
+                self.accelerator.backward(loss * world * len(batches))
                 if self.value_function:
                     critic_loss.backward()
                 totals += parts
@@ -463,9 +464,7 @@ class NLGradientTrainer:
     ) -> Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]:
         """Score rollouts in batches of similar length; every rank makes the same number of batches."""
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
-        ordered = by_length(rollouts)
-        for start in range(0, len(ordered), self.config.micro_batch_size):
-            rows = ordered[start : start + self.config.micro_batch_size]
+        for rows in micro_batches(rollouts, self.config.micro_batch_size):
             yield rows, model(*self._inputs(rows), kl=kl, entropy=kl is not None)
 
     def _inputs(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor, Tensor]:

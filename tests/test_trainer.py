@@ -448,3 +448,10 @@ def test_prompts_come_from_a_data_set_too(tmp_path):
     config.data_path = str(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"neither a .json or .jsonl file nor a data set"):
         prepare("slf5k", config, ScriptedRewards())
+
+
+def test_a_sampler_that_leaves_prompts_out_is_noticed(tmp_path):
+    trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    trainer.sampler.batches = lambda prompts: iter([([[5, 6]] * (len(prompts) - 1), None)])
+    with pytest.raises(RuntimeError, match="no response to 1 of 4 prompts"):
+        trainer.step(1)
