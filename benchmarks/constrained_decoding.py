@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from text2grad.configs import parse
-from text2grad.constrained import QuoteConstraint
+from text2grad.critics.reward_model.constraints import QuoteConstraint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer

@@ -25,11 +25,11 @@ import numpy as np
 from benchmarks.alignment import by_offsets
 from benchmarks.micro.results import table, with_section
 from benchmarks.real_posts import run
-from nl_reward_model.judgements import Judged, judged
-from nl_reward_model.token_metrics import PLACEMENTS, confusion, f1, labels, precision, recall
+from nl_reward_model.measures.judgements import Judged, judged
+from nl_reward_model.measures.token_metrics import PLACEMENTS, confusion, f1, labels, precision, recall
 from text2grad.configs import parse
 from text2grad.critics import load_critic
-from text2grad.critics.programs._text import sentences, words
+from text2grad.critics.programs.english import sentences, words
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_tokenizer

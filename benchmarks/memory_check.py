@@ -1,4 +1,4 @@
-"""The memory model of ``scale.py`` against real steps: one step of SmolLM2 for each of some settings, phase by phase.
+"""``memory_model.py`` against real steps: one step of SmolLM2 for each of some settings, phase by phase.
 
     python benchmarks/scale.py --check
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.memory_model import BUCKET, GIB, PHASES, Job, load_config, memory, shape_of
 from benchmarks.micro.results import table, with_section
-from benchmarks.scale import BUCKET, GIB, PHASES, Job, load_config, memory, shape_of
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.errors import InputError
 from text2grad.models import load_tokenizer

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.configs import parse
-from text2grad.credit import (
+from evaluation.credit import (
     advantage_gaps,
     amplification,
     end_of_sequence_advantages,
     separation,
     token_level_advantages,
 )
+from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap

@@ -12,7 +12,7 @@ from evaluation.results import Figure
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
-from text2grad.records import map_records
+from text2grad.journal import map_records
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import token_rewards
 

@@ -15,7 +15,8 @@ from evaluation.policies import Chat, LocalPolicy, Policy, PolicyConfig, Reply, 
 from evaluation.results import prompt_id
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
-from text2grad.records import Outcome, Records, check_writable, load_records, map_records, save_json, save_records
+from text2grad.journal import Outcome, map_records
+from text2grad.records import Records, check_writable, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
 
 ANSWER_TOKENS = {"slf5k": 128, "kodcode": 512, "ultrafeedback": 512}

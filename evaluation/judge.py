@@ -21,8 +21,8 @@ from typing import Any
 
 from evaluation.results import Figure, load_responses, print_metrics, save_result
 from text2grad.configs import parse
+from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
-from text2grad.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.prompts import load_prompt
 from text2grad.records import check_writable
 from text2grad.tasks import Task, get_task

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.chat_client import ChatClient, ChatError
+from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
 from text2grad.models import base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
 

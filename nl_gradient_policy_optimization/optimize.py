@@ -20,10 +20,10 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_pr
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.critics import Critic, load_critic
 from text2grad.deepspeed_setup import prepare_deepspeed
+from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
 from text2grad.records import check_writable, load_json, load_records, save_json
-from text2grad.reply_cache import ReplyCache
 from text2grad.tasks import Record, Task, get_task
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.records import Records, load_records
-from text2grad.reward_prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.tasks import Record, Task
 
 

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from text2grad.critics.reward_model import CONSTRAINTS, RewardModelCritic, RewardModelDescription
+from text2grad.critics.reward_model.critic import CONSTRAINTS, RewardModelCritic, RewardModelDescription
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
+from text2grad.journal import map_records
 from text2grad.models import best_device, load_model, load_tokenizer
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import Records, check_writable, load_records, map_records, save_records
-from text2grad.reward_prompt import DoesNotFit, RewardPrompt
+from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
 Judge = Callable[[list[Record]], list[str | FeedbackError]]
@@ -194,8 +195,8 @@ def _placed(config: InferConfig):
 
 
 def _served(prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig) -> tuple[Judge, str]:
-    from text2grad.chat_client import ChatClient, ChatError
-    from text2grad.critics.chat import reply_schema
+    from text2grad.endpoints.client import ChatClient, ChatError
+    from text2grad.feedback import reply_schema
 
     name = config.served_model or config.model_path
     client = ChatClient(config.base_url, name, concurrency=config.concurrency, max_tokens=description.max_new_tokens)

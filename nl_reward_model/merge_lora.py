@@ -8,7 +8,7 @@ from pathlib import Path
 
 from peft import PeftModel
 
-from text2grad.critics.reward_model import DESCRIPTION_FILE, PROMPT_FILE
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE
 from text2grad.errors import InputError
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
 from text2grad.records import check_writable

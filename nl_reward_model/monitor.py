@@ -11,11 +11,11 @@ from trl import SFTTrainer
 
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import spread
-from text2grad.critics.reward_model import RewardModelCritic, RewardModelDescription
+from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
+from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.records import Records, save_text
-from text2grad.reward_prompt import RewardPrompt
 
 
 class Monitor(TrainerCallback):

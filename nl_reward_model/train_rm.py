@@ -21,12 +21,12 @@ from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.trainer import RewardTrainer
-from text2grad.critics.reward_model import DESCRIPTION_FILE, RewardModelDescription
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
+from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.prompts import Prompt
 from text2grad.records import Records, check_writable, fingerprint, load_json, save_json
-from text2grad.reward_prompt import RewardPrompt
 from text2grad.tasks import Task, get_task
 
 RUN_FILE = "run.json"

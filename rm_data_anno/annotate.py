@@ -16,22 +16,14 @@ from typing import Any
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
-from text2grad.chat_client import ChatClient
 from text2grad.critics import Critic, load_critic
 from text2grad.critics.chat import ChatCritic, Judgement
+from text2grad.endpoints.client import ChatClient
+from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.records import (
-    Outcome,
-    Records,
-    check_writable,
-    load_records,
-    map_records,
-    save_json,
-    save_records,
-    save_text,
-)
-from text2grad.reply_cache import ReplyCache
+from text2grad.journal import Outcome, map_records
+from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
 
 Prepare = Callable[[Record], Record]
@@ -56,7 +48,7 @@ class ChatOptions:
     requests_per_minute: float | None = _option(None, "spread requests to stay below this")
     tokens_per_minute: float | None = _option(None, "spread requests to stay below this")
     max_cost_usd: float | None = _option(None, "spend no more than this, earlier runs included")
-    prices: str | None = _option(None, "another price table than text2grad/prices.yaml")
+    prices: str | None = _option(None, "another price table than text2grad/endpoints/prices.yaml")
     timeout: float = _option(120.0, "seconds of silence after which a request is sent again")
     retries: int = _option(6, "how often a request is sent again")
     batch_api: bool = _option(False, "use OpenAI's Batch API, at half the price")

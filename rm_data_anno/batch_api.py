@@ -19,9 +19,9 @@ from openai.types import Batch
 from openai.types.chat import ChatCompletion
 from tqdm.auto import tqdm
 
-from text2grad.chat_client import ChatClient, ChatError, Reply, UnreadableReplyError
-from text2grad.errors import InputError
-from text2grad.records import StopRunError, load_json, save_json
+from text2grad.endpoints.client import ChatClient, ChatError, Reply, UnreadableReplyError
+from text2grad.errors import InputError, StopRunError
+from text2grad.records import load_json, save_json
 
 _MOST_REQUESTS = 50_000  # limits of one batch file
 _MOST_BYTES = 190_000_000

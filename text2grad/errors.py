@@ -14,6 +14,13 @@ class InputError(ValueError):
     """
 
 
+class StopRunError(Exception):
+    """Raised by the work of ``journal.map_records``: end the run here, keep what is done, fail nothing.
+
+    A spent budget is the usual reason.
+    """
+
+
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Wrap an entry script's ``main``: ``InputError`` exits with 2, Ctrl-C with 130, all else is a bug and traces."""
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
+
+VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
+"""What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote
+(algorithm 2's other branch); a critique and a score for every word (the dense baseline of appendix I.1)."""
 
 
 class FeedbackError(ValueError):
@@ -105,6 +110,20 @@ class FeedbackFields:
                 raise FeedbackError(f"{self.scores!r} holds {_shown(pair)}; each item is [piece, score in -1..1]")
             _check_encodable(pair[0], self.scores)
         return [(piece, float(score)) for piece, score in pairs if piece.strip()]
+
+
+def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
+    """The JSON schema of a reply, by the rules of strict structured output: all fields required, none besides."""
+    quotes = {"type": "array", "items": {"type": "string"}}
+    score = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
+    text = {"type": "string"}
+    properties = {
+        "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
+        "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
+        "human_feedback": {fields.good: quotes, fields.poor: quotes},
+        "dense": {fields.critique: text, fields.scores: {"type": "array", "items": score}},
+    }[variant]
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _normalised(key: str) -> str:

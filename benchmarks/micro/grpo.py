@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.micro.runs import Examination, Protocol
+from benchmarks.micro.protocol import Examination, Protocol
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.critics import Critic

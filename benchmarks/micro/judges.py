@@ -14,8 +14,8 @@ from benchmarks.micro.reward_model import make_pairs, pairs_file, scalar_reward_
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import load_scalar_model
-from nl_reward_model.judgements import judged
-from nl_reward_model.token_metrics import labels, token_metrics
+from nl_reward_model.measures.judgements import judged
+from nl_reward_model.measures.token_metrics import labels, token_metrics
 from text2grad.feedback import Feedback
 
 _FOLDERS = {"scalar": "reward_model", "critique": "nl_reward_model", "spans": "nl_reward_model-no_critique"}

@@ -15,7 +15,7 @@ from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.preferences import Pair
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.train_rm import train
-from text2grad.critics.reward_model import DESCRIPTION_FILE, RewardModelCritic
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelCritic
 from text2grad.records import save_json
 from text2grad.tasks import Record
 

@@ -16,10 +16,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from benchmarks.micro.task import PROFILES, demonstrate, make_record
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import PLAIN_CHAT_TEMPLATE
 from text2grad.records import load_json, save_json
-from text2grad.reward_prompt import completion_ids
 
 SPECIAL = ["<pad>", "<s>", "</s>"]
 DESCRIPTION = "base.json"

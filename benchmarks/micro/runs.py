@@ -8,51 +8,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
-
-import torch
-from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from benchmarks.micro.critic import ProfileCritic
+from benchmarks.micro.grpo import train_grpo
 from benchmarks.micro.methods import Learnt, Method, method_of
 from benchmarks.micro.nl_reward_model import load_judge
 from benchmarks.micro.noise import NoisyCritic
-from benchmarks.micro.task import PROFILES, make_record, quality
+from benchmarks.micro.protocol import Examination, Protocol
+from benchmarks.micro.task import PROFILES, make_record
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.sampling import TransformersSampler
-from nl_gradient_policy_optimization.trainer import encode_prompt
 from text2grad.critics import Critic
 from text2grad.errors import InputError
 from text2grad.models import load_tokenizer
 from text2grad.records import fingerprint, load_json, save_json
-from text2grad.tasks import Record
 
 RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """What all methods share.
-
-    Attributes:
-        steps, rollouts, epochs: cycles of a run, responses sampled in each, passes of updates over them.
-        evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
-        prompts: to train on; none is seen twice while steps × rollouts stays below.
-        value_learning_rate: of the value head, for the methods that have one.
-    """
-
-    steps: int = 60
-    rollouts: int = 16
-    epochs: int = 2
-    evaluate_every: int = 5
-    held_out: int = 96
-    prompts: int = 1000
-    max_response_tokens: int = 72
-    value_learning_rate: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -68,11 +41,6 @@ def training_prompts(path: Path, count: int) -> str:
     rng = random.Random("training prompts")
     save_json(path, [make_record(rng, number) for number in range(count)])
     return str(path)
-
-
-def held_out_records(count: int) -> list[Record]:
-    rng = random.Random("held-out prompts")
-    return [make_record(rng, -number) for number in range(1, count + 1)]
 
 
 def run(
@@ -95,8 +63,6 @@ def run(
     config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
     begun, processor = time.perf_counter(), time.process_time()
     if method.engine == "trl":
-        from benchmarks.micro.grpo import train_grpo
-
         curve = train_grpo(config, critic_of(method, seed, materials), protocol)
     else:
         curve = train_ours(config, method, materials, protocol)
@@ -177,24 +143,3 @@ def train_ours(
         if step % protocol.evaluate_every == 0:
             curve.append(measure(trainer.scorer.model, step))
     return curve
-
-
-class Examination:
-    """Quality of a policy's sampled answers to held-out prompts; the same prompts and random numbers for all."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
-        self.tokenizer, self.config = tokenizer, config
-        self.records = held_out_records(protocol.held_out)
-        self.prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in self.records]
-
-    def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
-        training = model.training
-        sampler = TransformersSampler(model.eval(), model, self.tokenizer, [self.tokenizer.eos_token_id], self.config)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1_000_003 * self.config.seed + step)
-            answers = sampler(self.prompts)
-        model.train(training)
-        texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
-        measured = [quality(record, text) for record, text in zip(self.records, texts, strict=True)]
-        means = {name: round(fmean(row[name] for row in measured), 5) for name in measured[0]}
-        return {"step": step, **means, "tokens": round(fmean(map(len, answers)), 3)}

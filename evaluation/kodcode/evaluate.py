@@ -18,10 +18,10 @@ from evaluation.kodcode.pass_at_k import pass_figures
 from evaluation.systems import SystemConfig, critic_figures, finish, finished, load_system
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
-from text2grad.records import map_records
+from text2grad.journal import map_records
 from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import Record, get_task
-from text2grad.unit_tests import run_tests
 
 
 @dataclass

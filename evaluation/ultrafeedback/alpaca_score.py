@@ -33,11 +33,11 @@ from tqdm.auto import tqdm
 from evaluation.extras import extra
 from evaluation.results import Figure, print_metrics, save_result
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
-from text2grad.chat_client import ChatClient, ChatError
 from text2grad.configs import parse
-from text2grad.errors import InputError, command
-from text2grad.records import StopRunError, check_writable, fingerprint, save_text
-from text2grad.reply_cache import ReplyCache
+from text2grad.endpoints.client import ChatClient, ChatError
+from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.errors import InputError, StopRunError, command
+from text2grad.records import check_writable, fingerprint, save_text
 
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 

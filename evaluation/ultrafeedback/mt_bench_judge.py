@@ -28,8 +28,8 @@ from evaluation.ultrafeedback.mt_bench import (
     read_rating,
 )
 from text2grad.configs import parse
+from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
-from text2grad.judging import Judge, JudgeConfig, open_judge
 from text2grad.records import check_writable, fingerprint
 
 

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
 from text2grad.records import check_writable, fingerprint, load_json, save_json
-from text2grad.reward_prompt import completion_ids
 from text2grad.tasks import Task
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")

@@ -24,12 +24,13 @@ from text2grad.configs import parse
 from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
+from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
-from text2grad.records import Outcome, Records, check_writable, load_records, map_records
+from text2grad.records import Records, check_writable, load_records
 from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import with_log
 from text2grad.tasks import Record, Task, get_task
 from text2grad.token_rewards import token_rewards
-from text2grad.unit_tests import with_log
 
 _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
 

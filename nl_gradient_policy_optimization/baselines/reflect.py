@@ -20,14 +20,15 @@ import torch
 
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.sampling import end_token_ids
-from text2grad.chat_client import ChatClient, ChatError, endpoint_of
 from text2grad.configs import parse
 from text2grad.critics import Critic, load_critic
+from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.journal import Outcome, map_records
 from text2grad.models import best_device, load_model, load_tokenizer, model_path
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import Outcome, Records, check_writable, fingerprint, load_records, map_records, save_records
+from text2grad.records import Records, check_writable, fingerprint, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
 Chat = list[dict[str, str]]

@@ -15,10 +15,10 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import shape
 from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, padded
 from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import base_of, best_device, is_adapter, load_tokenizer, model_path
 from text2grad.records import load_json, save_json
-from text2grad.reward_prompt import completion_ids
 from text2grad.tasks import Task, get_task
 
 DESCRIPTION_FILE = "scalar_reward.json"

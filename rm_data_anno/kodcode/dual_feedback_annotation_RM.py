@@ -12,7 +12,7 @@ from rm_data_anno.annotate import AnnotateConfig, annotate
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.sandbox import Sandbox
-from text2grad.unit_tests import with_log
+from text2grad.sandbox.unit_tests import with_log
 
 
 @dataclass(kw_only=True)

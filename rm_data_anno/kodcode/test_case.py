@@ -20,10 +20,11 @@ from typing import Any
 
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
-from text2grad.records import check_writable, load_records, map_records, save_json
+from text2grad.journal import map_records
+from text2grad.records import check_writable, load_records, save_json
 from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import Record, get_task
-from text2grad.unit_tests import run_tests
 
 DIFFICULTIES = ("easy", "medium", "hard")
 COPIED = (

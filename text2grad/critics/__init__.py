@@ -48,7 +48,7 @@ def load_critic(spec: str, task: str | Task, **options) -> Critic:
         from text2grad.critics.chat import ChatCritic
 
         return ChatCritic.from_spec(spec, task, **options)
-    from text2grad.critics.reward_model import RewardModelCritic
+    from text2grad.critics.reward_model.critic import RewardModelCritic
 
     return RewardModelCritic.load(spec, task, **options)
 

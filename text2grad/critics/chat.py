@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from text2grad.chat_client import ChatClient, ChatError, Reply
+from text2grad.endpoints.client import ChatClient, ChatError, Reply
+from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError, FeedbackFields, json_objects
+from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.spending import Usage
 from text2grad.tasks import Record, Task, get_task
-
-VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
-"""What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote
-(algorithm 2's other branch); a critique and a score for every word (the dense baseline of appendix I.1)."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HUMAN_FIELDS = {"slf5k": "feedback", "ultrafeedback": "critique", "kodcode": "feedback"}
@@ -82,7 +78,7 @@ class ChatCritic:
                 the ``reward_prompt.txt`` in its folder.
             variant: what the prompt asks for. By default ``cot``; for a prompt file, its name where that is a variant's
                 and else ``no_cot``.
-            client_class, options: the client, and what it takes (:class:`~text2grad.chat_client.ChatClient`).
+            client_class, options: the client, and what it takes (:class:`~text2grad.endpoints.client.ChatClient`).
         """
         task = get_task(task)
         if variant is None:
@@ -185,20 +181,6 @@ class ChatCritic:
                 "(--feedback_field), or choose a prompt variant that needs none"
             )
         return text.strip()
-
-
-def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
-    """The JSON schema of a reply, by the rules of strict structured output: all fields required, none besides."""
-    quotes = {"type": "array", "items": {"type": "string"}}
-    score = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
-    text = {"type": "string"}
-    properties = {
-        "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
-        "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
-        "human_feedback": {fields.good: quotes, fields.poor: quotes},
-        "dense": {fields.critique: text, fields.scores: {"type": "array", "items": score}},
-    }[variant]
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _offered(task: Task) -> list[str]:

@@ -3,7 +3,7 @@
 python 3_metrics.py --input_file inference_results.json --output_file word_level_evaluation_results.json
 """
 
-from nl_reward_model.metrics import MetricsConfig, run
+from nl_reward_model.measures.metrics import MetricsConfig, run
 from text2grad.configs import parse
 from text2grad.errors import command
 

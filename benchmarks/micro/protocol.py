@@ -1,0 +1,64 @@
+"""What all methods of the controlled task share: how long they train, and how their policies are measured."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from benchmarks.micro.task import PROFILES, make_record, quality
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.sampling import TransformersSampler
+from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.tasks import Record
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all methods share.
+
+    Attributes:
+        steps, rollouts, epochs: cycles of a run, responses sampled in each, passes of updates over them.
+        evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
+        prompts: to train on; none is seen twice while steps × rollouts stays below.
+        value_learning_rate: of the value head, for the methods that have one.
+    """
+
+    steps: int = 60
+    rollouts: int = 16
+    epochs: int = 2
+    evaluate_every: int = 5
+    held_out: int = 96
+    prompts: int = 1000
+    max_response_tokens: int = 72
+    value_learning_rate: float = 0.1
+
+
+def held_out_records(count: int) -> list[Record]:
+    rng = random.Random("held-out prompts")
+    return [make_record(rng, -number) for number in range(1, count + 1)]
+
+
+class Examination:
+    """Quality of a policy's sampled answers to held-out prompts; the same prompts and random numbers for all."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
+        self.tokenizer, self.config = tokenizer, config
+        self.records = held_out_records(protocol.held_out)
+        self.prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in self.records]
+
+    def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
+        training = model.training
+        sampler = TransformersSampler(model.eval(), model, self.tokenizer, [self.tokenizer.eos_token_id], self.config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1_000_003 * self.config.seed + step)
+            answers = sampler(self.prompts)
+        model.train(training)
+        texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
+        measured = [quality(record, text) for record, text in zip(self.records, texts, strict=True)]
+        means = {name: round(fmean(row[name] for row in measured), 5) for name in measured[0]}
+        return {"step": step, **means, "tokens": round(fmean(map(len, answers)), 3)}

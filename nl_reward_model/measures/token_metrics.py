@@ -1,0 +1,160 @@
+"""Do the tokens get the right label? Precision, recall and F1 of +1, 0 and −1, against chance (paper, Table 1).
+
+Everything follows from one count per record: how many judged tokens with each true label got each predicted label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nl_reward_model.measures.judgements import Judged
+from text2grad.feedback import Feedback
+from text2grad.statistics import Combine, bootstrap, paired_bootstrap
+from text2grad.tasks import Task
+from text2grad.token_rewards import token_rewards, tokens_in
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LABELS = (1, 0, -1)
+NAMES = {1: "+1", 0: "0", -1: "-1", 2: "none"}
+NO_LABEL = 2
+"""What every token gets from a judgement that could not be read: it is missed, and predicted as nothing."""
+
+PLACEMENTS = 20
+
+
+def labels(item: Judged, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """The label of each judged token of the response; int, [tokens]. Tokens outside the judged text are left out."""
+    inside = tokens_in(task.judged(item.text), item.text, item.tokens)
+    if feedback is None:
+        return np.full(len(inside), NO_LABEL)
+    scheme = "dense" if feedback.scores else "uniform"
+    rewards = token_rewards(item.ids, tokenizer, feedback, task, scheme)
+    return np.sign(np.array(rewards.values)[inside]).astype(int) if inside else np.zeros(0, dtype=int)
+
+
+def confusion(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Counts [3, 4]: true labels in the order of ``LABELS``, predicted ones likewise and then ``NO_LABEL``."""
+    columns = (*LABELS, NO_LABEL)
+    return np.array([[np.sum((truth == row) & (predicted == column)) for column in columns] for row in LABELS])
+
+
+def shuffled(predicted: np.ndarray, default: int, rng: np.random.Generator) -> np.ndarray:
+    """The predicted spans, each as long as it is, in random order at random places: chance with the same balance."""
+    edges = np.flatnonzero(np.diff(predicted)) + 1
+    blocks: list[np.ndarray] = []
+    for run in np.split(predicted, edges):
+        blocks += [run] if len(run) and run[0] not in (default, NO_LABEL) else np.split(run, len(run) or 1)
+    return np.concatenate([blocks[index] for index in rng.permutation(len(blocks))])
+
+
+def token_metrics(
+    truths: Sequence[np.ndarray],
+    predictions: Sequence[np.ndarray],
+    task: Task,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 42,
+) -> dict[str, Any]:
+    """All figures on tokens; see ``docs/metrics.md`` for each.
+
+    Args:
+        truths, predictions: labels of the judged tokens, record by record.
+        groups: which records belong together (:mod:`text2grad.statistics`).
+    """
+
+    def interval(rows: np.ndarray, combine: Combine) -> dict[str, float | int | None]:
+        return bootstrap(rows, combine, groups).to_dict()
+
+    def figures(rows: np.ndarray) -> dict[str, Any]:
+        sums = rows.sum(axis=0).reshape(3, 4)
+        return {
+            NAMES[label]: {
+                **{metric.__name__: interval(rows, metric(i)) for metric in (precision, recall, f1)},
+                "true": round(sums[i].sum()),
+                "predicted": round(sums[:, i].sum()),
+            }
+            for i, label in enumerate(LABELS)
+        }
+
+    counts = np.array([confusion(*pair) for pair in zip(truths, predictions, strict=True)], dtype=float)
+    rng = np.random.default_rng(seed)
+    default = int(np.sign(task.values.default))
+    moved = np.zeros_like(counts)
+    for record, (truth, predicted) in enumerate(zip(truths, predictions, strict=True)):
+        for _ in range(PLACEMENTS):
+            moved[record] += confusion(truth, shuffled(predicted, default, rng)) / PLACEMENTS
+    rows, moved_rows = counts.reshape(-1, 12), moved.reshape(-1, 12)
+    total = counts.sum(axis=0).astype(int)
+    return {
+        "labels": figures(rows),
+        "accuracy": interval(rows, accuracy),
+        "macro_f1": interval(rows, macro_f1),
+        "chance": {
+            "random": {NAMES[label]: {"share": interval(rows, _share_of_truth(i))} for i, label in enumerate(LABELS)},
+            "shuffled": figures(moved_rows),
+            "f1_above_shuffled": {
+                NAMES[label]: paired_bootstrap(rows, moved_rows, f1(i), groups).to_dict()
+                for i, label in enumerate(LABELS)
+            },
+        },
+        "confusion": {
+            NAMES[label]: {NAMES[other]: int(total[i, j]) for j, other in enumerate((*LABELS, NO_LABEL))}
+            for i, label in enumerate(LABELS)
+        },
+        "balance": {
+            "truth": {NAMES[label]: _share(total.sum(axis=1)[i], total.sum()) for i, label in enumerate(LABELS)},
+            "predicted": {
+                NAMES[label]: _share(total.sum(axis=0)[j], total.sum()) for j, label in enumerate((*LABELS, NO_LABEL))
+            },
+        },
+    }
+
+
+def precision(index: int) -> Combine:
+    """Of the tokens predicted to have the label, the share that has it. Takes counts [..., 12], gives [...]."""
+    return lambda sums: _divide(_table(sums)[..., index, index], _table(sums)[..., index].sum(-1))
+
+
+def recall(index: int) -> Combine:
+    """Of the tokens that have the label, the share predicted to have it."""
+    return lambda sums: _divide(_table(sums)[..., index, index], _table(sums)[..., index, :].sum(-1))
+
+
+def f1(index: int) -> Combine:
+    """Harmonic mean of precision and recall: twice the hits by all that have or were given the label."""
+    return lambda sums: _divide(
+        2 * _table(sums)[..., index, index], _table(sums)[..., index].sum(-1) + _table(sums)[..., index, :].sum(-1)
+    )
+
+
+def accuracy(sums: np.ndarray) -> np.ndarray:
+    """The share of tokens with the right label."""
+    return _divide(sum(_table(sums)[..., i, i] for i in range(3)), sums.sum(-1))
+
+
+def macro_f1(sums: np.ndarray) -> np.ndarray:
+    """The mean F1 of the labels that occur, in truth or prediction."""
+    values = np.stack([f1(index)(sums) for index in range(3)])
+    defined = ~np.isnan(values)
+    return _divide(np.where(defined, values, 0).sum(0), defined.sum(0))
+
+
+def _share_of_truth(index: int) -> Combine:
+    return lambda sums: _divide(_table(sums)[..., index, :].sum(-1), sums.sum(-1))
+
+
+def _table(sums: np.ndarray) -> np.ndarray:
+    return sums.reshape(*sums.shape[:-1], 3, 4)
+
+
+def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return part / whole
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(float(part / whole), 6) if whole else None

@@ -1,0 +1,131 @@
+"""The controlled task's reward models: what they learn from, how they are examined, and a policy that learns of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.convergence import Study, StudyConfig
+from benchmarks.micro.judges import judges_table, ranked
+from benchmarks.micro.methods import Learnt, method_of
+from benchmarks.micro.nl_reward_model import PROMPT_FILE, judged_records, load_judge, record_of
+from benchmarks.micro.policy import make_tokenizer
+from benchmarks.micro.runs import critic_of
+from benchmarks.micro.task import PROFILES
+from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
+from text2grad.critics.reward_model.prompt import RewardPrompt
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.prompts import load_prompt
+from text2grad.records import load_json
+
+PROMPT = "Name: Nora\nJob: baker\nHome: Porto"
+PAIR = Pair("7", PROMPT, "Nora is a baker by trade. Nora lives in Porto.", "Nora lives in Turin.", 7.0, -3.0, "")
+
+
+def test_both_responses_of_a_pair_become_judgements():
+    chosen, rejected = judged_records([PAIR])
+    assert [chosen["id"], rejected["id"]] == ["7-chosen", "7-rejected"]
+    assert PROFILES.prompt(chosen) == PROFILES.prompt(rejected) == PROMPT
+    assert chosen["good_spans"] == ["is a baker by trade", "lives in Porto"] and chosen["poor_spans"] == []
+    assert rejected["poor_spans"] == ["lives in Turin"] and "scores" not in rejected
+    z = PROFILES.render_feedback(PROFILES.feedback(rejected))
+    assert json.loads(z) == {
+        "textual_feedback": "It gets Nora's home wrong: the notes say Porto. It does not mention Nora's job.",
+        "good_spans": [],
+        "poor_spans": ["lives in Turin"],
+    }
+
+
+def test_without_a_critique_the_spans_are_the_same():
+    for told, silent in zip(judged_records([PAIR]), judged_records([PAIR], critique=False), strict=True):
+        assert silent["textual_feedback"] == "-"
+        assert {**silent, "textual_feedback": told["textual_feedback"]} == told
+        assert PROFILES.parse_feedback(PROFILES.render_feedback(PROFILES.feedback(silent))).critique == "-"
+
+
+def test_the_judge_reads_on_where_the_policy_ends():
+    """Its prompt is the policy's text and nothing else, so that the weights it starts from know what they read."""
+    tokenizer = make_tokenizer(560)
+    prompt = RewardPrompt(load_prompt(PROMPT_FILE), PROFILES, tokenizer, 200)
+    record = PROFILES.with_response(record_of(PROMPT, "7"), PAIR.chosen)
+    assert tokenizer.decode(prompt.ids(PROFILES.prompt_fields(record))) == f"{PROMPT}\n\n{PAIR.chosen}\n\n"
+
+
+def test_pairs_ranked_right():
+    assert ranked([3, 1, 0, 2, 5, 5]) == pytest.approx(0.5)  # one right, one wrong, one tie
+    assert ranked([1, 0]) == 1
+
+
+def test_a_method_may_name_how_much_its_reward_model_learnt_from():
+    more = method_of("text2grad_reward_model_no_critique-8000")
+    assert more.reward_model == Learnt("spans", 8000) and "8000 pairs" in more.label and more.tuned_as == ""
+    assert method_of("ppo_reward_model").reward_model == Learnt("scalar", 0)
+    for wrong in ("ppo_reward_model-0", "ppo_reward_model-many", "ppo_sum-8000"):
+        with pytest.raises(InputError, match="no method"):
+            method_of(wrong)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Study:
+    folder = tmp_path_factory.mktemp("study")
+    config = StudyConfig(
+        study="small",
+        methods=[
+            "text2grad_reward_model-24",
+            "text2grad_reward_model_no_critique-24",
+            "ppo_reward_model-24",
+            "ppo_sum",
+        ],
+        learning_rates=[1e-3],
+        sweep_seeds=[101],
+        seeds=[1],
+        steps=1,
+        rollouts=4,
+        evaluate_every=1,
+        held_out=4,
+        base_steps=10,
+        judge_steps=3,
+        examine_pairs=6,
+        output_dir=str(folder / "runs"),
+        report_dir=str(folder / "figures"),
+    )
+    config.check()
+    return Study(config)
+
+
+def test_both_kinds_learn_from_the_same_pairs(study):
+    models = study.materials.reward_models
+    assert set(models) == {Learnt("critique", 24), Learnt("spans", 24), Learnt("scalar", 24)}
+    pairs = load_pairs(study.folder / "reward_model-24-pairs.json")
+    learnt = load_json(study.folder / "nl_reward_model-no_critique-24-judgements.json")
+    assert [row["response"] for row in learnt] == [
+        text for pair in pairs.values() for text in (pair.chosen, pair.rejected)
+    ]
+    trained = load_json(Path(models[Learnt("spans", 24)]) / "reward_model.json")
+    assert trained["data"]["training"] + trained["data"]["validation"] == len(learnt) and not trained["data"]["dropped"]
+
+
+def test_every_span_of_a_judge_is_a_quote(study):
+    critic = load_judge(study.materials.reward_models[Learnt("critique", 24)])
+    records = judged_records(load_pairs(study.folder / "reward_model-24-pairs.json").values())[:4]
+    replies = critic([PROFILES.prompt(row) for row in records], [row["response"] for row in records], records)
+    for row, reply in zip(records, replies, strict=True):
+        assert isinstance(reply, Feedback)
+        assert all(quote in row["response"] for quote in reply.good + reply.poor)
+
+
+def test_judges_are_examined_and_rewards_are_theirs(study):
+    rows = study.judges()
+    assert [(row["kind"], row["learnt_from"]) for row in rows] == [("critique", 24), ("spans", 24), ("scalar", 24)]
+    for row in rows:
+        assert 0 <= row["ranked"] <= 1 and (row["tokens"] is None) == (row["kind"] == "scalar")
+    assert judges_table(rows).count("\n") == 4
+    critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials)
+    assert critic.name.startswith("nl_reward_model-24@")
+    curves, _, _ = study.run()
+    assert all([row["step"] for row in runs[0]] == [0, 1] for runs in curves.values())
+    starts = {json.dumps(runs[0][0]) for runs in curves.values()}
+    assert len(starts) == 1

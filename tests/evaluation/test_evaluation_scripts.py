@@ -1,0 +1,163 @@
+"""The shell scripts of evaluation/: the whole chain on a tiny model, and their complaints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evaluation.results import load_result
+from tests.fault_server import FaultServer
+from tests.tiny import tiny_model
+from text2grad.records import load_json, save_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, *args: object) -> subprocess.CompletedProcess:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", str(ROOT / "evaluation" / script), *map(str, args)]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PATH": path}, text=True, capture_output=True, timeout=1800, check=False
+    )
+
+
+@pytest.fixture
+def posts(tmp_path) -> Path:
+    records = load_json(ROOT / "quickstart" / "data" / "posts_validation.json")
+    save_json(tmp_path / "posts.json", dict(list(records.items())[:3]))
+    return tmp_path / "posts.json"
+
+
+def longer_wins(body: dict) -> str:
+    """A judge that counts characters."""
+    text = body["messages"][0]["content"]
+    first, second = (text.split(f"{place} SUMMARY\n")[1].split("\n\n")[0] for place in ("FIRST", "SECOND"))
+    return json.dumps({"reasoning": "Length.", "winner": "first" if len(first) > len(second) else "second"})
+
+
+@pytest.mark.slow
+def test_summaries_of_two_systems_from_answers_to_the_judge(posts, tmp_path):
+    base, other = tiny_model(tmp_path / "one", seed=1), tiny_model(tmp_path / "two", seed=2)
+    shared = ["--data_path", posts, "--critic", "programmatic", "--tokenizer", base, "--max_new_tokens", "6"]
+    result = run(
+        "slf5k/evaluate_slf5k.sh", "--model", base, "--system", "base", "--output_dir", tmp_path / "base", *shared
+    )
+    assert result.returncode == 0, result.stderr
+    with FaultServer(longer_wins) as server:
+        judge = ["--judge", f"{server.url}#m", "--baseline", tmp_path / "base", "--step", "8"]
+        out = tmp_path / "other"
+        result = run(
+            "slf5k/evaluate_slf5k.sh", "--model", other, "--system", "other", "--output_dir", out, *shared, *judge
+        )
+        assert result.returncode == 0, result.stderr
+    measured, judged = load_result(out / "result.json"), load_result(out / "judge.result.json")
+    assert measured["compared_with"]["system"] == "base" and measured["metrics"]["mean_delta"]["n"] == 3
+    assert judged["step"] == 8 and judged["benchmark"] == "judge against base"
+
+
+@pytest.mark.slow
+def test_a_win_rate_for_each_finished_checkpoint(posts, tmp_path):
+    for name in ("checkpoint-2/policy", "checkpoint-10/policy", "checkpoint-12.partial/policy"):
+        tiny_model(tmp_path / "run" / name, seed=len(name))
+    records = load_json(posts)
+    base = {key: {**record, "generated_summary": "A summary of it."} for key, record in records.items()}
+    save_json(tmp_path / "base.json", base)
+    with FaultServer(longer_wins) as server:
+        flags = ["--run", tmp_path / "run", "--task", "slf5k", "--data_path", posts, "--max_new_tokens", "6"]
+        flags += ["--baseline", tmp_path / "base.json", "--baseline_system", "base", "--judge", f"{server.url}#m"]
+        result = run("win_rate_curve.sh", *flags, "--system", "text2grad", "--output_dir", tmp_path / "curve")
+    assert result.returncode == 0, result.stderr
+    results = sorted((tmp_path / "curve").glob("*.result.json"))
+    assert sorted(load_result(path)["step"] for path in results) == [2, 10]
+
+
+@pytest.mark.slow
+def test_programs_for_held_out_questions(tmp_path):
+    model = tiny_model(tmp_path / "model")
+    test = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
+    question = {"question_id": "q", "question": "Write f, which returns 1.", "solution": "?", "test": test}
+    save_json(tmp_path / "q.json", [question])
+    flags = [
+        "--model",
+        model,
+        "--system",
+        "tiny",
+        "--output_dir",
+        tmp_path / "out",
+        "--max_new_tokens",
+        "6",
+        "--limit",
+        "1",
+    ]
+    result = run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
+    assert result.returncode == 0, result.stderr
+    assert load_result(tmp_path / "out" / "humaneval.result.json")["metrics"]["pass@1"] == {
+        "value": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "n": 1,
+    }
+    assert load_result(tmp_path / "out" / "result.json")["metrics"]["pass@1"]["value"] == 0
+
+
+@pytest.mark.slow
+def test_answers_to_open_questions(tmp_path):
+    model = tiny_model(tmp_path / "model")
+    questions = [
+        {"question_id": i, "category": name, "turns": ["One?", "Two?"]}
+        for i, name in enumerate(("stem", "math", "writing"))
+    ]
+    save_json(tmp_path / "question.jsonl", questions)
+    with FaultServer(lambda body: "[[6]]") as server:
+        flags = [
+            "--model",
+            model,
+            "--system",
+            "tiny",
+            "--output_dir",
+            tmp_path / "out",
+            "--limit",
+            "3",
+            "--max_new_tokens",
+            "6",
+        ]
+        flags += ["--arc_path", ROOT / "evaluation" / "ultrafeedback" / "sample_arc.jsonl"]
+        flags += ["--judge", f"{server.url}#m", "--mt_bench_path", tmp_path / "question.jsonl"]
+        requests = [
+            {"prompt": f"Say {i}.", "prompt_id": str(i), "response": [{"role": "assistant", "content": "?"}]}
+            for i in range(3)
+        ]
+        save_json(tmp_path / "requests.json", requests)
+        flags += ["--data_path", tmp_path / "requests.json"]
+        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags)
+    assert result.returncode == 0, result.stderr
+    assert load_result(tmp_path / "out" / "arc.result.json")["metrics"]["acc"]["n"] == 3
+    held_out = load_result(tmp_path / "out" / "result.json")
+    assert list(held_out["records"]) == ["0", "1", "2"] and held_out["metrics"]["finished"]["n"] == 3
+    assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
+    assert (tmp_path / "out" / "mt_bench.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("slf5k/evaluate_slf5k.sh", ["--modle", "x"], "unknown option --modle"),
+        ("slf5k/evaluate_slf5k.sh", ["--model"], "--model needs a value"),
+        ("slf5k/evaluate_slf5k.sh", ["--model", "x"], "--output_dir and --system are needed"),
+        ("kodcode/evaluate_kodcode.sh", ["--model", "x", "--base_only"], "--output_dir and --system are needed"),
+        (
+            "ultrafeedback/evaluate_ultrafeedback.sh",
+            ["--model", "x", "--output_dir", "y", "--system", "z", "--mt_bench_path", "q"],
+            "need --judge",
+        ),
+        ("win_rate_curve.sh", ["--run", "x"], "are needed"),
+    ],
+)
+def test_scripts_say_what_is_wrong_and_exit_with_2(script, flags, message):
+    result = run(script, *flags)
+    assert result.returncode == 2 and message in result.stderr

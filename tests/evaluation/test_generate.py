@@ -1,0 +1,227 @@
+"""Generation: what a policy answers, whatever the batch, the kill or the adapter."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from evaluation.generate import GenerateConfig, generate
+from evaluation.policies import LocalPolicy, OwnRandomness, SamplingConfig, model_identity
+from evaluation.results import load_responses
+from tests.tiny import tiny_model
+from text2grad.errors import InputError
+from text2grad.records import load_records, save_json
+from text2grad.tasks import get_task
+
+POSTS = [
+    "My sister borrowed my car without asking and got a parking ticket. Should I make her pay?",
+    "The dog barks.",
+    "I have worked at the same company for three years; last week my boss told me that I would not get the raise. " * 4,
+    "Our neighbour’s dog barks all night long… 🐶",
+    "My roommate never does the dishes, and I do not know what to say to him any more. " * 2,
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def posts(tmp_path) -> Path:
+    records = {f"t3_{index}": {"post": post, "ideal_human_summary": "A."} for index, post in enumerate(POSTS)}
+    save_json(tmp_path / "posts.json", records)
+    return tmp_path / "posts.json"
+
+
+def run(model: str, posts: Path, output: Path, batch_size: int = 4, sampling: dict | None = None, **options) -> dict:
+    config = GenerateConfig(task="slf5k", data_path=str(posts), output_path=str(output), **options)
+    settings = SamplingConfig(**{"max_new_tokens": 12, **(sampling or {})})
+    source = load_records(posts, get_task("slf5k"), responses=False)
+    return dict(generate(LocalPolicy(model, "float32", "cpu", batch_size), source, config, settings))
+
+
+def summaries(records: dict) -> dict[str, str]:
+    return {key: record["generated_summary"] for key, record in records.items()}
+
+
+def test_greedy_answers_in_batches_are_those_of_each_prompt_alone(model, posts, tmp_path):
+    batched = run(model, posts, tmp_path / "a.json", batch_size=4)
+    policy = LocalPolicy(model, "float32", "cpu")
+    for key, record in batched.items():
+        ids = torch.tensor([policy.token_ids(get_task("slf5k").messages(record["post"]))])
+        alone = policy.model.generate(input_ids=ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :]
+        assert record["generated_summary"] == policy.tokenizer.decode(alone, skip_special_tokens=True), key
+    assert list(batched) == list(json.loads(posts.read_text()))
+
+
+def test_sampled_answers_depend_on_seed_and_id_only(model, posts, tmp_path):
+    sampled = {"temperature": 1.0, "top_p": 0.9}
+    first = run(model, posts, tmp_path / "a.json", batch_size=1, sampling=sampled)
+    again = run(model, posts, tmp_path / "b.json", batch_size=5, sampling=sampled)
+    other = run(model, posts, tmp_path / "c.json", batch_size=5, sampling={**sampled, "seed": 7})
+    assert summaries(first) == summaries(again)
+    assert summaries(first) != summaries(other)
+    assert len(set(summaries(first).values())) == len(POSTS)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
+def test_noise_on_the_logits_samples_the_softmax(top_p):
+    logits, temperature, draws = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]), 0.8, 20_000
+    processor = OwnRandomness([3], temperature, top_p, "cpu")
+    counts = Counter(int(processor(None, logits[None]).argmax()) for _ in range(draws))
+    probabilities = torch.softmax(logits / temperature, -1).double().numpy()
+    kept = probabilities.cumsum() - probabilities < top_p
+    expected = np.where(kept, probabilities, 0) / probabilities[kept].sum()
+    observed = np.array([counts[token] for token in range(5)])
+    assert observed[~kept].sum() == 0
+    assert chisquare(observed[kept], draws * expected[kept]).pvalue > 0.001
+
+
+def test_a_model_files_own_sampling_settings_do_not_leak_in(tmp_path):
+    folder = tiny_model(tmp_path / "model")
+    before = LocalPolicy(folder, "float32", "cpu")
+    chats, ids, sampling = [[{"role": "user", "content": POSTS[0]}]], ["a"], SamplingConfig(max_new_tokens=20)
+    plain = before(chats, ids, sampling)
+    settings = json.loads((tmp_path / "model" / "generation_config.json").read_text())
+    settings |= {"repetition_penalty": 5.0, "do_sample": True, "temperature": 3.0, "min_new_tokens": 3}
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
+    assert LocalPolicy(folder, "float32", "cpu")(chats, ids, sampling) == plain
+
+
+def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
+    answers = run(
+        model,
+        posts,
+        tmp_path / "a.json",
+        batch_size=20,
+        num_samples=4,
+        sampling={"temperature": 1.5, "max_new_tokens": 150},
+    )
+    about = [record["generation"] for record in answers.values()]
+    assert len(about) == 4 * len(POSTS)
+    assert {True, False} == {item["finished"] for item in about}
+    assert all((item["tokens"] < 150) == item["finished"] for item in about)
+    assert not any("</s>" in record["generated_summary"] for record in answers.values())
+    assert set(load_responses(tmp_path / "a.json", get_task("slf5k"))) == {
+        f"t3_{i}@{k}" for i in range(5) for k in range(4)
+    }
+
+
+def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    from text2grad.models import load_model, load_tokenizer
+
+    adapted = get_peft_model(load_model(model, torch.float32), LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    load_tokenizer(model).save_pretrained(tmp_path / "adapter")
+    merged = adapted.merge_and_unload()  # in float32: merge_adapter rounds to bfloat16, and random models are brittle
+    merged.save_pretrained(tmp_path / "merged")
+    load_tokenizer(model).save_pretrained(tmp_path / "merged")
+    unmerged = run(str(tmp_path / "adapter"), posts, tmp_path / "a.json")
+    assert summaries(unmerged) == summaries(run(str(tmp_path / "merged"), posts, tmp_path / "b.json"))
+    assert summaries(unmerged) != summaries(run(model, posts, tmp_path / "c.json"))
+    assert unmerged["t3_0"]["generation"]["model"].count("@") == 2  # the adapter's weights and its base's
+
+
+def test_killed_and_rerun_answers_nothing_twice(model, posts, tmp_path):
+    def command(output: Path) -> list[str]:
+        script = Path(__file__).parents[2] / "evaluation" / "generate.py"
+        flags = {"task": "slf5k", "data_path": posts, "output_path": output, "model": model, "dtype": "float32"}
+        flags |= {"num_samples": 10, "temperature": 1.0, "max_new_tokens": 30, "batch_size": 2, "device": "cpu"}
+        return [
+            sys.executable,
+            str(script),
+            *(str(part) for name, value in flags.items() for part in (f"--{name}", value)),
+        ]
+
+    output = tmp_path / "killed.json"
+    journal = tmp_path / "killed.json.journal.jsonl"
+    process = subprocess.Popen(command(output), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 10):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not output.exists()
+    before = journal.read_bytes().count(b"\n") - 1
+    assert 0 < before < 50
+    finished = subprocess.run(command(output), capture_output=True, text=True, check=True)
+    assert f"({before} from an earlier run)" in finished.stdout
+    ids = [json.loads(line)["id"] for line in journal.read_text().splitlines()[1:]]
+    assert len(ids) == len(set(ids)) == 50
+    sampling = {"temperature": 1.0, "max_new_tokens": 30}
+    whole = run(model, posts, tmp_path / "whole.json", batch_size=2, num_samples=10, sampling=sampling)
+    assert summaries(json.loads(output.read_text())) == summaries(whole)
+
+
+def test_retrained_weights_are_not_mistaken_for_the_old_ones(posts, tmp_path):
+    folder = tiny_model(tmp_path / "model", seed=1)
+    run(folder, posts, tmp_path / "a.json")
+    old = model_identity(folder)
+    tiny_model(tmp_path / "model", seed=2)
+    assert model_identity(folder) != old
+    with pytest.raises(InputError, match="begun with other settings"):
+        run(folder, posts, tmp_path / "a.json")
+
+
+def test_a_prompt_too_long_loses_its_end_and_says_so(model, posts, tmp_path):
+    policy = LocalPolicy(model, "float32", "cpu")
+    task = get_task("slf5k")
+    limit = policy.length(task.messages("")) + 30
+    answers = run(model, posts, tmp_path / "a.json", max_prompt_tokens=limit)
+    for record in answers.values():
+        whole = policy.length(task.messages(record["post"]))
+        assert record["generation"]["prompt_cut"] == (whole > limit)
+        assert record["generation"]["prompt_tokens"] <= limit
+    assert {record["generation"]["prompt_cut"] for record in answers.values()} == {True, False}
+    with pytest.raises(InputError, match="less than the instruction"):
+        run(model, posts, tmp_path / "b.json", max_prompt_tokens=5)
+
+
+def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_path):
+    task = get_task("kodcode")
+    rows = [{"question_id": f"q{i}", "question": text, "solution": "old", "test": "…"} for i, text in enumerate(POSTS)]
+    save_json(tmp_path / "questions.json", [*rows, {**rows[0], "solution": "another attempt"}])
+    config = GenerateConfig(
+        task="kodcode", data_path=str(tmp_path / "questions.json"), output_path=str(tmp_path / "a.json")
+    )
+    questions = load_records(tmp_path / "questions.json", task, responses=False)
+    generate(LocalPolicy(model, "float32", "cpu"), questions, config, SamplingConfig(max_new_tokens=5))
+    answers = load_records(tmp_path / "a.json", task)
+    assert not answers.keyed and len(answers) == len(POSTS)
+    assert list(load_responses(tmp_path / "a.json", task)) == [f"q{i}" for i in range(len(POSTS))]
+    assert all(record["solution"] != "old" for record in answers.values())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "-1"], "--temperature -1.0: must be 0"),
+        (["--model", "/no/such/model"], "no such model folder"),
+        (["--data_path", "nowhere.json"], "nowhere.json: no such file"),
+    ],
+)
+def test_bad_input_exits_with_2_and_writes_nothing(run_script, posts, model, tmp_path, flags, message):
+    defaults = {"--task": "slf5k", "--data_path": posts, "--output_path": tmp_path / "a.json", "--model": model}
+    defaults |= dict([flags])
+    result = run_script("evaluation/generate.py", *(str(part) for pair in defaults.items() for part in pair))
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["posts.json"]

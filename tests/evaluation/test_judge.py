@@ -1,0 +1,278 @@
+"""The judge harness against scripted judges whose preferences, biases and faults are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.judge import JudgeConfig, PairwiseConfig, compare_pairwise, open_judge, read_verdict
+from evaluation.results import figures_of, load_result
+from tests.fault_server import FaultServer
+from text2grad.errors import InputError
+from text2grad.records import save_json
+
+QUALITY = re.compile(r"quality (-?\d+\.\d+)")
+PAIRS = 200
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory) -> tuple[Path, Path, float]:
+    """Two systems' summaries with their quality written on them, and how often the first is truly better."""
+    folder, draw = tmp_path_factory.mktemp("systems"), np.random.default_rng(5)
+    own, other = draw.normal(0.4, 1, PAIRS), draw.normal(0, 1, PAIRS)
+    for name, qualities in (("own", own), ("other", other)):
+        records = {
+            f"t3_{index}": {"post": f"Post number {index}.", "generated_summary": f"A summary of quality {quality:.6f}"}
+            for index, quality in enumerate(qualities)
+        }
+        save_json(folder / f"{name}.json", records)
+    return folder / "own.json", folder / "other.json", float((own > other).mean())
+
+
+def scripted(bias: float = 0.0, tie: float = 0.0):
+    """A judge that adds ``bias`` to what it reads first and calls differences below ``tie`` a tie."""
+
+    def answer(body: dict) -> str:
+        first, second = map(float, QUALITY.findall(body["messages"][0]["content"]))
+        lead = first + bias - second
+        winner = "tie" if abs(lead) < tie else "first" if lead > 0 else "second"
+        return json.dumps({"reasoning": f"It leads by {lead:.3f}.", "winner": winner})
+
+    return answer
+
+
+def judged(server: FaultServer, systems, output: Path, orders: str = "both", **options) -> dict:
+    pair = PairwiseConfig(
+        task="slf5k",
+        responses=str(systems[0]),
+        system="own",
+        baseline=str(systems[1]),
+        baseline_system="other",
+        output_path=str(output),
+        orders=orders,
+        step=40,
+    )
+    config = JudgeConfig(judge=f"{server.url}#scripted", **options)
+    with open_judge(config, output) as judge:
+        return compare_pairwise(judge, pair)
+
+
+def test_a_fair_judge_finds_the_truth_and_no_bias(systems, tmp_path):
+    with FaultServer(scripted()) as server:
+        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
+    assert metrics["win_rate"]["value"] == pytest.approx(systems[2])
+    assert metrics["win_rate"]["low"] < systems[2] < metrics["win_rate"]["high"]
+    assert metrics["position_bias"]["value"] == 0
+    assert metrics["orders_agree"]["value"] == 1
+    assert len(server.requests) == 2 * PAIRS
+
+
+def test_a_position_bias_is_found_and_undone(systems, tmp_path):
+    truth = systems[2]
+    with FaultServer(scripted(bias=0.8)) as server:
+        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
+    own, other = (
+        np.array([float(QUALITY.search(r["generated_summary"])[1]) for r in json.loads(path.read_text()).values()])
+        for path in systems[:2]
+    )
+    first, second = (own + 0.8 > other).mean(), (own > other + 0.8).mean()
+    assert metrics["win_rate_shown_first"]["value"] == pytest.approx(first)
+    assert metrics["win_rate_shown_second"]["value"] == pytest.approx(second)
+    assert first - truth > 0.1 and truth - second > 0.1  # either order alone misleads
+    assert metrics["position_bias"]["value"] == pytest.approx(first - second)
+    assert metrics["position_bias"]["low"] > 0.2
+    assert metrics["win_rate"]["value"] == pytest.approx((first + second) / 2)
+    order_free = metrics["win_rate_order_free"]
+    assert order_free["value"] == pytest.approx(truth, abs=0.04)
+    assert order_free["low"] < truth < order_free["high"]
+    assert abs(order_free["value"] - truth) < abs(metrics["win_rate"]["value"] - truth)
+    assert metrics["orders_agree"]["value"] == pytest.approx((abs(own - other) > 0.8).mean())
+    clear = abs(own - other) > 0.8
+    assert metrics["win_rate_where_orders_agree"]["value"] == pytest.approx((own > other)[clear].mean())
+
+
+def test_a_judge_that_sometimes_does_not_read_is_found_out(systems, tmp_path):
+    """In three of ten judgements it takes the first answer, whatever it says."""
+
+    def answer(body: dict) -> str:
+        asleep = random.Random(body["messages"][0]["content"]).random() < 0.3
+        return scripted(bias=100 if asleep else 0)(body)
+
+    with FaultServer(answer) as server:
+        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
+    assert metrics["position_bias"]["value"] == pytest.approx(0.3, abs=0.07)
+    assert metrics["win_rate"]["value"] < systems[2] - 0.02
+    assert metrics["win_rate_where_orders_agree"]["value"] == pytest.approx(systems[2], abs=0.05)
+
+
+def test_a_judge_that_only_looks_at_the_place_says_nothing(systems, tmp_path):
+    with FaultServer(scripted(bias=100)) as server:
+        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
+    assert metrics["win_rate"]["value"] == 0.5
+    assert metrics["position_bias"]["value"] == 1
+    assert metrics["ties"]["value"] == 1
+    assert metrics["win_rate_order_free"]["value"] == 0.5
+    assert "win_rate_where_orders_agree" not in metrics
+
+
+def test_one_order_is_drawn_at_random_and_halves_the_price(systems, tmp_path):
+    with FaultServer(scripted(tie=0.3)) as server:
+        result = judged(server, systems, tmp_path / "r.json", orders="one")
+    assert len(server.requests) == PAIRS
+    orders = Counter(order for verdicts in result["verdicts"].values() for order in verdicts)
+    assert 70 < orders["ab"] < 130
+    assert result["metrics"]["ties"]["value"] > 0.1
+    assert "orders_agree" not in result["metrics"]
+    assert result["metrics"]["win_rate"]["value"] == pytest.approx(systems[2], abs=0.1)
+
+
+def test_wins_ties_and_losses_can_be_recomputed_from_the_file(systems, tmp_path):
+    with FaultServer(scripted(bias=0.2, tie=0.2)) as server:
+        result = judged(server, systems, tmp_path / "r.json")
+    stored = load_result(tmp_path / "r.json")
+    assert stored["step"] == 40 and stored["baseline"] == "other"
+    scores = []
+    for verdicts in stored["verdicts"].values():
+        points = {"first": 1, "tie": 0.5, "second": 0}
+        scores.append((points[verdicts["ab"]["winner"]] + 1 - points[verdicts["ba"]["winner"]]) / 2)
+    assert result["metrics"]["win_rate"]["value"] == pytest.approx(np.mean(scores))
+    shares = [result["metrics"][name]["value"] for name in ("wins", "ties", "losses")]
+    assert shares == pytest.approx(
+        [np.mean(np.array(scores) > 0.5), np.mean(np.array(scores) == 0.5), 1 - sum(shares[:2])]
+    )
+    for name, figure in figures_of(stored).items():
+        assert figure.value() == pytest.approx(stored["metrics"][name]["value"]), name
+
+
+def test_equal_answers_are_a_tie_that_nobody_is_asked_about(systems, tmp_path):
+    with FaultServer(scripted()) as server:
+        result = judged(server, (systems[0], systems[0], 0), tmp_path / "r.json")
+    assert server.requests == []
+    assert result["metrics"]["ties"]["value"] == 1
+    assert result["metrics"]["win_rate"] == {"value": 0.5, "low": 0.5, "high": 0.5, "n": PAIRS}
+
+
+def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
+    faults = ("500", "cut_off", "prose", "wrong_schema", "empty")
+    with FaultServer(scripted(), faults=faults, rate=0.2, seed=1) as server:
+        first = judged(server, systems, tmp_path / "r.json")
+        failed = len(first["failures"])
+        assert 0 < failed < 2 * PAIRS * 0.3
+        assert first["metrics"]["judge_failures"]["value"] > 0
+        assert first["metrics"]["win_rate"]["n"] == PAIRS - round(PAIRS * first["metrics"]["judge_failures"]["value"])
+        asked = len(server.requests)
+        judged(server, systems, tmp_path / "r.json")
+        assert len(server.requests) == asked
+        server.rate = 0.0
+        last = judged(server, systems, tmp_path / "r.json", retry_failed=True)
+        assert len(server.requests) == asked + failed
+    assert last["metrics"]["judge_failures"]["value"] == 0
+    assert last["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
+
+
+def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
+    answered: Counter[str] = Counter()
+    held, seen = threading.Event(), threading.Event()
+
+    def answer(body: dict) -> str:
+        answered[body["messages"][0]["content"]] += 1
+        return scripted()(body)
+
+    def hold(body: dict) -> None:
+        if len(server.requests) == 60:
+            seen.set()
+            held.wait(60)
+            raise BrokenPipeError  # its asker is dead by now
+
+    output = tmp_path / "r.json"
+    with FaultServer(answer, on_request=hold) as server:
+        script = Path(__file__).parents[2] / "evaluation" / "judge.py"
+        flags = {"task": "slf5k", "responses": systems[0], "system": "own", "baseline": systems[1]}
+        flags |= {"baseline_system": "other", "output_path": output, "judge": f"{server.url}#m", "concurrency": 1}
+        command = [
+            sys.executable,
+            str(script),
+            *(str(part) for key, value in flags.items() for part in (f"--{key}", value)),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert seen.wait(120)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        held.set()
+        time.sleep(0.1)
+        assert not output.exists() and sum(answered.values()) == 59
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+    assert len(answered) == 2 * PAIRS and set(answered.values()) == {1}
+    assert load_result(output)["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
+
+
+def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path):
+    with FaultServer(scripted()) as server:
+        judged(server, systems, tmp_path / "r.json")
+        with pytest.raises(InputError, match="begun with other settings"):
+            judged(server, systems, tmp_path / "r.json", judge_tokens=99)
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
+    x = {"slf5k": "post", "kodcode": "question", "ultrafeedback": "prompt"}[task]
+    y = {
+        "slf5k": lambda text: {"generated_summary": text},
+        "kodcode": lambda text: {"solution": text},
+        "ultrafeedback": lambda text: {"response": [{"role": "assistant", "content": text}]},
+    }[task]
+    for name, text in (("a", "Answer ${one} $5."), ("b", "Answer two.")):
+        save_json(tmp_path / f"{name}.json", [{x: "What is {this}?", **y(text)}])
+    asked = []
+    with FaultServer(lambda body: asked.append(body["messages"][0]["content"]) or '{"winner": "tie"}') as server:
+        pair = {"task": task, "responses": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
+        pair |= {"system": "a", "baseline_system": "b", "output_path": str(tmp_path / "r.json")}
+        with open_judge(JudgeConfig(judge=f"{server.url}#m"), pair["output_path"]) as judge:
+            compare_pairwise(judge, PairwiseConfig(**pair))
+    assert len(asked) == 2
+    assert all("What is {this}?" in text and "Answer ${one} $5." in text for text in asked)
+    assert asked[0].index("Answer two.") > asked[0].index("$5.") or asked[1].index("Answer two.") > asked[1].index(
+        "$5."
+    )
+    assert asked[0] != asked[1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "winner"),
+    [
+        ('{"reasoning": "…", "winner": "second"}', "second"),
+        ('First I thought {"winner": "first"}, but: ```json\n{"reasoning": "x", "winner": "Tie"}\n```', "tie"),
+    ],
+)
+def test_verdicts_are_read_from_what_models_write(reply, winner):
+    assert read_verdict(reply)["winner"] == winner
+
+
+@pytest.mark.parametrize("reply", ["", "The first one.", '{"winner": "A"}', '{"winner": "fir', '{"score": 1}'])
+def test_what_is_no_verdict_is_refused(reply):
+    with pytest.raises(ValueError):
+        read_verdict(reply)
+
+
+def test_systems_that_answered_other_prompts_are_refused(run_script, systems, tmp_path):
+    save_json(tmp_path / "b.json", {"x": {"post": "Another post.", "generated_summary": "Another."}})
+    flags = {"task": "slf5k", "responses": systems[0], "system": "a", "baseline": tmp_path / "b.json"}
+    flags |= {"baseline_system": "b", "output_path": tmp_path / "r.json", "judge": "http://127.0.0.1:9/v1#m"}
+    result = run_script(
+        "evaluation/judge.py", *(str(part) for key, value in flags.items() for part in (f"--{key}", value))
+    )
+    assert result.returncode == 2
+    assert "no prompt in common" in result.stderr

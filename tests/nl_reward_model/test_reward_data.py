@@ -1,0 +1,199 @@
+"""What a reward model is trained on: whole targets, prompts that fit, no prompt on both sides of the split."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from nl_reward_model.data import check_disjoint, encode, load_annotated, split_by_prompt, target
+from tests.reward_records import PROMPT, RECORDS, slf5k_records, write
+from tests.tiny import tokenizer
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
+from text2grad.errors import InputError
+from text2grad.prompts import Prompt, load_prompt
+from text2grad.records import Records
+from text2grad.tasks import get_task
+
+SLF5K = get_task("slf5k")
+FILE = Prompt(PROMPT, frozenset({"prompt", "response"}), "prompt.txt")
+FAMILIES = ("byte", "sentencepiece", "wordpiece")
+
+
+def as_records(items: dict) -> Records:
+    return Records(items, Path("records.json"), True)
+
+
+def reward_prompt(max_length: int = 200, shorten: str = "tail", family: str = "byte", file: Prompt = FILE):
+    return RewardPrompt(file, SLF5K, tokenizer(family), max_length, shorten)
+
+
+@pytest.mark.parametrize("task_name", RECORDS)
+@pytest.mark.parametrize("family", FAMILIES[:2])
+def test_the_loss_is_on_z_and_the_end_of_the_turn_alone(tmp_path, task_name, family):
+    task = get_task(task_name)
+    records = load_annotated(write(tmp_path, RECORDS[task_name]()), task)
+    prompt = RewardPrompt(FILE, task, tokenizer(family), 400, "none")
+    encoded = encode(records, task, prompt, 900)
+    assert encoded.ids == list(records) and not encoded.dropped
+    for record, example in zip(records.values(), encoded.examples, strict=True):
+        ids, mask = example["input_ids"], example["completion_mask"]
+        start = mask.index(1)
+        assert mask == [0] * start + [1] * (len(ids) - start)
+        assert ids[-1] == prompt.tokenizer.eos_token_id
+        written = prompt.tokenizer.decode(ids[start:-1])
+        assert task.parse_feedback(written) == task.feedback(record)
+        asked = prompt.tokenizer.decode(ids[:start])
+        assert task.response(record).strip() in asked and target(record, task) not in asked
+
+
+def test_training_and_use_see_the_same_prompt(tmp_path):
+    """What the critic feeds the model is, id for id, what the model was trained to continue."""
+    records = slf5k_records()
+    for record in list(records.values())[:5]:
+        record["post"] *= 20
+    records = load_annotated(write(tmp_path, records), SLF5K)
+    prompt = reward_prompt(max_length=120)
+    encoded = encode(records, SLF5K, prompt, 400)
+    assert encoded.shortened == 5 and not encoded.dropped
+    for record, example in zip(records.values(), encoded.examples, strict=True):
+        fields = {"prompt": SLF5K.prompt(record).strip(), "response": SLF5K.response(record)}
+        used = prompt.ids(fields, room=399)
+        assert example["input_ids"][: len(used)] == used
+        assert example["completion_mask"][len(used) - 1 : len(used) + 1] == [0, 1]
+
+
+def test_a_long_record_loses_prompt_but_never_target_or_response(tmp_path):
+    records = slf5k_records(1)
+    long = records["t3_0_0"]
+    long["post"] = "The beginning. " + "Then it went on and on. " * 60 + "The very end."
+    loaded = load_annotated(write(tmp_path, records), SLF5K)
+    encoded = encode(loaded, SLF5K, reward_prompt(max_length=150), max_length=260)
+    assert encoded.shortened == 1 and not encoded.dropped
+    text = tokenizer("byte").decode(encoded.examples[0]["input_ids"])
+    assert "The beginning." in text and "[…]" in text and "The very end." not in text
+    assert text.count(long["generated_summary"]) == 1
+    assert target(long, SLF5K) in text
+    assert max(len(example["input_ids"]) for example in encoded.examples) <= 260
+
+
+def test_a_record_that_does_not_fit_is_dropped_and_counted_not_cut(tmp_path):
+    records = slf5k_records(1)
+    records["t3_0_1"]["textual_feedback"] = "So long. " * 100
+    records["t3_0_2"]["generated_summary"] = "An endless summary. " * 60
+    loaded = load_annotated(write(tmp_path, records), SLF5K)
+    encoded = encode(loaded, SLF5K, reward_prompt(max_length=150), max_length=260)
+    assert encoded.ids == ["t3_0_0"]
+    assert set(encoded.dropped) == {"t3_0_1", "t3_0_2"}
+    assert all("fit" in reason for reason in encoded.dropped.values())
+
+
+@given(
+    words=st.lists(st.text(alphabet="abc é🐶中\n", min_size=1, max_size=12), min_size=30, max_size=80),
+    where=st.sampled_from(["tail", "middle"]),
+    limit=st.integers(90, 300),
+)
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_shortening_keeps_as_much_as_fits(words, where, limit):
+    x = " ".join(words)
+    prompt = reward_prompt(limit, where)
+    fields = {"prompt": x, "response": "The response."}
+    full = len(prompt.full_ids(fields))
+    try:
+        fitted = prompt.fit(fields)
+    except DoesNotFit:
+        assert len(prompt.full_ids({**fields, "prompt": cut(x, 80, where)})) > limit
+        return
+    assert len(prompt.full_ids(fitted)) <= limit
+    assert fitted["response"] == fields["response"]
+    assert (fitted["prompt"] == x) == (full <= limit)
+    if fitted["prompt"] != x:
+        head, _, tail = fitted["prompt"].partition(" […]")
+        assert x.startswith(head) and x.rstrip().endswith(tail.strip())
+        assert bool(tail) == (where == "middle")
+
+
+def test_nothing_is_cut_where_the_task_forbids_it():
+    with pytest.raises(DoesNotFit, match=r"\d+ tokens where 50 fit"):
+        reward_prompt(50, "none").fit({"prompt": "A long post. " * 30, "response": "Short."})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_prefix_begins_every_prompt_and_holds_the_instruction(family):
+    text = "Judge the summary of this post, please.\nPost:\n${prompt}\nSummary: ${response}"
+    prompt = reward_prompt(400, family=family, file=Prompt(text, frozenset({"prompt", "response"}), "p"))
+    assert len(prompt.prefix) >= 8
+    for x in ("a post", "7 dogs", "“Quoted”", "é"):
+        ids = prompt.ids({"prompt": x, "response": "y"})
+        assert ids[: len(prompt.prefix) - 1] == prompt.prefix[:-1]
+
+
+def test_dates_in_a_template_do_not_change_the_prompt():
+    """Llama 3.2's template prints today's date unless it is told one."""
+    tok = tokenizer("byte")
+    dated = type(tok)(
+        tokenizer_object=tok.backend_tokenizer,
+        eos_token="</s>",
+        chat_template="{{ date_string or strftime_now('%c') }} {{ messages[0]['content'] }}",
+    )
+    prompt = RewardPrompt(FILE, SLF5K, dated, 100)
+    assert "26 Jul 2024" in dated.decode(prompt.ids({"prompt": "x", "response": "y"}))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30),
+    share=st.floats(0.01, 0.9),
+    seed=st.integers(0, 5),
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_the_split_never_shares_a_prompt(tmp_path_factory, sizes, share, seed):
+    items = {f"{p}-{i}": f"post {p}" for p, size in enumerate(sizes) for i in range(size)}
+    records = as_records({key: {"post": post, "generated_summary": key} for key, post in items.items()})
+    training, validation = split_by_prompt(records, SLF5K, share, seed)
+    assert set(training) | set(validation) == set(records) and not set(training) & set(validation)
+    sides = [{SLF5K.prompt(record) for record in side.values()} for side in (training, validation)]
+    assert sides[0] and sides[1] and not sides[0] & sides[1]
+    wanted = round(share * len(records))
+    assert len(validation) <= max(1, wanted) + max(sizes) - 1
+    shuffled = dict(random.Random(seed).sample(list(records.items()), len(records)))
+    assert set(split_by_prompt(records.like(shuffled), SLF5K, share, seed)[1]) == set(validation)
+
+
+def test_one_prompt_cannot_be_split():
+    with pytest.raises(InputError, match="all records have one prompt"):
+        split_by_prompt(as_records(slf5k_records(1)), SLF5K, 0.1, 0)
+    training, validation = split_by_prompt(as_records(slf5k_records(1)), SLF5K, 0.0, 0)
+    assert len(training) == 3 and not validation
+
+
+def test_a_validation_file_may_not_repeat_a_training_prompt():
+    records = as_records(slf5k_records(2))
+    other = as_records({"t3_9": {**slf5k_records(1)["t3_0_0"], "generated_summary": "Another."}})
+    with pytest.raises(InputError, match=r"'t3_9' has the prompt of record 't3_0_2'"):
+        check_disjoint(records, other, SLF5K)
+
+
+def test_broken_and_missing_annotations_are_named(tmp_path):
+    records = slf5k_records(2)
+    del records["t3_0_0"]["textual_feedback"]
+    assert len(load_annotated(write(tmp_path, records), SLF5K)) == 5
+    records["t3_1_1"]["good_spans"] = "not a list"
+    with pytest.raises(InputError, match=r"annotated.json: record 't3_1_1': 'good_spans'"):
+        load_annotated(write(tmp_path, records), SLF5K)
+    bare = {key: {"post": record["post"], "generated_summary": "y"} for key, record in records.items()}
+    with pytest.raises(InputError, match="annotate the file first"):
+        load_annotated(write(tmp_path, bare), SLF5K)
+
+
+@pytest.mark.parametrize("task_name", RECORDS)
+@pytest.mark.parametrize("variant", ["cot", "no_cot"])
+def test_the_tasks_own_prompts_name_the_fields_of_z(task_name, variant):
+    task = get_task(task_name)
+    prompt = load_prompt(f"nl_reward_model/{task_name}/prompts/{variant}.txt", offered=("prompt", "response"))
+    start = prompt.text.index("${prompt}")
+    for name in (task.fields.critique, task.fields.good, task.fields.poor):
+        assert f'"{name}"' in prompt.text[:start]

@@ -1,0 +1,140 @@
+"""The shell scripts under DeepSpeed: two CPU ranks, ZeRO-2 and ZeRO-3 with offload, against one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import ROOT
+from tests.reward_records import RECORDS, prompt_file, write
+from tests.test_reward_model import losses
+from tests.tiny import tiny_model
+from text2grad.critics.reward_model.critic import RewardModelCritic
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def flags(folder: Path, task_name: str, output: str, **changes) -> list[str]:
+    model = folder / "model"
+    values = {
+        "data_path": write(folder, RECORDS[task_name]()),
+        "output_dir": folder / output,
+        "model": model if model.exists() else tiny_model(model),
+        "config": f"{ROOT}/nl_reward_model/{task_name}/config_small.yaml",
+        "prompt": prompt_file(folder),
+        "precision": "fp32",
+        "max_steps": 3,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "train_sampling_strategy": "random",
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "no",
+        "load_best_model_at_end": False,
+        "judge_records": 1,
+        "report_to": "none",
+    } | changes
+    return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    threads = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "MASTER_PORT": port, "PATH": path}
+    return {**os.environ, **threads, **changes}
+
+
+def launch(task_name: str, arguments: list[str], zero: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        ["bash", f"deepspeed_train_{task_name}.sh", *arguments],
+        cwd=ROOT / "nl_reward_model" / task_name,
+        env=environment(RANKS="2", ZERO=str(zero)),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> None:
+    output, _ = process.communicate(timeout=1500)
+    assert process.returncode == 0, output[-3000:]
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("task_name", RECORDS)
+def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, zero):
+    """The same batches: two ranks of one record each, or two records accumulated in one process."""
+    finish(launch(task_name, flags(tmp_path, task_name, "two"), zero))
+    alone = flags(tmp_path, task_name, "one", gradient_accumulation_steps=2)
+    result = run_script(f"nl_reward_model/{task_name}/train_rm.py", *alone)
+    assert result.returncode == 0, result.stderr[-3000:]
+    two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
+    assert len(two) == 3 and two == pytest.approx(one, abs=1e-4)
+    weights = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("two", "one")]
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        assert weight.abs().sum() > 0
+        torch.testing.assert_close(weight.float(), weights[1][name].float(), atol=2e-3, rtol=2e-2)
+    description = json.loads((tmp_path / "two" / "reward_model.json").read_text())
+    assert (description["settings"]["ranks"], description["settings"]["zero_stage"]) == (2, zero)
+    RewardModelCritic.load(tmp_path / "two", task_name, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_ranks_see_different_data_and_together_all_of_it(tmp_path, zero):
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "import json, os, pathlib\n"
+        "from nl_reward_model import train_rm\n"
+        "from nl_reward_model.config import RewardModelConfig\n"
+        "from text2grad.configs import parse\n"
+        "class Probe(train_rm.RewardTrainer):\n"
+        "    def training_step(self, model, inputs, *args, **kwargs):\n"
+        f"        path = pathlib.Path({str(tmp_path)!r}) / f\"seen-{{os.environ['RANK']}}.jsonl\"\n"
+        "        with path.open('a') as file:\n"
+        "            file.writelines(json.dumps(row) + '\\n' for row in inputs['input_ids'].tolist())\n"
+        "        return super().training_step(model, inputs, *args, **kwargs)\n"
+        "train_rm.RewardTrainer = Probe\n"
+        "train_rm.train('slf5k', parse(RewardModelConfig))\n"
+    )
+    arguments = flags(tmp_path, "slf5k", "out", num_train_epochs=1, max_steps=-1, validation_share=0.5, judge_records=0)
+    deepspeed = ["--deepspeed", str(ROOT / "nl_reward_model" / "deepspeed" / f"zero{zero}.json")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(probe)]
+    result = subprocess.run(
+        [*command, *arguments, *deepspeed], cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=1500
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    seen = [set((tmp_path / f"seen-{rank}.jsonl").read_text().splitlines()) for rank in (0, 1)]
+    assert len(seen[0]) == len(seen[1]) == 3 and not seen[0] & seen[1]
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_killed_ranks_go_on_exactly(tmp_path, zero):
+    changes = {"max_steps": 4, "lora_dropout": 0.1, "judge_records": 0}
+    finish(launch("slf5k", flags(tmp_path, "slf5k", "whole", **changes), zero))
+    killed = launch("slf5k", flags(tmp_path, "slf5k", "killed", **changes), zero)
+    deadline = time.monotonic() + 1200
+    while not (tmp_path / "killed" / "checkpoint-2" / "reward_model.json").exists():
+        assert killed.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not (tmp_path / "killed" / "reward_model.json").exists()
+    finish(launch("slf5k", flags(tmp_path, "slf5k", "killed", **changes), zero))
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    whole, resumed = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)

@@ -1,0 +1,222 @@
+"""Training a reward model: the right loss, a folder that explains itself, exact resume, published settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+from trl import SFTTrainer
+
+from nl_reward_model import train_rm
+from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.merge_lora import MergeConfig, merge
+from nl_reward_model.monitor import judgement_metrics
+from nl_reward_model.train_rm import train
+from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
+from tests.tiny import tiny_model
+from text2grad.configs import parse
+from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.models import load_model
+
+LORA = {"lora": True, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1, "learning_rate": 1e-2}
+
+
+def losses(folder: str | Path) -> list[float]:
+    states = sorted(Path(folder).glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    history = json.loads(states[-1].read_text())["log_history"]
+    return [row["loss"] for row in history if "loss" in row]
+
+
+def test_the_folder_explains_itself(tmp_path):
+    """LoRA with evaluation: adapter, tokenizer, prompt, description with data, split, versions and metrics."""
+    data = write(tmp_path, slf5k_records())
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    train("slf5k", settings(tmp_path, data, **LORA, **steps, load_best_model_at_end=True))
+    folder = tmp_path / "reward_model"
+    description, prompt = RewardModelDescription.load(folder, "slf5k")
+    assert prompt.text == PROMPT
+    assert description.settings["learning_rate"] == 1e-2 and description.settings["lora_r"] == 16
+    assert description.data["training"] == 9 and description.data["validation"] == 3
+    posts = {slf5k_records()[record_id]["post"] for record_id in description.data["validation_ids"]}
+    assert len(posts) == 1 and len(description.data["validation_ids"]) == 3
+    assert description.versions["torch"] == torch.__version__
+    assert {"eval_loss", "eval_judge_parse_rate", "train_loss", "best_step"} <= set(description.metrics)
+    assert len(description.data["hash"]) == 16
+    for checkpoint in (folder / "checkpoint-2", folder / "checkpoint-4", folder):
+        critic = RewardModelCritic.load(checkpoint, "slf5k", max_new_tokens=3)
+        assert isinstance(critic(["a post"], ["A summary."])[0], FeedbackError)
+    judged = [json.loads(line) for line in (folder / "judgements" / "step-000004.jsonl").read_text().splitlines()]
+    assert len(judged) == 2 and set(judged[0]) == {"id", "prediction", "parse_error"}
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        tmp_path / "model"
+    )
+
+    merge(MergeConfig(lora_model=str(folder), save_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))
+    merged, adapted = load_model(str(tmp_path / "merged"), torch.float32), load_model(str(folder), torch.float32)
+    ids = torch.arange(4, 60)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, atol=2e-2, rtol=0)
+        assert not torch.allclose(
+            merged(ids).logits, load_model(str(tmp_path / "model"), "float32")(ids).logits, atol=2e-2
+        )
+    assert RewardModelCritic.load(tmp_path / "merged", "slf5k").max_new_tokens == description.max_new_tokens
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_loss_is_trls(tmp_path, monkeypatch, accumulation):
+    """Scoring only the labelled columns changes no loss, no gradient, no weight."""
+    data = write(tmp_path, slf5k_records(2))
+    results = []
+    for name, base in (("ours", train_rm.RewardTrainer), ("trl", SFTTrainer)):
+        monkeypatch.setattr(train_rm, "RewardTrainer", base)
+        output = tmp_path / name
+        config = settings(
+            tmp_path, data, output_dir=str(output), gradient_accumulation_steps=accumulation, max_steps=2,
+            validation_share=0.0, per_device_train_batch_size=3,
+        )  # fmt: skip
+        train("slf5k", config)
+        results.append((losses(output), load_file(output / "model.safetensors")))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for name, weight in results[0][1].items():
+        torch.testing.assert_close(weight, results[1][1][name], atol=2e-6, rtol=1e-4)
+
+
+class KilledError(Exception):
+    pass
+
+
+class Kill(TrainerCallback):
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KilledError
+
+
+@pytest.mark.parametrize("changes", [LORA, {}], ids=["lora", "full"])
+def test_a_killed_run_goes_on_exactly(tmp_path, monkeypatch, changes):
+    """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
+    data = write(tmp_path, slf5k_records())
+    common = {**changes, "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "judge_records": 0}
+    whole, killed = (
+        settings(tmp_path, data, **common, output_dir=str(tmp_path / name)) for name in ("whole", "killed")
+    )
+    train("slf5k", whole)
+
+    trainer = train_rm._trainer
+    with monkeypatch.context() as patched:
+
+        def dying(*args):
+            made = trainer(*args)
+            made.add_callback(Kill(3))
+            return made
+
+        patched.setattr(train_rm, "_trainer", dying)
+        with pytest.raises(KilledError):
+            train("slf5k", killed)
+    assert (tmp_path / "killed" / "checkpoint-2").is_dir() and not (tmp_path / "killed" / "reward_model.json").exists()
+    shutil.copytree(tmp_path / "killed" / "checkpoint-2", tmp_path / "killed" / "checkpoint-3")
+    (tmp_path / "killed" / "checkpoint-3" / "reward_model.json").unlink()
+    train("slf5k", settings(tmp_path, data, **common, output_dir=str(tmp_path / "killed")))
+
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    weights = "adapter_model.safetensors" if changes else "model.safetensors"
+    ours, theirs = (load_file(tmp_path / name / weights) for name in ("whole", "killed"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours) and ours.keys() == theirs.keys()
+
+
+def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
+    data = write(tmp_path, slf5k_records())
+    train("slf5k", settings(tmp_path, data, max_steps=1))
+    before = (tmp_path / "reward_model" / "model.safetensors").stat().st_mtime_ns
+    train("slf5k", settings(tmp_path, data, max_steps=1))
+    assert "has finished" in capsys.readouterr().out
+    assert (tmp_path / "reward_model" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(InputError, match=r"begun with other settings \(learning_rate: 0.001 then, 0.5 now\)"):
+        train("slf5k", settings(tmp_path, data, max_steps=1, learning_rate=0.5))
+    records = slf5k_records()
+    records["t3_0_0"]["textual_feedback"] = "Changed."
+    with pytest.raises(InputError, match=r"begun with other settings \(data:"):
+        train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1))
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+def test_other_families_train_with_lora(tmp_path, family):
+    data = write(tmp_path, slf5k_records(2))
+    model = tiny_model(tmp_path / "model", family)
+    lora = {"lora": True, "lora_target_modules": ["q_proj", "v_proj"]}
+    train("slf5k", settings(tmp_path, data, model=model, max_steps=1, precision="bf16", judge_records=0, **lora))
+    weights = load_file(tmp_path / "reward_model" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in weights} == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("task_name", RECORDS)
+def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
+    """The published flags, the small config, from records of each task's format."""
+    model = tiny_model(tmp_path / "model")
+    data = write(tmp_path, RECORDS[task_name]())
+    result = run_script(
+        f"nl_reward_model/{task_name}/train_rm.py",
+        "--config", f"nl_reward_model/{task_name}/config_small.yaml",
+        "--model", model, "--data_path", data, "--output_dir", tmp_path / "out", "--max_steps", 2,
+        "--judge_records", 1, "--report_to", "none",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert RewardModelDescription.load(tmp_path / "out", task_name)[0].metrics["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("task_name", "prompt_length", "length"),
+    [("slf5k", 900, 1400), ("ultrafeedback", 900, 1400), ("kodcode", 1000, 1600)],
+)
+def test_the_default_settings_are_the_papers(task_name, prompt_length, length, tmp_path):
+    path = f"nl_reward_model/{task_name}/config.yaml"
+    config = parse(RewardModelConfig, args=["--config", path, "--data_path", "d", "--output_dir", str(tmp_path)])
+    assert config.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout) == (True, 16, 32, 0.05)
+    assert config.lora_target_modules == ["q_proj", "v_proj"]
+    assert (config.learning_rate, config.adam_beta1, config.adam_beta2, config.weight_decay) == (1e-5, 0.9, 0.999, 3e-7)
+    assert (config.num_train_epochs, config.per_device_train_batch_size, config.max_grad_norm) == (3, 1, 1.0)
+    assert (config.prompt_max_length, config.max_length) == (prompt_length, length)
+    launch = yaml.safe_load(Path(path).read_text()) and Path(path).read_text().splitlines()[0]
+    assert launch.startswith(f"# python nl_reward_model/{task_name}/train_rm.py --config {path}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"precision": "int8"}, "--precision"),
+        ({"prompt_max_length": 900, "max_length": 900}, "must lie between"),
+        ({"data_path": ""}, "--data_path"),
+        ({"shorten": "head"}, "shorten"),
+        ({"prompt": "nowhere.txt"}, "nowhere.txt"),
+        ({"prompt_max_length": 20, "max_length": 30}, "no record fits"),
+        ({"lora": True, "lora_target_modules": ["nothing"]}, "--lora_target_modules"),
+        ({"model": "no/such/model"}, "no such model folder"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, changes, complaint):
+    data = write(tmp_path, slf5k_records())
+    with pytest.raises(InputError, match=complaint):
+        train("slf5k", settings(tmp_path, changes.pop("data_path", data), **changes))
+    assert not list(tmp_path.glob("reward_model/*.safetensors"))
+
+
+def test_judgement_metrics_count_what_cannot_be_read_or_found():
+    judged = [
+        Feedback("Fine.", ["good part", "not there"], []),
+        FeedbackError("broken"),
+        Feedback("Poor.", [], ["bad"]),
+    ]
+    metrics = judgement_metrics(judged, ["a good part", "x", "bad"])
+    assert metrics == {"parse_rate": 2 / 3, "quotes": 1.5, "unmatched_rate": 1 / 3}
+    assert judgement_metrics([FeedbackError("broken")], ["x"]) == {"parse_rate": 0.0}

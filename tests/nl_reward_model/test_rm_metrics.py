@@ -1,0 +1,333 @@
+"""Reward-model metrics against slow, obvious reimplementations and against scikit-learn and rouge-score."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+
+from nl_reward_model.measures.judgements import judged, load_judgements
+from nl_reward_model.measures.metrics import figures, rouge, score, table
+from nl_reward_model.measures.span_metrics import compare
+from nl_reward_model.measures.token_metrics import LABELS, NO_LABEL, labels, shuffled, token_metrics
+from tests import tiny
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.records import save_json
+from text2grad.tasks import get_task
+
+WORDS = [f"{a}{b}" for a in ("bo", "ka", "lu", "mi", "ne", "ra") for b in ("da", "fo", "gi", "pu", "té", "zo", "'s")]
+
+
+def random_rows(task_name: str, count: int, seed: int) -> dict[str, dict]:
+    """Responses of words that occur once, so that where a quote stands is beyond doubt; judgements near the truth."""
+    task, rng = get_task(task_name), random.Random(seed)
+    rows = {}
+    for number in range(count):
+        words = rng.sample(WORDS, rng.randint(6, len(WORDS)))
+        response = " ".join(words)
+        if task.is_code:
+            response = f"Take this:\n```python\n{chr(10).join(words)}\n```\nThat is all."
+
+        def some(most: int, words=words, joint="\n" if task.is_code else " ") -> list[str]:
+            chosen = []
+            for _ in range(rng.randint(0, most)):
+                start = rng.randrange(len(words))
+                chosen.append(joint.join(words[start : start + rng.randint(1, 4)]))
+            return list(dict.fromkeys(chosen))
+
+        truth = Feedback(f"It is {rng.choice(WORDS)} and {rng.choice(WORDS)}.", some(3), some(3))
+
+        def near(quotes: list[str]) -> list[str]:
+            kept = [quote for quote in quotes if rng.random() < 0.6]
+            cut = [quote[: max(4, len(quote) - rng.randint(0, 9))].strip() for quote in kept]
+            return list(dict.fromkeys(cut + some(1) + ["not in there"] * (rng.random() < 0.2)))
+
+        predicted = Feedback(f"It is {rng.choice(WORDS)}.", near(truth.good), near(truth.poor))
+        base = {
+            "slf5k": {"post": f"p{number // 3}", "generated_summary": response},
+            "kodcode": {"question": f"q{number}", "solution": response, "question_id": f"q{number}"},
+            "ultrafeedback": {
+                "prompt": f"u{number}",
+                "prompt_id": str(number),
+                "response": [{"role": "user", "content": "x"}, {"role": "assistant", "content": response}],
+            },
+        }[task_name]
+        row = task.with_feedback(base, truth, {})
+        broken = rng.random() < 0.15
+        rows[f"r{number}"] = row | {
+            "prediction": "{" if broken else task.render_feedback(predicted),
+            "predicted": None if broken else task.fields.to_dict(predicted),
+            "parse_error": "the JSON is cut off" if broken else None,
+        }
+    return rows
+
+
+def slow_labels(item, feedback: Feedback | None, task) -> list[int]:
+    """Character by character: a token has a label where all it shows lies in one span of that label."""
+    inside = [(start, end) for start, end in task.judged(item.text)]
+    found = []
+    for start, end in item.tokens:
+        characters = [i for i in range(start, end) if not item.text[i].isspace()] or list(range(start, end))
+        if not characters or not any(low <= min(characters) and max(characters) < high for low, high in inside):
+            continue
+        label = int(task.values.default)
+        for quotes, value in ((feedback.good, task.values.good), (feedback.poor, task.values.poor)) if feedback else ():
+            for quote in quotes:
+                place = item.text.find(quote, inside[0][0])
+                if place != -1 and place <= min(characters) and max(characters) < place + len(quote):
+                    label = int(value)
+        found.append(label if feedback else NO_LABEL)
+    return found
+
+
+@pytest.mark.parametrize("family", ["byte", "sentencepiece"])
+@pytest.mark.parametrize("task_name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_token_figures_agree_with_slow_labels_and_scikit_learn(task_name, family):
+    task, tokenizer = get_task(task_name), tiny.tokenizer(family)
+    rows = random_rows(task_name, 60, seed=1)
+    items = judged(rows, task, tokenizer)
+    truth = [slow_labels(item, item.truth, task) for item in items]
+    predicted = [slow_labels(item, item.predicted, task) for item in items]
+    for item, true, guess in zip(items, truth, predicted, strict=True):
+        assert labels(item, item.truth, task, tokenizer).tolist() == true
+        assert labels(item, item.predicted, task, tokenizer).tolist() == guess
+    true, guess = [x for row in truth for x in row], [x for row in predicted for x in row]
+    got = score(rows, task, tokenizer)["tokens"]
+    precision, recall, f1, support = precision_recall_fscore_support(true, guess, labels=list(LABELS), zero_division=0)
+    for index, name in enumerate(("+1", "0", "-1")):
+        row = got["labels"][name]
+        assert row["precision"]["value"] == pytest.approx(precision[index], abs=1e-6)
+        assert row["recall"]["value"] == pytest.approx(recall[index], abs=1e-6)
+        assert row["f1"]["value"] == pytest.approx(f1[index], abs=1e-6)
+        assert row["f1"]["low"] <= row["f1"]["value"] <= row["f1"]["high"]
+        assert row["true"] == support[index]
+        assert got["chance"]["random"][name]["share"]["value"] == pytest.approx(support[index] / len(true), abs=1e-6)
+    assert got["accuracy"]["value"] == pytest.approx(accuracy_score(true, guess), abs=1e-6)
+    assert got["macro_f1"]["value"] == pytest.approx(np.mean(f1), abs=1e-6)
+    wanted = confusion_matrix(true, guess, labels=[*LABELS, NO_LABEL])[:3]
+    assert [list(row.values()) for row in got["confusion"].values()] == wanted.tolist()
+
+
+def slow_spans(items, task, slot: str) -> dict[str, float]:
+    """Table 6 read literally, on sets of character positions."""
+    counts = Counter()
+    for item in items:
+        low = task.judged(item.text)[0][0]
+
+        def characters(quote: str, item=item, low=low) -> frozenset[int]:
+            place = item.text.find(quote, low)
+            return frozenset(range(place, place + len(quote))) if place != -1 else frozenset()
+
+        truth = [characters(quote) for quote in getattr(item.truth, slot)]
+        guess = [characters(quote) for quote in (getattr(item.predicted, slot) if item.predicted else [])]
+        counts["truth"] += len(truth)
+        counts["predicted"] += len(guess)
+        counts["exact"] += sum(span in truth for span in guess)
+        counts["partial"] += sum(span not in truth and any(span & other for other in truth) for span in guess)
+        counts["found"] += sum(any(span & other for other in guess) for span in truth)
+        ours = set().union(*(span for span in guess if any(span & other for other in truth)))
+        theirs = set().union(*(span for span in truth if any(span & other for other in guess)))
+        counts["shared"] += len(ours & theirs)
+        counts["joined"] += len(ours | theirs)
+        counts["near"] += sum(
+            any(len(span & other) >= 0.9 * max(len(span), len(other)) for other in truth if span) for span in guess
+        )
+        counts["nowhere"] += sum(not span for span in guess)
+    return counts
+
+
+@pytest.mark.parametrize("task_name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_span_figures_agree_with_sets_of_characters(task_name):
+    task, tokenizer = get_task(task_name), tiny.tokenizer("byte")
+    rows = random_rows(task_name, 80, seed=2)
+    items = judged(rows, task, tokenizer)
+    got = score(rows, task, tokenizer)
+    nowhere = predicted = 0
+    for slot in ("good", "poor"):
+        wanted, row = slow_spans(items, task, slot), got["spans"][getattr(task.fields, slot)]
+        assert {name: row[name] for name in ("truth", "predicted", "exact", "partial")} == {
+            name: wanted[name] for name in ("truth", "predicted", "exact", "partial")
+        }
+        assert wanted["exact"] > 5 and wanted["partial"] > 5
+        assert row["exact_recall"]["value"] == pytest.approx(wanted["exact"] / wanted["truth"], abs=1e-6)
+        assert row["found_recall"]["value"] == pytest.approx(wanted["found"] / wanted["truth"], abs=1e-6)
+        assert row["oui"]["value"] == pytest.approx(wanted["shared"] / wanted["joined"], abs=1e-6)
+        if task.is_code:
+            assert row["exact_match"]["value"] == pytest.approx(wanted["exact"] / wanted["predicted"], abs=1e-6)
+            assert row["overlap_90"]["value"] == pytest.approx(wanted["near"] / wanted["predicted"], abs=1e-6)
+        nowhere, predicted = nowhere + wanted["nowhere"], predicted + wanted["predicted"]
+    assert got["unmatched_rate"]["value"] == pytest.approx(nowhere / predicted, abs=1e-6)
+
+
+def test_span_lengths_and_accuracy_by_length():
+    task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
+    rows = random_rows("slf5k", 80, seed=3)
+    items = judged(rows, task, tokenizer)
+    lengths, right = [], []
+    for item in items:
+        true = slow_labels(item, item.truth, task)
+        for quote in item.predicted.poor if item.predicted else []:
+            place = item.text.find(quote)
+            inside = [
+                index
+                for index, (start, end) in enumerate(item.tokens)
+                if place != -1
+                and place <= start + (item.text[start] == " " and end - start > 1)
+                and end <= place + len(quote)
+            ]
+            if inside:
+                lengths.append(len(inside))
+                right.append(np.mean([true[index] == -1 for index in inside]))
+    got = score(rows, task, tokenizer)["spans"]["poor_spans"]
+    q1, q2, q3 = np.percentile(lengths, [25, 50, 75])
+    assert got["tokens_per_span"]["predicted"] == {
+        "n": len(lengths),
+        "mean": round(float(np.mean(lengths)), 3),
+        "q1": q1,
+        "q2": q2,
+        "q3": q3,
+    }
+    longest = [share for length, share in zip(lengths, right, strict=True) if length > q3]
+    assert got["accuracy_by_length"]["Q3-100%"]["n"] == len(longest)
+    assert got["accuracy_by_length"]["Q3-100%"]["value"] == pytest.approx(np.mean(longest), abs=1e-6)
+    assert sum(bucket["n"] for bucket in got["accuracy_by_length"].values()) == len(lengths)
+
+
+def test_rouge_is_that_of_rouge_score_and_of_a_longest_common_subsequence():
+    pairs = [("it leaves out the cause", "it names the cause and leaves out the rest"), ("", "a b"), ("a b", "a b")]
+    got = rouge(pairs)
+    scorer = RougeScorer(["rouge2"], use_stemmer=True)
+    assert got["rouge2"] == [scorer.score(reference, written)["rouge2"].fmeasure for written, reference in pairs]
+
+    def longest(a: list[str], b: list[str]) -> int:
+        if not a or not b:
+            return 0
+        if a[-1] == b[-1]:
+            return 1 + longest(a[:-1], b[:-1])
+        return max(longest(a[:-1], b), longest(a, b[:-1]))
+
+    for (written, reference), value in zip(pairs, got["rougeL"], strict=True):
+        a, b = written.split(), reference.split()
+        assert value == pytest.approx(2 * longest(a, b) / (len(a) + len(b)))
+
+
+def test_shuffling_keeps_every_span_and_moves_it():
+    rng = np.random.default_rng(0)
+    row = np.array([0, 1, 1, 1, 0, 0, -1, -1, 0, 0, 0, 1, 0])
+    seen = {tuple(shuffled(row, 0, rng)) for _ in range(200)}
+    assert len(seen) > 100
+    for other in seen:
+        assert sorted(other) == sorted(row)
+        text = "".join("+" if x == 1 else "-" if x == -1 else "." for x in other)
+        assert "--" in text and text.count("-") == 2 and max(map(len, text.replace("-", ".").split("."))) in (3, 4)
+    unread = np.full(5, NO_LABEL)
+    assert shuffled(unread, 0, rng).tolist() == unread.tolist()
+    assert shuffled(np.zeros(0, dtype=int), 0, rng).tolist() == []
+
+
+def test_chance_is_where_a_judge_stands_that_knows_only_how_many_spans_there_are():
+    rng, task = np.random.default_rng(1), get_task("slf5k")
+    truths = [np.repeat(rng.choice([0, 0, 0, 1, -1], 12), 5) for _ in range(80)]
+    guesses = [shuffled(truth, 0, rng) for truth in truths]
+    by_chance = token_metrics(truths, guesses, task)
+    for label in ("+1", "-1"):
+        gain = by_chance["chance"]["f1_above_shuffled"][label]
+        assert gain["low"] < 0 < gain["high"]
+    perfect = token_metrics(truths, truths, task)
+    for label in ("+1", "0", "-1"):
+        assert perfect["labels"][label]["f1"]["value"] == 1
+        assert perfect["chance"]["f1_above_shuffled"][label]["low"] > 0.2
+
+
+def test_a_judgement_that_cannot_be_read_misses_every_token_and_claims_none():
+    task, tokenizer = get_task("kodcode"), tiny.tokenizer("byte")
+    row = task.with_feedback({"question": "q", "solution": "a = 1\nb = 2"}, Feedback("c", [], ["b = 2"]), {})
+    got = score({"r": row | {"predicted": None, "parse_error": "broken"}}, task, tokenizer)
+    assert got["parse_rate"]["value"] == 0 and got["parse_errors"] == {"broken": 1}
+    assert got["tokens"]["labels"]["-1"]["recall"]["value"] == 0
+    assert got["tokens"]["labels"]["-1"]["precision"]["value"] is None
+    assert got["tokens"]["confusion"]["-1"]["none"] > 0
+    assert got["tokens"]["balance"]["predicted"]["none"] == 1
+    assert got["critique"]["rougeL"]["value"] == 0
+    assert "–" in table(got)
+
+
+def test_text_around_code_is_not_counted():
+    task, tokenizer = get_task("kodcode"), tiny.tokenizer("byte")
+    code = "x = 1\n"
+    rows = [
+        task.with_feedback({"question": "q", "solution": solution}, Feedback("c", [], ["x = 1"]), {})
+        for solution in (code, f"Here it is, as you wanted:\n```\n{code}```\nGood luck with it!")
+    ]
+    items = judged({str(i): row | {"predicted": None} for i, row in enumerate(rows)}, task, tokenizer)
+    inside = [labels(item, item.truth, task, tokenizer).tolist() for item in items]
+    assert len(items[1].ids) > len(items[0].ids) + 10
+    assert abs(len(inside[1]) - len(inside[0])) <= 1 and set(inside[0]) <= {-1, 1}
+
+
+def test_dense_feedback_is_scored_by_its_words():
+    task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
+    base = {"post": "p", "generated_summary": "My sister borrowed my car"}
+    truth = Feedback("c", scores=[("My", 0.0), ("sister", 1.0), ("borrowed", 0.4), ("my", 0.0), ("car", -1.0)])
+    predicted = Feedback("c", scores=[("My", 0.0), ("sister", 1.0), ("borrowed", -0.2), ("my", 0.0), ("car", -0.5)])
+    row = task.with_feedback(base, truth, {}) | {"predicted": task.fields.to_dict(predicted)}
+    got = score({"r": row}, task, tokenizer)["tokens"]["confusion"]
+    assert got["+1"]["+1"] > 0 and got["+1"]["-1"] > 0 and got["-1"]["-1"] > 0
+    assert got["-1"]["+1"] == got["0"]["+1"] == got["0"]["-1"] == 0
+
+
+def test_duplicate_predictions_count_once_as_exact():
+    task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
+    row = task.with_feedback({"post": "p", "generated_summary": "one two three"}, Feedback("c", ["two"], []), {})
+    row["predicted"] = {"textual_feedback": "c", "good_spans": ["two", "two"], "poor_spans": []}
+    item = judged({"r": row}, task, tokenizer)[0]
+    matching = compare(item, task, labels(item, item.truth, task, tokenizer))["good"]
+    assert (matching.exact, matching.partial, matching.same) == (1, 1, 2)
+
+
+def test_the_script_writes_figures_and_plots_and_takes_the_older_flags(tmp_path, run_script):
+    task = get_task("slf5k")
+    rows = random_rows("slf5k", 12, seed=4)
+    bare = {
+        key: {
+            name: value for name, value in row.items() if name not in ("textual_feedback", "good_spans", "poor_spans")
+        }
+        for key, row in rows.items()
+    }
+    save_json(tmp_path / "results.json", bare)
+    save_json(tmp_path / "annotated.json", rows)
+    tiny.tiny_model(tmp_path / "policy")
+    done = run_script(
+        "nl_reward_model/slf5k/evaluation/3_metrics.py",
+        *("--results_path", tmp_path / "results.json", "--output_path", tmp_path / "out" / "figures.json"),
+        *("--data_path", tmp_path / "annotated.json", "--tokenizer", tmp_path / "policy"),
+    )
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "out" / "figures.json").read_text())
+    wanted = score(rows, task, tiny.tokenizer("byte"))
+    assert {name: written[name] for name in wanted} == wanted
+    assert "| -1 |" in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout
+    assert (tmp_path / "out" / "figures.svg").read_text().count("<svg") == 1
+    assert (tmp_path / "out" / "figures.png").stat().st_size > 10_000
+    assert figures(written)["tokens/labels/+1/f1"] == wanted["tokens"]["labels"]["+1"]["f1"]["value"]
+
+
+def test_files_that_cannot_be_compared_are_refused(tmp_path):
+    task = get_task("slf5k")
+    rows = random_rows("slf5k", 3, seed=5)
+    save_json(tmp_path / "annotated.json", {key: rows[key] for key in ("r0", "r1")})
+    save_json(tmp_path / "all.json", rows)
+    with pytest.raises(InputError, match="'r2'"):
+        load_judgements(tmp_path / "all.json", task, tmp_path / "annotated.json")
+    save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
+    with pytest.raises(InputError, match="no judgement"):
+        load_judgements(tmp_path / "bare.json", task)
+    save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
+    with pytest.raises(InputError, match="no annotation"):
+        load_judgements(tmp_path / "bare.json", task)

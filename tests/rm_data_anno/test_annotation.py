@@ -1,0 +1,281 @@
+"""Stage 1 through its entry scripts: what goes in, what comes out, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rm_data_anno import fidelity
+from rm_data_anno.validation import supported, validate
+from text2grad.feedback import Feedback
+from text2grad.tasks import get_task
+
+ROOT = Path(__file__).parents[2]
+POST = (
+    "My roommate Dan ate the birthday cake I baked for my mother last Friday. I found the empty box in the bin and he "
+    "laughed about it. I want to know if it is fair to ask him to pay for a new one before Sunday."
+)
+RECORDS = {
+    "t3_good": {"post": POST, "generated_summary": "Dan ate my mother's birthday cake; should he pay for a new one?"},
+    "t3_poor": {"post": POST, "generated_summary": "My sister crashed the car and now the police want to talk to us."},
+}
+
+
+def run(task: str, *args: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
+    return subprocess.run(
+        [sys.executable, str(script), *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def test_a_file_of_summaries_is_annotated(tmp_path):
+    data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
+    done = run("slf5k", "--data_path", data, "--output_path", output, "--annotator", "programmatic")
+    assert done.returncode == 0, done.stderr
+
+    annotated = json.loads(output.read_text())
+    assert list(annotated) == list(RECORDS)
+    for record_id, record in annotated.items():
+        assert record["generated_summary"] == RECORDS[record_id]["generated_summary"]
+        assert record["textual_feedback"]
+        assert all(span in record["generated_summary"] for span in record["good_spans"] + record["poor_spans"])
+        assert record["annotation"]["annotator"] == "programmatic"
+    assert annotated["t3_poor"]["poor_spans"]
+
+    report = json.loads((tmp_path / "deep" / "out.json.report.json").read_text())
+    assert report["records"]["annotated"] == 2
+    assert report["spans"]["unmatched_rate"] == 0
+    assert (tmp_path / "deep" / "out.json.report.md").read_text() in done.stdout
+
+
+def test_the_output_lands_beside_the_data_by_default_and_the_script_runs_from_its_own_folder(tmp_path):
+    data = write(tmp_path / "in.json", RECORDS)
+    done = run("slf5k", "--data_path", data, "--annotator", "programmatic", cwd=ROOT / "rm_data_anno" / "slf5k")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "in.annotated.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_the_launchers_pass_their_arguments_on(task, tmp_path):
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", f"annotate_{task}.sh", "--data_path", str(tmp_path / "none.json"), "--annotator", "programmatic"]
+    done = subprocess.run(
+        command, cwd=ROOT / "rm_data_anno" / task, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert "none.json: no such file" in done.stderr
+
+
+def test_solutions_without_a_log_are_run_first(tmp_path):
+    record = {
+        "question_id": "q1",
+        "question": "Return the larger of two numbers.",
+        "solution": "def larger(a, b):\n    return a if a < b else b",
+        "test": "from solution import larger\n\n\ndef test_larger():\n    assert larger(1, 2) == 2\n",
+        "log": "",
+    }
+    right = {**record, "solution": record["solution"].replace("<", ">")}
+    data = write(tmp_path / "in.json", [record, right])
+    done = run("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--annotator", "programmatic")
+    assert done.returncode == 0, done.stderr
+    wrong, fine = json.loads((tmp_path / "out.json").read_text())
+    assert wrong["log"]["passed"] is False
+    assert wrong["log"]["error_type"] == "AssertionError"
+    assert wrong["wrong_code"] == ["return a if a < b else b"]
+    assert fine["log"]["passed"] is True
+    assert fine["wrong_code"] == []
+
+
+def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path):
+    data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
+    args = ("--data_path", data, "--output_path", output, "--annotator", "programmatic")
+    assert run("slf5k", *args).returncode == 0
+    journal = tmp_path / "out.json.journal.jsonl"
+    before = journal.read_text()
+    assert run("slf5k", *args).returncode == 0
+    assert journal.read_text() == before
+
+    write(data, RECORDS | {"t3_new": {"post": POST, "generated_summary": "Dan ate a cake."}})
+    assert run("slf5k", *args).returncode == 0
+    assert journal.read_text().startswith(before)
+    assert journal.read_text().count("\n") == before.count("\n") + 1
+    assert list(json.loads(output.read_text())) == [*RECORDS, "t3_new"]
+
+
+BAD_FILES = {
+    "not JSON": ('{"t3_a": ', ["not JSON", "line 1"]),
+    "another task's fields": ([{"prompt": "Hi", "response": "Ho"}], ["record 0", "'post'", "it has prompt, response"]),
+    "an empty list": ([], ["holds no records"]),
+    "an empty object": ({}, ["holds no records"]),
+    "duplicate ids": (
+        '{"t3_a": {"post": "p", "generated_summary": "s"}, "t3_a": {"post": "p", "generated_summary": "s"}}',
+        ["'t3_a'", "twice"],
+    ),
+    "an empty response": ({"t3_a": {"post": "p", "generated_summary": "  "}}, ["'t3_a'", "response is empty"]),
+    "a missing response": ({"t3_a": {"post": "p"}}, ["'t3_a'", "'generated_summary'"]),
+    "a number for a post": ({"t3_a": {"post": 3, "generated_summary": "s"}}, ["'t3_a'", "'post'", "int"]),
+    "one record instead of many": (RECORDS["t3_good"], ["'post'", "not an object"]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, kind):
+    content, expected = BAD_FILES[kind]
+    data = write(tmp_path / "in.json", content)
+    done = run("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--annotator", "programmatic")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    for words in [str(data), *expected]:
+        assert words in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    done = run("slf5k", "--data_path", tmp_path / "in.json", "--annotator", "programmatic")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'in.json'}: no such file" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path):
+    data = write(tmp_path / "in.json", RECORDS)
+    for output in (tmp_path, data, data / "out.json", tmp_path / "out.txt", tmp_path / "out.jsonl"):
+        done = run("slf5k", "--data_path", data, "--output_path", output, "--annotator", "programmatic")
+        assert done.returncode == 2, output
+        assert str(output) in done.stderr
+        assert data.read_text() == json.dumps(RECORDS)
+        assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(tmp_path):
+    data, locked = write(tmp_path / "in.json", RECORDS), tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    done = run("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--annotator", "programmatic")
+    assert done.returncode == 2
+    assert "no permission" in done.stderr
+
+
+def test_an_unknown_flag_and_a_reward_model_without_weights_are_refused(tmp_path):
+    data = write(tmp_path / "in.json", RECORDS)
+    (tmp_path / "empty_model").mkdir()
+    assert run("slf5k", "--data_path", data, "--annotatr", "programmatic").returncode == 2
+    done = run("slf5k", "--data_path", data, "--annotator", tmp_path / "empty_model")
+    assert done.returncode == 2
+    assert "empty_model" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty_model", "in.json"]
+
+
+def test_validation_keeps_exact_quotes_only():
+    response = "The cat’s bowl is empty,  and the dog sleeps on the red sofa."
+    feedback = Feedback(
+        "The empty bowl is right; no dog was mentioned in the post, and the sofa is blue.",
+        good=["The cat's bowl is empty", "a full bowl", "red sofa"],
+        poor=["red sofa", "red sofa", "the dog sleeps", "on the"],
+    )
+    checked = validate(feedback, response, get_task("slf5k"))
+    assert checked.feedback.good == ["The cat’s bowl is empty"]
+    assert checked.feedback.poor == ["red sofa", "the dog sleeps", "on the"]
+    assert checked.offered == 7
+    assert (checked.mended, checked.repeated) == (1, 1)
+    assert checked.unmatched == ["a full bowl"]
+    assert checked.contradicted == ["red sofa"]
+    assert checked.unsupported == ["on the"]
+    assert "<<a full bowl>>" in checked.complaint()
+    assert "<<red sofa>>" in checked.complaint()
+
+
+def test_validation_drops_quotes_of_prose_around_code():
+    response = "Here is my code.\n```python\ndef f(x):\n    return x\n```\n"
+    feedback = Feedback("f returns x unchanged.", good=[], poor=["return x", "Here is my code."])
+    checked = validate(feedback, response, get_task("kodcode"))
+    assert checked.feedback.poor == ["return x"]
+    assert checked.unjudged == ["Here is my code."]
+
+
+@pytest.mark.parametrize(
+    ("quote", "critique", "expected"),
+    [
+        ("the dog sleeps", "Nobody mentioned a dog that was sleeping.", True),
+        ("200 page novel", "It is 200 pages.", True),
+        ("with their", "They go there with others.", False),
+        ("it is", "The words 'it is' are vague.", True),
+        ("blue car", "The colour is wrong.", False),
+        ("天气很好", "这里的天气不对", True),
+        ("天气很好", "价格不对", False),
+    ],
+)
+def test_support(quote, critique, expected):
+    assert supported(quote, critique) is expected
+
+
+def test_report_counts_what_stands_in_the_records():
+    records = {
+        "a": {
+            "post": "p",
+            "generated_summary": "one two three four",
+            "textual_feedback": "c",
+            "good_spans": ["one two"],
+            "poor_spans": ["four"],
+            "annotation": {
+                "validation": {"offered": 2, "mended": 0, "first": {"offered": 4, "unmatched": ["x"]}},
+                "usage": {"requests": 2, "prompt_tokens": 100, "completion_tokens": 20, "cost_usd": 0.001},
+            },
+        },
+        "b": {
+            "post": "p",
+            "generated_summary": "five six",
+            "textual_feedback": "c",
+            "good_spans": [],
+            "poor_spans": [],
+            "annotation": {
+                "validation": {"offered": 1, "unmatched": ["seven"]},
+                "usage": {"requests": 1, "prompt_tokens": 50, "completion_tokens": 10, "cost_usd": 0.002},
+            },
+        },
+    }
+    report = fidelity.report(
+        get_task("slf5k"), records, {"c": "broken JSON at character 12: x", "d": "broken JSON at character 7: x"}
+    )
+    assert report["records"] == {"annotated": 2, "failed": 2, "asked_again": 1}
+    assert report["spans"]["unmatched_rate"] == 0.4
+    assert report["spans"]["dropped_rate"] == pytest.approx(1 / 3, abs=1e-6)
+    assert report["good_spans"]["words"] == {"mean": 2, "min": 2, "q1": 2, "median": 2, "q3": 2, "max": 2}
+    assert report["labels"]["characters_good_spans"] == pytest.approx(7 / 26, abs=1e-6)
+    assert report["labels"]["characters_poor_spans"] == pytest.approx(4 / 26, abs=1e-6)
+    assert report["usage"]["cost_usd_per_record"] == 0.0015
+    assert report["usage"]["prompt_tokens"] == 150
+    assert report["failures"] == {"broken JSON at character N: x": 2}
+
+
+def test_two_annotations_stand_side_by_side(tmp_path):
+    data = write(tmp_path / "in.json", RECORDS)
+    run("slf5k", "--data_path", data, "--output_path", tmp_path / "a.json", "--annotator", "programmatic")
+    done = subprocess.run(
+        [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", "a.json", "a.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| records: annotated | 2 |" in done.stdout
+    refused = subprocess.run(
+        [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", data],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert refused.returncode == 2
+    assert "'t3_good'" in refused.stderr

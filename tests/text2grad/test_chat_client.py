@@ -1,0 +1,285 @@
+"""The client of OpenAI-compatible endpoints, against a server that misbehaves as told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fault_server import FaultServer
+from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
+from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.spending import Usage, load_price
+from text2grad.errors import InputError, StopRunError
+
+HELLO = [{"role": "user", "content": "hello"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def echo(body: dict) -> str:
+    return f"you said {body['messages'][-1]['content']}"
+
+
+def client_of(server: FaultServer, **options) -> ChatClient:
+    return ChatClient(server.url, options.pop("model", "some-model"), **{"timeout": 2.0, **options})
+
+
+def test_a_reply_with_its_usage_and_no_key_needed():
+    with FaultServer(echo) as server:
+        client = client_of(server, max_tokens=50, temperature=0.5)
+        reply = client.complete(HELLO)
+    assert reply.text == "you said hello"
+    assert reply.finish_reason == "stop"
+    assert (reply.usage.requests, reply.usage.prompt_tokens, reply.usage.completion_tokens) == (1, 1, 3)
+    assert server.requests[0]["max_tokens"] == 50
+    assert server.requests[0]["temperature"] == 0.5
+    assert client.usage == reply.usage
+
+
+def test_a_length_limit_shows_in_the_finish_reason():
+    with FaultServer(echo) as server:
+        assert client_of(server).complete(HELLO, max_tokens=2).finish_reason == "length"
+
+
+def test_logprobs_where_asked_for():
+    with FaultServer(echo) as server:
+        reply = client_of(server).complete(HELLO, logprobs=2)
+    assert reply.logprobs[0] == {"you": -0.5, "other": -1.5}
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "reset", "stall", "half_body", "no_choices"])
+def test_every_transient_fault_is_overcome(fault):
+    with FaultServer(echo, faults=[fault], rate=1.0, stall=1.5, retry_after=0.6) as server:
+        server.on_request = lambda body: setattr(server, "rate", 0.0 if len(server.requests) > 1 else 1.0)
+        reply = client_of(server, timeout=0.5).complete(HELLO)
+    assert reply.text == "you said hello"
+    assert len(server.requests) == 2
+    if fault == "429":
+        assert server.times[1] - server.times[0] >= 0.6
+
+
+def test_retry_after_holds_everyone_back():
+    with FaultServer(echo, faults=["429"], rate=1.0, retry_after=1.0) as server:
+        server.on_request = lambda body: setattr(server, "rate", 0.0 if len(server.requests) > 1 else 1.0)
+        client = client_of(server)
+        first = threading.Thread(target=client.complete, args=(HELLO,))
+        first.start()
+        time.sleep(0.4)
+        client.complete(HELLO)
+        first.join()
+    assert min(server.times[1:]) - server.times[0] >= 0.95
+
+
+def test_a_fault_that_lasts_fails_the_request_and_then_ends_the_run():
+    with FaultServer(echo, faults=["500"], rate=1.0) as server:
+        client = client_of(server, retries=0, concurrency=1)
+        for _ in range(7):
+            with pytest.raises(ChatError, match="HTTP 500: the model fell over"):
+                client.complete(HELLO)
+        with pytest.raises(StopRunError, match="8 requests in a row failed"):
+            client.complete(HELLO)
+
+
+def test_wrong_key_wrong_model_and_no_server_are_the_users_to_mend():
+    with FaultServer(echo, key="right") as server:
+        with pytest.raises(InputError, match="refuses the API key"):
+            client_of(server, api_key="wrong").complete(HELLO)
+        with pytest.raises(InputError, match="knows no model 'some-model'"):
+            ChatClient(f"{server.url}/nowhere", "some-model").complete([])
+        url = server.url
+    with (
+        FaultServer(echo, faults=["quota"], rate=1.0) as server,
+        pytest.raises(InputError, match="quota is used up"),
+    ):
+        client_of(server).complete(HELLO)
+    with pytest.raises(InputError, match="no server answers there"):
+        ChatClient(url, "m", retries=1).complete(HELLO)
+    with pytest.raises(InputError, match="OPENAI_API_KEY"):
+        ChatClient(None, "gpt-4o")
+    with pytest.raises(InputError, match="not an address"):
+        ChatClient("localhost:8000", "m")
+
+
+def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    caplog.set_level(logging.DEBUG)
+    with FaultServer(lambda body: "your key is sk-very-secret", faults=["429"], retry_after=0.01) as server:
+        client = client_of(server, retries=1, cache=ReplyCache(tmp_path / "replies.jsonl"))
+        assert client.complete(HELLO).text == "your key is [key]"
+        server.rate = 1.0
+        with pytest.raises(ChatError) as failed:
+            client.complete([*HELLO, *HELLO])
+        assert server.headers[0]["authorization"] == "Bearer sk-very-secret"
+        server.key = "another"
+        with pytest.raises(InputError) as refused:
+            client.complete(HELLO, max_tokens=7)
+    assert "slow down, [key]" in str(failed.value)
+    shown = [str(failed.value), str(refused.value), repr(client), caplog.text, (tmp_path / "replies.jsonl").read_text()]
+    assert all("very-secret" not in text for text in shown)
+
+
+def test_structured_output_is_asked_for_and_a_refusal_remembered():
+    with FaultServer(echo) as server:
+        client_of(server).complete(HELLO, SCHEMA)
+    assert server.requests[0]["response_format"]["json_schema"]["schema"] == SCHEMA
+    with FaultServer(echo, refuses=["response_format"]) as server:
+        client = client_of(server)
+        for _ in range(3):
+            assert client.complete(HELLO, SCHEMA).text
+    assert ["response_format" in body for body in server.requests] == [True, False, False, False]
+
+
+def test_each_refused_parameter_is_left_away_or_renamed():
+    with FaultServer(echo, refuses=["temperature", "max_tokens", "logprobs"]) as server:
+        client = client_of(server, max_tokens=9)
+        assert client.complete(HELLO, logprobs=1).logprobs is None
+        assert client.complete(HELLO).text
+    assert len(server.requests) == 5
+    assert server.requests[-1] == {"messages": HELLO, "model": "some-model", "max_completion_tokens": 9}
+
+
+def test_a_refusal_for_another_reason_is_an_error_and_changes_nothing():
+    with FaultServer(echo, refuses=["messages"]) as server:
+        client = client_of(server)
+        with pytest.raises(ChatError, match="HTTP 400"):
+            client.complete(HELLO, SCHEMA)
+        server.refuses = []
+        client.complete(HELLO, SCHEMA)
+    assert "response_format" in server.requests[-1]
+
+
+def test_never_more_requests_at_once_than_told():
+    with FaultServer(echo, on_request=lambda body: time.sleep(0.05)) as server:
+        client = client_of(server, concurrency=3)
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda _: client.complete(HELLO), range(24)))
+    assert server.most_flying == 3
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_minute": 600}, {"tokens_per_minute": 6000, "max_tokens": 40}])
+def test_requests_keep_their_distance(limits):
+    answer = " ".join(["word"] * 40)
+    messages = [{"role": "user", "content": "x" * (4 * 20 - 32)}]
+    with FaultServer(lambda body: answer) as server:
+        client = client_of(server, **limits)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: client.complete(messages), range(8)))
+    steps = sorted(server.times)
+    least = 0.1 if "requests_per_minute" in limits else 0.5
+    assert steps[-1] - steps[0] >= 7 * least * 0.9
+
+
+def test_prices_by_pattern(tmp_path):
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=400_000, completion_tokens=100_000)
+    assert load_price("gpt-4o-2024-11-20").of(usage) == pytest.approx(0.6 * 2.5 + 0.4 * 1.25 + 1.0)
+    assert load_price("gpt-4o-mini").output == 0.6
+    assert load_price("gpt-4o", batch=True).of(usage) == pytest.approx(1.5)
+    assert not load_price("my-model").listed
+    table = tmp_path / "prices.yaml"
+    table.write_text("batch_discount: 0.5\nmodels:\n  my-*: {input: 1, cached_input: 1, output: 2}\n")
+    assert load_price("my-model", table).output == 2
+    table.write_text("models: [1, 2]")
+    with pytest.raises(InputError, match="not a price table"):
+        load_price("my-model", table)
+
+
+def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
+    answer = " ".join(["word"] * 100)  # 100 tokens of 0.00001 $: 0.001 $ a reply
+    with FaultServer(lambda body: answer, on_request=lambda body: time.sleep(0.02)) as server:
+        client = client_of(server, model="gpt-4o", max_cost_usd=0.02, max_tokens=150)
+        with ThreadPoolExecutor(16) as pool:
+            results = [pool.submit(client.complete, HELLO) for _ in range(60)]
+        errors = [result.exception() for result in results if result.exception()]
+    assert errors
+    assert all(isinstance(error, StopRunError) and "--max_cost_usd" in str(error) for error in errors)
+    assert 0.017 < client.usage.cost_usd <= 0.02
+    assert len(server.requests) == client.usage.requests
+
+
+def test_a_budget_needs_a_price():
+    with pytest.raises(InputError, match="does not list some-model"):
+        ChatClient("http://127.0.0.1:1/v1", "some-model", max_cost_usd=1.0)
+
+
+def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    with FaultServer(echo) as server:
+        first = client_of(server, model="gpt-4o", cache=ReplyCache(path))
+        reply = first.complete(HELLO, scope="a")
+        first.complete(HELLO, scope="b")
+        first.cache.close()
+        with path.open("ab") as file:
+            file.write(b'{"reply": 1, "key": "cut o')
+
+        second = client_of(server, model="gpt-4o", cache=ReplyCache(path))
+        again = second.complete(HELLO, scope="a")
+        assert len(server.requests) == 2
+        assert (again.text, again.usage, again.remembered) == (reply.text, reply.usage, True)
+        assert second.budget.spent == pytest.approx(2 * reply.usage.cost_usd)
+
+        second.cache.void("a")
+        assert not second.complete(HELLO, scope="a").remembered
+        second.cache.close()
+        third = ReplyCache(path)
+    assert third.usage.cost_usd == pytest.approx(3 * reply.usage.cost_usd)
+    assert third.lost_usd == 0
+
+
+def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    with FaultServer(echo, faults=["reset"], rate=1.0) as server:
+        client = client_of(server, model="gpt-4o", retries=0, max_tokens=100, cache=ReplyCache(path))
+        client._answered = True
+        with pytest.raises(ChatError):
+            client.complete(HELLO)
+        server.faults = ["500"]
+        with pytest.raises(ChatError):
+            client.complete(HELLO)
+        bound = client.bound(HELLO, None, 100)
+        assert client.budget.lost == pytest.approx(bound)
+        client.cache.close()
+    assert ReplyCache(path).lost_usd == pytest.approx(bound)
+
+
+def test_two_runs_may_not_share_a_cache(tmp_path):
+    cache = ReplyCache(tmp_path / "replies.jsonl")
+    with pytest.raises(InputError, match="another run"):
+        ReplyCache(tmp_path / "replies.jsonl")
+    cache.close()
+
+
+def test_stop_ends_waiting_at_once():
+    with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
+        client = client_of(server)
+        result = ThreadPoolExecutor(1).submit(client.complete, HELLO)
+        while not server.requests:
+            time.sleep(0.01)
+        client.stop()
+        assert isinstance(result.exception(timeout=2), StopRunError)
+
+
+def test_a_server_that_asks_for_hours_ends_the_run():
+    with (
+        FaultServer(echo, faults=["429"], rate=1.0, retry_after=7200) as server,
+        pytest.raises(StopRunError, match="7200 seconds"),
+    ):
+        client_of(server).complete(HELLO)
+
+
+def test_endpoint_specs(monkeypatch):
+    assert endpoint_of("openai:gpt-4o") == (None, "gpt-4o")
+    assert endpoint_of("http://host:1/v1#a/b") == ("http://host:1/v1", "a/b")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
+    assert endpoint_of("openai:gpt-4o") == ("http://proxy/v1", "gpt-4o")
+    for spec in ("openai:", "http://host:1/v1"):
+        with pytest.raises(InputError, match="names no model"):
+            endpoint_of(spec)

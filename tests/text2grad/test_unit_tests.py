@@ -1,0 +1,196 @@
+"""Solutions run against their tests: verdict, log, and what a solution cannot fake."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import LOG_FIELDS, run_all_tests, run_tests, with_log
+
+ADD = "def add(a, b):\n    return a + b\n"
+TESTS = """from solution import add
+
+def test_small():
+    assert add(1, 2) == 3
+
+def test_zero():
+    assert add(0, 0) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    return Sandbox(seconds=60)
+
+
+def test_a_solution_that_passes(sandbox):
+    run = run_tests(ADD, TESTS, sandbox)
+    assert run.passed
+    assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "passed")]
+    assert tuple(run.log) == LOG_FIELDS
+    assert run.log == {
+        "passed": True,
+        "stdout": run.log["stdout"],
+        "stderr": "",
+        "return_code": 0,
+        "error_type": None,
+        "missing_modules": [],
+    }
+    assert "2 passed" in run.log["stdout"]
+
+
+def test_a_solution_that_fails(sandbox):
+    run = run_tests("def add(a, b):\n    return a - b\n", TESTS, sandbox)
+    assert not run.passed
+    assert [test.outcome for test in run.tests] == ["failed", "passed"]
+    (failure,) = run.failures
+    assert (failure.error, failure.frames[-1].in_solution, failure.frames[-1].line) == ("AssertionError", False, 4)
+    assert "-1 = add(1, 2)" in failure.message
+    assert (run.log["error_type"], run.log["return_code"]) == ("AssertionError", 1)
+
+
+def test_equal_runs_have_equal_logs(sandbox):
+    first, second = (run_tests("def add(a, b):\n    return 0\n", TESTS, sandbox).log for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("def add(a, b)\n    return a\n", "SyntaxError", 1),
+        ("import json\nimport nowhere_to_be_found\n", "ModuleNotFoundError", 2),
+        ("def add(a, b):\n    return c\n", "NameError", 2),
+        ("def add(a, b):\n    return add(a, b)\n", "RecursionError", 2),
+        ("raise ValueError('no')", "ValueError", 1),
+    ],
+)
+def test_errors_say_where(sandbox, code, error, line):
+    run = run_tests(code, TESTS, sandbox)
+    assert run.error_type == error
+    assert run.failures[0].frames[-1].in_solution
+    assert run.failures[0].frames[-1].line == line
+    assert run.missing_modules == (["nowhere_to_be_found"] if error == "ModuleNotFoundError" else [])
+
+
+def test_a_missing_function(sandbox):
+    run = run_tests("def subtract(a, b):\n    return a - b\n", TESTS, sandbox)
+    assert run.error_type == "ImportError"
+    assert "cannot import name 'add'" in run.failures[0].message
+
+
+def test_tests_that_do_not_import_and_those_that_import_the_future(sandbox):
+    bare = "def test_small():\n    assert add(1, 2) == 3\n    assert math.pi > 3\n"
+    assert run_tests("import math\n" + ADD, bare, sandbox).passed
+    run = run_tests(
+        "import math\n" + ADD, '"""Doc."""\nfrom __future__ import annotations\n' + bare + "    assert 0\n", sandbox
+    )
+    assert run.failures[0].frames[-1].line == 6
+
+
+def test_time_limit(sandbox):
+    code = "def add(a, b):\n    while a == 0:\n        b += 1\n    return a + b\n"
+    run = run_tests(code, TESTS, Sandbox(seconds=3), trace=True)
+    assert (run.error_type, run.passed, run.complete) == ("TimeoutError", False, False)
+    assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "unfinished")]
+    assert run.standing[-1] in (2, 3)
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "import os\nos._exit(0)\n",
+        "import sys\nsys.exit(0)\n",
+        "import pytest\npytest.skip('easy', allow_module_level=True)\n",
+        "import os\nos.kill(os.getpid(), 9)\n",
+        "import pytest\npytest.exit('done', returncode=0)\n",
+        "import os, shutil\nshutil.rmtree('/box', ignore_errors=True)\nos._exit(0)\n",
+        "import atexit, os\natexit.register(os._exit, 0)\n",
+        "def add(a, b):\n    import os\n    os._exit(0)\n",
+    ],
+)
+def test_a_solution_cannot_pass_by_ending_the_tests(sandbox, cheat):
+    run = run_tests(cheat, TESTS, sandbox)
+    assert not run.passed
+    assert run.log["passed"] is False
+    assert run.log["error_type"]
+
+
+def test_without_any_test(sandbox):
+    run = run_tests(ADD, "from solution import add\n", sandbox)
+    assert (run.passed, run.error_type) == (False, "NoTests")
+
+
+def test_only_skipped_tests_prove_nothing(sandbox):
+    tests = "import pytest\n\n@pytest.mark.skip\ndef test_it():\n    assert False\n"
+    assert not run_tests(ADD, tests, sandbox).passed
+
+
+def test_long_output_is_cut_in_the_log(sandbox):
+    run = run_tests("def add(a, b):\n    print('x' * 50_000)\n    return 0\n", TESTS, sandbox)
+    assert not run.passed
+    assert len(run.log["stdout"]) < 5000
+    assert "characters left out" in run.log["stdout"]
+
+
+def test_what_a_failing_call_executed(sandbox):
+    code = """def sign(x):
+    if x > 0:
+        word = "plus"
+    elif x < 0:
+        word = "plus"
+    else:
+        word = "zero"
+    return word
+"""
+    tests = """from solution import sign
+
+def test_sign():
+    assert sign(1) == 'plus'
+    assert sign(0) == 'zero'
+    assert sign(-1) == 'minus'
+"""
+    (test,) = run_tests(code, tests, sandbox, trace=True).tests
+    assert dict(test.trace.cleared) == {2: 2, 3: 1, 4: 1, 7: 1, 8: 2}
+    (call,) = test.trace.calls
+    assert (call.function, call.test_line, call.returned) == ("sign", 6, 8)
+    assert sorted(call.order, key=call.order.get) == [2, 4, 5, 8]
+
+
+def test_following_a_long_loop_costs_little(sandbox):
+    code = "def add(a, b):\n    for _ in range(3_000_000):\n        pass\n    return a + b\n"
+    run = run_tests(code, TESTS, sandbox, trace=True)
+    assert run.passed
+
+
+def test_many_at_once_keep_their_order(sandbox):
+    programs = [ADD, "def add(a, b):\n    return 0\n", ADD, "syntax error"]
+    runs = run_all_tests([(code, TESTS) for code in programs], sandbox, workers=2)
+    assert [run.passed for run in runs] == [True, False, True, False]
+
+
+def test_a_record_gets_its_log(sandbox):
+    record = {"question": "Add.", "solution": f"Here:\n```python\n{ADD}```\nDone.", "test": TESTS, "log": ""}
+    done = with_log(record, sandbox)
+    assert done["log"]["passed"] is True
+    assert json.loads(json.dumps(done["log"])) == done["log"]
+    assert with_log(done, sandbox) is done
+    assert record["log"] == ""
+    assert with_log({**record, "test": ""}, sandbox)["log"] == ""
+
+
+def test_odd_programs_do_not_break_the_runner(sandbox):
+    programs = [
+        "",
+        "\x00",
+        "# coding: utf-16\nx = 'ü'",
+        "x = '\ud800'",
+        "print('\\ud800')",
+        "\r\n\r\nx = 1\r",
+        "(" * 5000,
+        "\ufeffx=1",
+    ]
+    runs = run_all_tests([(code, TESTS) for code in programs], sandbox)
+    assert not any(run.passed for run in runs)
+    assert all(run.error_type for run in runs)

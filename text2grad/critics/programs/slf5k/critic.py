@@ -1,0 +1,226 @@
+"""An annotator of summaries that needs no model: it reads the post, finds its facts, and judges every phrase.
+
+A *fact* is an uncommon word of the post, with its inflections, derivations and simple synonyms. *Key facts*, a third
+of them, are those that occur most often, in the opening, in the question, or in the sentences that share most with
+the rest of the post. What a post asks is one more key fact.
+
+Poor, each with its reason in the critique:
+
+- *commentary*: openers, and remarks about the post or its writer ("Here is a summary", "The author describes");
+- *advice* to the writer or the reader where the post gives none, and questions to the reader;
+- *copying*: runs of six words of the post (of 82 human TL;DR sentences on 44 Reddit posts, one has a run of six and
+  none of seven); in a sentence that merely leaves out words of the post's (over 70 % of its word pairs stand in the
+  post in this order, with at most two words between them; those human sentences: up to 45 %), these pairs;
+- *repetition*: a word doubled, four words said before, a word for the fourth time, a sentence that says again what one
+  before it said;
+- *invention*: numbers and names that the post does not have; other words it does not support, where a sentence has
+  two or more and they exceed a third of what it says (one own word is own wording, several are another story);
+- *emptiness*: stock phrases ("a range of emotions"), and sentences without any fact, which would fit any post;
+- *no language*: lists, facts strung together that are far apart in the post, more than six words in a row without a
+  function word, long sentences without a verb, and word orders that English does not have ("the of", "an thing");
+- *no end*: the clause that the length limit cut off, with all beyond the twentieth word of its sentence, and words
+  beyond ``max_words``;
+- *too little*: the last words of a short answer that stops before the story is told.
+
+Good: facts that the post, too, names close to one another, and the words around them. How many words around, grows
+with how much the whole answer tells (a key fact counts 1, another one ½): none up to 1, three to each side from 4 on,
+and nothing more is praised once it has told 8. A short answer that tells less than 3 gets its facts alone praised, an
+unfinished sentence too, and a key fact that stands apart from the others. So a fact earns little by itself, each is
+praised once, and there is a limit to what an answer can earn. Nothing is praised that is poor or unsupported.
+
+What it cannot see: who did what to whom, and word order beyond pairs of small words. A summary with its words shuffled
+still earns about two thirds of its due, which a policy that starts as a language model has no way to find.
+
+An answer without any word gets its text as poor span. An answer without any text has no token to be labelled: only
+the critique says so, and its reward is zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from text2grad.critics.programs.english import Word, unique_quote, words
+from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
+from text2grad.critics.programs.slf5k.faults import RULES, SHORT, Fault, no_end
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import Record
+
+TOLD = 3.0  # what an answer must tell before phrases are praised
+MUCH = 5.0  # what it tells when it tells the story
+ENOUGH = 8.0  # what it must tell to have told everything
+
+_ASKING = re.compile(
+    r"\b(?:ask(?:s|ed|ing)?|wonder(?:s|ed|ing)?|whether|wants? to know|unsure|not sure|doesn't know|don't know|"
+    r"should|how to|advice|help|tips?|suggestions?|ideas|looking for|what to|is it)\b|\b\w+\s*\?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Praise:
+    """What is good about a summary."""
+
+    words: set[int]
+    told: list[str]  # facts, in order
+    amount: float  # a key fact counts 1, another one ½
+    asks: bool  # says what the writer asks
+
+
+def praise(summary: Summary, poor: set[int], barred: set[int]) -> Praise:
+    """The facts that a summary tells outside ``barred`` words, and the words around them that are not ``poor``."""
+    post = summary.post
+    named = list(dict.fromkeys(f for i, f in enumerate(summary.facts) if f is not None and i not in barred))
+    told = [one for one in named if any(one != other and post.near(one, other) for other in named)]
+    asking = next((m for m in matches(_ASKING, summary) if post.asks and not barred & set(range(*m))), None)
+    if len(told) < 2:
+        asking = None
+    amount = sum(1.0 if fact in post.keys else 0.5 for fact in told) + bool(asking)
+    short = amount < TOLD and len(summary.words) <= SHORT
+    worth = set(told) if short else {*told, *post.keys}
+    reach = 0 if short else min(3, max(0, int(amount) - 1))
+    good: set[int] = set()
+    credited: set[str] = set()
+    earned = 0.0
+    for first, last, ended in summary.sentences:
+        if earned >= ENOUGH or len(summary.words) < 5:
+            break
+        for i in range(first, last):
+            fact = summary.facts[i]
+            states = fact in worth and fact not in credited
+            asks = asking is not None and asking[0] <= i < asking[1]
+            if i in barred or not (asks or states):
+                continue
+            good.add(i)
+            if states:
+                credited.add(fact)
+                earned += 1.0 if fact in post.keys else 0.5
+            if fact in told and ended:
+                for step in (-1, 1):
+                    good.update(_reached(summary, poor, first, last, i, step, reach))
+    return Praise(good - poor, told, amount, bool(asking))
+
+
+def _reached(
+    summary: Summary, poor: set[int], first: int, last: int, start: int, step: int, reach: int
+) -> Iterator[int]:
+    """Up to ``reach`` words beside a fact, within its sentence, as far as they are neither poor nor unsupported."""
+    for i in range(start + step, start + step * (reach + 1), step):
+        if not first <= i < last or i in poor or summary.new[i]:
+            return
+        yield i
+
+
+_SAID = {
+    "commentary": "Comments on the post instead of summarising it",
+    "advice": "Addresses the reader or gives advice",
+    "copying": "Copies the post word for word",
+    "repetition": "Repeats itself",
+    "invention": "Says what the post does not support",
+    "emptiness": "Has phrases that would fit any post",
+    "language": "Strings words together without making a sentence",
+    "no end": "Breaks off",
+    "length": "Goes on for too long",
+    "too little": "Stops before the story is told",
+}
+
+
+class SummaryCritic:
+    """Judges summaries of posts by the rules at the head of this module; deterministic, no model.
+
+    Args:
+        max_words: words beyond this are poor.
+    """
+
+    name = "programmatic"
+
+    def __init__(self, max_words: int = 50):
+        if max_words < 1:
+            raise InputError(f"max_words is {max_words}; give at least 1")
+        self.max_words = max_words
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        """Feedback per summary. ``prompts`` are the posts; ``records`` has nothing that is needed."""
+        return [self.judge(post, response) for post, response in zip(prompts, responses, strict=True)]
+
+    def judge(self, post: str, response: str) -> Feedback:
+        """Feedback on one summary of one post."""
+        found = words(response)
+        if not found:
+            text = response.strip()
+            return Feedback("The summary is empty: it has no words.", [], [text] if text else [])
+        beyond = found[self.max_words :]
+        found = found[: self.max_words]
+        read = response[: beyond[0].start] if beyond else response
+        summary = read_summary(read, found, read_post(post))
+        faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
+        if beyond:
+            faults.append(Fault("length", len(found), len(found)))
+        barred = {i for fault in faults for i in range(fault.start, fault.end)}
+        poor = {
+            i
+            for fault in faults
+            for i in range(fault.start, fault.end)
+            if not (fault.spare and summary.facts[i] is not None)
+        }
+        praised = praise(summary, poor, barred)
+        good = praised.words
+        last = len(found) - 1
+        if praised.amount < TOLD and len(found) <= SHORT and last not in poor:
+            faults.append(Fault("too little", max(0, last - 1), last + 1))
+            poor |= {max(0, last - 1), last}
+            good = good - poor
+        every = [*found, *beyond]
+        poor |= set(range(len(found), len(every)))
+        return Feedback(
+            _critique(summary, faults, praised), _quotes(response, every, good), _quotes(response, every, poor)
+        )
+
+
+def _quotes(text: str, found: list[Word], marked: set[int]) -> list[str]:
+    """Exact quotes of the runs of marked words, each with the punctuation attached to its end."""
+    quotes = []
+    for i in sorted(marked):
+        if i - 1 in marked:
+            continue
+        j = i
+        while j + 1 in marked:
+            j += 1
+        end = found[j].end
+        limit = found[j + 1].start if j + 1 < len(found) else len(text)
+        while end < limit and not text[end].isspace():
+            end += 1
+        quotes.append(unique_quote(text, found[i].start, end))
+    return quotes
+
+
+def _critique(summary: Summary, faults: list[Fault], praised: Praise) -> str:
+    post = summary.post
+    named = dict.fromkeys(fact for i in sorted(praised.words) if (fact := summary.facts[i]) is not None)
+    parts = [_verdict([post.facts[fact] for fact in praised.told or named], praised.amount)]
+    missing = [post.facts[key] for key in post.keys if key not in praised.told]
+    if praised.amount < MUCH and missing:
+        parts.append(f"Leaves out {_listing(missing[:4])}.")
+    if post.asks and not praised.asks:
+        parts.append("Does not say what the writer asks.")
+    for kind in dict.fromkeys(fault.kind for fault in faults):
+        fault = next(fault for fault in faults if fault.kind == kind)
+        quote = [word.text for word in summary.words[fault.start : fault.end]]
+        shown = f" (“{' '.join(quote[:6])}{'…' if len(quote) > 6 else ''}”)" if quote else ""
+        parts.append(f"{_SAID[kind]}{shown}.")
+    return " ".join(parts)
+
+
+def _verdict(facts: list[str], amount: float) -> str:
+    if not facts:
+        return "Tells nothing of the post."
+    how = "Tells the story" if amount >= MUCH else "Tells part of the story" if amount >= TOLD else "Only names facts"
+    return f"{how}: {_listing(facts[:6])}."
+
+
+def _listing(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,136 @@
+"""An annotator of answers to open questions that needs no model: it checks what can be checked in the text.
+
+Poor, each with its reason in the critique:
+
+- *form*: what breaks a demand of the request (:mod:`text2grad.critics.programs.ultrafeedback.demands`);
+- *refusal*: sentences that decline, or speak of being a language model where the request does not;
+- *off topic*: an answer that names nothing of what the request is about; in a longer one, sentences that share no
+  word with the request or with the sentences before and after them;
+- *copying*: sentences that say the request back, unless the request asks to work on a text of its own;
+- *repetition*: sentences said before, a run of eight words said before, a word three times in a row;
+- *filler*: openers, closing courtesies, stock phrases, and sentences that would fit any request;
+- *arithmetic*: equations that do not hold; *numbers* that a given text does not have, where the request is about one;
+- *no language*: heaps of words that are neither sentences nor list items;
+- *no end*: the clause that a length limit cut off.
+
+Good: sentences and items that stay on the topic and say something specific that was not said before. How much of
+each is praised grows with how much the whole answer tells, up to what the request needs: little for a question of
+fact or a short form, more for an explanation, a list or a text. So no single fact earns much, nothing is praised
+twice, and length beyond what is needed earns nothing. Facts are not checked: a program cannot know them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from text2grad.critics.programs.english import unique_quote
+from text2grad.critics.programs.ultrafeedback.demands import Demand, demands
+from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault, words_in
+from text2grad.critics.programs.ultrafeedback.reading import Answer, read_answer, read_request
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import Record
+
+MENTIONED = 4  # spans of each kind that the critique quotes
+
+
+def praised(answer: Answer, poor: set[int]) -> tuple[set[int], float]:
+    """The words that are good, and how much of what the request needs was told (0 to 1)."""
+    units = [(start, end) for start, end, _ in answer.units if not poor & set(range(start, end))]
+    saying = [(start, end) for start, end in units if answer.told(start, end)]
+    depth = min(1.0, sum(min(8, answer.told(start, end)) for start, end in saying) / answer.request.needed)
+    depth *= answer.on_topic
+    good: set[int] = set()
+    for start, end in saying:
+        length = math.ceil(depth * (end - start))
+        first = next(i for i in range(start, end) if answer.fresh[i])
+        begin = max(start, min(first, end - length))
+        good |= set(range(begin, begin + length))
+    return good, depth
+
+
+class AnswerCritic:
+    """Judges answers by the rules at the head of this module; deterministic, no model."""
+
+    name = "programmatic"
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        """Feedback per response. ``records`` has nothing that is needed."""
+        if len(prompts) != len(responses):
+            raise InputError(f"{len(prompts)} prompts and {len(responses)} responses; give one of each")
+        return [self.judge(request, response) for request, response in zip(prompts, responses, strict=True)]
+
+    def judge(self, prompt: str, response: str) -> Feedback:
+        """Feedback on one answer to one request."""
+        answer = read_answer(response, read_request(prompt))
+        if not answer.words:
+            text = response.strip()
+            return Feedback("The answer is empty: it has no words.", [], [text] if text else [])
+        asked = demands(prompt, response)
+        faults = [fault for rule in RULES for fault in rule(answer)]
+        for demand in asked:
+            for start, end in demand.broken:
+                touched = words_in(answer, start, end)
+                if touched:
+                    faults.append(Fault("form", *touched, f"the request asks for {demand.wanted}"))
+        poor = {i for fault in faults for i in range(fault.start, fault.end)}
+        good, depth = praised(answer, poor)
+        return Feedback(_critique(answer, faults, asked, good, depth), _quotes(answer, good), _quotes(answer, poor))
+
+
+def _quotes(answer: Answer, marked: set[int]) -> list[str]:
+    """Quotes of the runs of marked words, each with the punctuation attached to its end."""
+    quotes = []
+    for i in sorted(marked):
+        if i - 1 in marked:
+            continue
+        j = i
+        while j + 1 in marked:
+            j += 1
+        end = answer.words[j].end
+        limit = answer.words[j + 1].start if j + 1 < len(answer.words) else len(answer.text)
+        while end < limit and not answer.text[end].isspace():
+            end += 1
+        quotes.append(unique_quote(answer.text, answer.words[i].start, end))
+    return quotes
+
+
+_SAID = {
+    "form": "Breaks the form",
+    "refusal": "Declines, or speaks of itself, instead of answering",
+    "off topic": "Is not about the request",
+    "copying": "Says the request back",
+    "repetition": "Repeats itself",
+    "filler": "Fills space with phrases that fit any request",
+    "arithmetic": "Miscalculates",
+    "numbers": "Names numbers that the given text does not have",
+    "no language": "Heaps up words without sentences",
+    "no end": "Breaks off",
+}
+
+
+def _critique(answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
+    specific = [answer.words[i].text for i in sorted(good) if answer.fresh[i]]
+    if not good:
+        parts = ["Says nothing specific about the request."]
+    elif depth >= 1:
+        parts = [f"Answers in full, with specifics: {', '.join(specific[:8])}."]
+    else:
+        parts = [f"Answers in part; specific are {', '.join(specific[:8])}. More is needed."]
+    kept = [demand.wanted for demand in asked if not demand.broken]
+    if kept:
+        parts.append(f"Keeps to what was asked: {', '.join(kept)}.")
+    for kind in dict.fromkeys(fault.kind for fault in faults):
+        mine = [fault for fault in faults if fault.kind == kind]
+        shown = dict.fromkeys(_shown(answer, fault) for fault in mine[:MENTIONED])
+        detail = next((f", {fault.detail}" for fault in mine if fault.detail), "")
+        parts.append(f"{_SAID[kind]}{detail} ({'; '.join(shown)}).")
+    return " ".join(parts)
+
+
+def _shown(answer: Answer, fault: Fault) -> str:
+    found = [word.text for word in answer.words[fault.start : fault.end]]
+    return f"“{' '.join(found[:6])}{'…' if len(found) > 6 else ''}”"

@@ -1,0 +1,213 @@
+"""Which tokens may follow what the reward model has written about one response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from text2grad.critics.reward_model.constraints.automaton import (
+    AFTER,
+    END,
+    LITERAL,
+    OPEN,
+    SPAN,
+    TEXT,
+    Format,
+    Quotes,
+    State,
+)
+from text2grad.critics.reward_model.constraints.vocabulary import Node, Vocabulary
+from text2grad.tasks import Task, get_task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_UNFINISHED = 11 + 6
+"""Bytes that a span may need before it can close, white space aside: the rest of an escaped surrogate pair, and a
+first character other than white space."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far one judgement is written. Immutable, so that a guess can be tried and dropped.
+
+    Attributes:
+        tokens: how many were written.
+        characters: of the critique.
+        spans: in the list that is being written.
+        limited: whether a limit ever narrowed what could follow (the judgement may have been cut short).
+    """
+
+    state: State
+    tokens: int = 0
+    characters: int = 0
+    spans: int = 0
+    limited: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.state[0] == END
+
+
+class Shared:
+    """What all judgements of one task with one tokenizer have in common; masks are computed once and kept."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        task: Task | str,
+        max_critique: int,
+        max_spans: int,
+        eos_token_ids: list[int],
+    ):
+        self.task = get_task(task)
+        self.vocabulary = Vocabulary(tokenizer)
+        self.format = Format(self.task, spans=None)
+        self.max_critique, self.max_spans = max_critique, max_spans
+        self.eos = torch.ones(len(self.vocabulary.tokens), dtype=torch.bool)
+        self.eos[eos_token_ids] = False
+        self._walks: dict[State, tuple[torch.Tensor, list[int], list[tuple[Node, State]]]] = {}
+
+    def walk(self, state: State) -> tuple[torch.Tensor, list[int], list[tuple[Node, State]]]:
+        """What may follow outside of spans: the forbidden tokens as a mask, the allowed ids, and the trie's nodes at
+        which a span opens, each with its state."""
+        if state not in self._walks:
+            ids, opened = walk(self.format, state, self.vocabulary.root)
+            self._walks[state] = (self.mask(ids), ids, opened)
+        return self._walks[state]
+
+    def mask(self, ids: list[int]) -> torch.Tensor:
+        """All tokens but ``ids``; bool, [vocabulary]."""
+        forbidden = torch.ones(len(self.vocabulary.tokens), dtype=torch.bool)
+        forbidden[ids] = False
+        return forbidden
+
+    @cached_property
+    def closing_length(self) -> int:
+        """Tokens that closing takes at most, from any state outside of spans and of unfinished characters."""
+        literals = [(LITERAL, part, 2, n) for part in (1, 2, 3) for n in range(len(self.format.literals[part]))]
+        return max(map(self._closing_tokens, [(TEXT, 0, 2, (True, b"")), *literals]))
+
+    def _closing_tokens(self, state: State) -> int:
+        count = 0
+        while state[0] != END:
+            _, ids, _ = self.walk(state)
+            for byte in max((self.vocabulary.tokens[token] for token in ids), key=len):
+                state = self.format.step(state, byte)
+            count += 1
+        return count
+
+
+class QuoteMatcher:
+    """Which tokens may follow, for judgements of one response.
+
+    Args:
+        max_tokens: tokens the judgement may have; it is closed in time. None for no limit.
+
+    Attributes:
+        least_tokens: with fewer, no judgement can be sure to close; it is then cut off like any other that is too long.
+    """
+
+    def __init__(self, shared: Shared, response: str, max_tokens: int | None = None):
+        self._shared = shared
+        quotes = Quotes(response, shared.task.judged(response))
+        self._format = Format(shared.task, quotes)
+        self._walks: dict[State, list[int]] = {}
+        self.start = Position(self._format.start)
+        reserve = shared.closing_length + quotes.blank_tokens + _UNFINISHED
+        self.least_tokens = reserve + len(self._format.literals[0]) + 1
+        closes = max_tokens is not None and max_tokens >= self.least_tokens
+        self._tight_from = max_tokens - reserve if closes else float("inf")
+
+    def next(self, position: Position, token: int) -> Position:
+        """The position after one more token.
+
+        Raises:
+            ValueError: a token that :meth:`forbidden` forbids.
+        """
+        if position.done:
+            return position
+        state, characters, spans = position.state, position.characters, position.spans
+        for byte in self._shared.vocabulary.tokens[token] or b"\0":
+            after = self._format.step(state, byte)
+            if after is None:
+                raise ValueError(f"token {token} may not follow at position {position.tokens} of the judgement")
+            if after[0] == TEXT == state[0]:
+                characters += not after[3][1]
+            elif after[0] == OPEN:
+                spans = 0
+            elif after[0] == SPAN and state[0] != SPAN:
+                spans += 1
+            state = after
+        kind, part, tight, content = state
+        if position.tokens + 1 >= self._tight_from:
+            tight = 2
+        elif kind == TEXT:
+            tight = int(characters >= self._shared.max_critique)
+        else:
+            tight = int(kind in (OPEN, AFTER) and spans >= self._shared.max_spans)
+        limited = position.limited or (tight > 0 and kind != END)
+        return Position((kind, part, tight, content), position.tokens + 1, characters, spans, limited)
+
+    def forbidden(self, position: Position) -> torch.Tensor:
+        """The tokens that may not follow: bool, [vocabulary]; not to be written into."""
+        if position.done:
+            return self._shared.eos
+        state = position.state
+        if state[0] != SPAN:
+            mask, ids, opened = self._shared.walk(state)
+            if state[2] < 2 and not opened:
+                return mask
+        ids = self._allowed(state)
+        if state[2] == 2:  # close in few tokens
+            progress = {token: self._progress(state, self._shared.vocabulary.tokens[token]) for token in ids}
+            most = max(progress.values())
+            ids = [token for token in ids if progress[token] == most]
+        return self._shared.mask(ids)
+
+    def _progress(self, state: State, token: bytes) -> tuple[int, int]:
+        """The characters that a token completes, and its bytes."""
+        completed = 0
+        for byte in token:
+            state = self._format.step(state, byte)
+            completed += not (state[0] in (TEXT, SPAN) and state[3][-1])
+        return completed, len(token)
+
+    def _allowed(self, state: State) -> list[int]:
+        if state not in self._walks:
+            if state[0] == SPAN:
+                ids, _ = walk(self._format, state, self._shared.vocabulary.root)
+            else:
+                _, outside, opened = self._shared.walk(state)
+                ids = list(outside)
+                for node, (_, part, tight, _) in opened:
+                    span = self._format.open_span(part, tight)
+                    if span is not None:
+                        ids += node[0] + walk(self._format, span, node)[0]
+            self._walks[state] = ids
+        return self._walks[state]
+
+
+def walk(format: Format, state: State, node: Node) -> tuple[list[int], list[tuple[Node, State]]]:
+    """The tokens below ``node`` that may follow ``state``; and where spans without content open."""
+    ids: list[int] = []
+    opened: list[tuple[Node, State]] = []
+    todo = [(node, state)]
+    while todo:
+        (_, children), state = todo.pop()
+        candidates = format.candidates(state)
+        for byte in children if candidates is None or len(children) < len(candidates) else candidates:
+            child = children.get(byte)
+            after = format.step(state, byte) if child else None
+            if after is None:
+                continue
+            if after[3] is None:
+                opened.append((child, after))
+                continue
+            ids += child[0]
+            if child[1]:
+                todo.append((child, after))
+    return ids, opened

@@ -1,0 +1,259 @@
+"""A trained natural-language reward model in process: z = [c; A(y)] by greedy decoding (paper, section 3.4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.prompts import Prompt, load_prompt
+from text2grad.records import fingerprint, load_json, save_json, save_text
+from text2grad.tasks import Record, Task, get_task
+
+if TYPE_CHECKING:
+    import torch
+
+    from text2grad.critics.reward_model.decoding import Matcher
+
+PROMPT_FILE = "reward_prompt.txt"
+DESCRIPTION_FILE = "reward_model.json"
+CONSTRAINTS = ("none", "json", "quotes")
+
+
+@dataclass
+class RewardModelDescription:
+    """What a reward model's folder says about itself (``reward_model.json``, with ``reward_prompt.txt`` beside it)."""
+
+    task: str
+    base_model: str
+    prompt_max_length: int
+    max_length: int
+    shorten: str
+    max_new_tokens: int
+    """Tokens that a judgement needs at most, from the longest one it was trained on."""
+    examples: list[str] = field(default_factory=list)
+    """Some judgements that it was trained to write; guesses at what it writes next begin with them."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | Path, prompt: Prompt) -> None:
+        save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")
+        save_json(Path(folder) / DESCRIPTION_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path, task: Task | str | None = None) -> tuple[RewardModelDescription, Prompt]:
+        """The description and the prompt.
+
+        Raises:
+            InputError: not a reward model's folder, or one of another task than ``task``.
+        """
+        path = Path(folder) / DESCRIPTION_FILE
+        if not path.is_file() or not (Path(folder) / PROMPT_FILE).is_file():
+            raise InputError(
+                f"{folder}: no reward model ({DESCRIPTION_FILE} and {PROMPT_FILE} are missing); give the folder that "
+                "nl_reward_model/<task>/train_rm.py wrote, or one of its checkpoints"
+            )
+        try:
+            description = cls(**load_json(path))
+        except TypeError as error:
+            raise InputError(f"{path}: not a reward model's description ({error}); train the model again") from None
+        if task is not None and get_task(task).name != description.task:
+            raise InputError(
+                f"{folder}: judges {description.task}, not {get_task(task).name}; give a model of that task"
+            )
+        return description, load_prompt(Path(folder) / PROMPT_FILE)
+
+
+class RewardModelCritic:
+    """Judges with a model in this process. Make one with :meth:`load`.
+
+    Args:
+        prompt: how a judgement is asked for.
+        max_length: tokens of prompt and judgement together.
+        max_new_tokens: tokens of one judgement at most.
+        batch_size: judgements decoded together.
+        constrained: ``none``; ``json``, whose text always has the fields; or ``quotes``, whose spans are quotes of
+            the response too (``text2grad.critics.reward_model.constraints``).
+        lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
+        examples: judgements of other responses, which guesses begin with.
+        device: where the model computes, where that is not where its weights are.
+    """
+
+    def __init__(
+        self,
+        model,
+        prompt: RewardPrompt,
+        *,
+        name: str,
+        max_length: int,
+        max_new_tokens: int,
+        batch_size: int = 8,
+        constrained: str = "none",
+        lookahead: int = 4,
+        examples: Sequence[str] = (),
+        device: torch.device | str | None = None,
+    ):
+        from text2grad.critics.reward_model.decoding import JudgementDecoder
+
+        if constrained not in CONSTRAINTS:
+            raise InputError(f"constrained: {constrained!r} is not one of {', '.join(CONSTRAINTS)}")
+        self.name, self.prompt, self.task = name, prompt, prompt.task
+        self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
+        self.decoder = JudgementDecoder(
+            model,
+            prompt.tokenizer,
+            prompt.prefix,
+            examples=_example_ids(prompt, examples),
+            lookahead=lookahead,
+            device=device,
+        )
+        self._matcher = _matcher_maker(constrained, prompt, self.decoder.end_ids)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        task: Task | str | None = None,
+        device: str | None = None,
+        dtype: str = "auto",
+        batch_size: int = 8,
+        max_new_tokens: int | None = None,
+        prompt_max_length: int | None = None,
+        max_length: int | None = None,
+        constrained: str = "none",
+        lookahead: int = 4,
+    ) -> RewardModelCritic:
+        """The critic that a folder of stage 2 holds (LoRA adapter, merged or full model, or a checkpoint of one).
+
+        Args:
+            device: ``cuda``, ``cuda:1``, ``cpu``; the GPU by default where there is one.
+            dtype: what ``load_model`` takes; ``auto`` is the fastest that the device computes natively.
+            max_new_tokens, prompt_max_length, max_length: the model's own where not given.
+
+        Raises:
+            InputError: the folder holds no reward model, or one for another task.
+        """
+        from text2grad.models import best_device, load_model, load_tokenizer
+
+        folder = Path(folder)
+        description, text = RewardModelDescription.load(folder, task)
+        tokenizer = load_tokenizer(str(folder))
+        prompt = RewardPrompt(
+            text,
+            get_task(description.task),
+            tokenizer,
+            prompt_max_length or description.prompt_max_length,
+            description.shorten,
+        )
+        device = device or best_device()
+        model = load_model(str(folder), dtype, device)
+        if hasattr(model, "merge_and_unload"):
+            model = model.merge_and_unload()  # an unmerged adapter costs two more small products per layer and token
+        model.requires_grad_(False)
+        return cls(
+            model,
+            prompt,
+            name=f"{folder.resolve().name}@{_weights_hash(folder)}",
+            max_length=max_length or description.max_length,
+            max_new_tokens=max_new_tokens or description.max_new_tokens,
+            batch_size=batch_size,
+            constrained=constrained,
+            lookahead=lookahead,
+            examples=description.examples,
+        )
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
+        return [self.parse(text) for text in self.judge(prompts, responses, records)]
+
+    def parse(self, text: str | FeedbackError) -> Feedback | FeedbackError:
+        """A judgement's text as feedback; why it is none, otherwise."""
+        if isinstance(text, FeedbackError):
+            return text
+        try:
+            return self.task.parse_feedback(text)
+        except FeedbackError as error:
+            return error
+
+    def fields(self, x: str, y: str, record: Record | None = None) -> dict[str, str]:
+        """The values of the prompt file's placeholders. A record of another response lends what fits any response."""
+        fields = {"prompt": x.strip(), "response": y}
+        if record is None:
+            return fields
+        try:
+            same = self.task.response(record) == y
+        except InputError:  # a record of prompts alone
+            same = False
+        return self.task.prompt_fields(record if same else self.task.with_response(record, y)) | fields
+
+    def judge(
+        self,
+        prompts: Sequence[str],
+        responses: Sequence[str],
+        records: Sequence[Record] | None = None,
+        progress: bool = False,
+    ) -> list[str | FeedbackError]:
+        """What the model writes about each response, as text; an error for a response that does not fit."""
+        results: list[str | FeedbackError] = [FeedbackError("not judged")] * len(responses)
+        rows, encoded = [], []
+        for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
+            try:
+                encoded.append(
+                    self.prompt.ids(self.fields(x, y, records[row] if records else None), self.max_length - 1)
+                )
+                rows.append(row)
+            except DoesNotFit as error:
+                results[row] = FeedbackError(str(error))
+        limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
+        matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress)
+        for row, ids in zip(rows, written, strict=True):
+            results[row] = self.prompt.tokenizer.decode(
+                ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return results
+
+
+def _matcher_maker(
+    constrained: str, prompt: RewardPrompt, end_ids: Collection[int]
+) -> Callable[[str, int], Matcher | None]:
+    """Makes what constrains the judgement of one response, in a number of tokens."""
+    if constrained == "none":
+        return lambda response, limit: None
+    if constrained == "json":
+        from text2grad.critics.reward_model.constraints.json_schema import JsonConstraint
+
+        constraint = JsonConstraint(prompt.tokenizer, prompt.task)
+        return lambda response, limit: constraint.matcher()
+    from text2grad.critics.reward_model.constraints import QuoteConstraint
+
+    return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=sorted(end_ids)).matcher
+
+
+def _example_ids(prompt: RewardPrompt, examples: Sequence[str]) -> list[int]:
+    """Typical judgements as the tokenizer writes them; the bare format at least."""
+    format_only = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
+    return [token for text in (format_only, *examples) for token in completion_ids(prompt.tokenizer, text)]
+
+
+def _weights_hash(folder: Path) -> str:
+    """A short hash that changes with the weights, without reading gigabytes: names, sizes, description and prompt."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in {".safetensors", ".bin"})
+    parts = [[path.name, path.stat().st_size, _ends_of(path)] for path in files]
+    return fingerprint([parts, json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8")).get("data")])[:8]
+
+
+def _ends_of(path: Path, size: int = 1 << 16) -> str:
+    with path.open("rb") as file:
+        start = file.read(size)
+        file.seek(max(0, path.stat().st_size - size))
+        return fingerprint([start.hex(), file.read(size).hex()])

@@ -1,0 +1,1 @@
+"""OpenAI-compatible endpoints: one client with pacing, a reply cache and a budget, and the judging of pairs."""

@@ -1,0 +1,386 @@
+"""One client for every OpenAI-compatible endpoint: OpenAI, Azure, vLLM, ``transformers serve``, llama.cpp.
+
+Critics and judges share it. It keeps to limits on requests, tokens and money, waits as servers ask, and asks for
+structured output only where the server knows it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import openai
+
+from text2grad.endpoints.pacing import Pacer, retry_after
+from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.spending import Budget, Price, Usage, load_price
+from text2grad.errors import InputError, StopRunError
+from text2grad.records import fingerprint
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+_LONGEST_BACK_OFF = 60.0
+_LONGEST_RETRY_AFTER = 900.0
+_BYTES_PER_TOKEN = 4  # of English text, for the pace only; the budget assumes one
+_MESSAGE_OVERHEAD = 32  # bytes around each message that the chat template adds, at most
+_FAILURES_OF_AN_OUTAGE = 8  # requests that fail for good one after the other, none in between answered
+_REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
+_SIGNS = {  # what an error message says about the parameter that it refuses
+    "response_format": ("response_format", "json_schema", "schema", "structured", "grammar", "guided"),
+    "temperature": ("temperature",),
+    "logprobs": ("logprobs",),
+    "max_completion_tokens": ("max_tokens", "max_completion_tokens"),
+    "max_tokens": ("max_tokens", "max_completion_tokens"),
+}
+
+logger = logging.getLogger(__name__)
+
+
+class ChatError(RuntimeError):
+    """A request that failed for good; the message says why and never holds the key."""
+
+
+class _OutageError(ChatError):
+    """A request that failed although it was sent again and again."""
+
+
+class UnreadableReplyError(Exception):
+    """The server answered 200 with something that is no chat completion."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model wrote.
+
+    Attributes:
+        finish_reason: ``stop``, ``length`` where the token limit cut the text off, ``content_filter``, …
+        logprobs: for each token of the text, log-probabilities by alternative; None where the server gives none.
+        remembered: it comes from the cache: nothing was sent or paid now.
+    """
+
+    text: str
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+    logprobs: list[dict[str, float]] | None = None
+    remembered: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the cache."""
+        value = asdict(self)
+        del value["remembered"]
+        return value
+
+
+def endpoint_of(spec: str) -> tuple[str | None, str]:
+    """``(base_url, model)`` of ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``; no URL means OpenAI's own."""
+    if spec.startswith("openai:"):
+        base_url, model = os.environ.get("OPENAI_BASE_URL") or None, spec.removeprefix("openai:")
+    else:
+        base_url, _, model = spec.partition("#")
+    if not model:
+        raise InputError(f"{spec}: names no model; write openai:MODEL or http://HOST:PORT/v1#MODEL")
+    return base_url, model
+
+
+class ChatClient:
+    """Thread-safe client of one model behind one endpoint.
+
+    Args:
+        base_url: the API's address up to ``/v1``; OpenAI's own where None.
+        api_key: ``OPENAI_API_KEY`` by default; servers of your own need none.
+        concurrency: requests in flight at most.
+        requests_per_minute, tokens_per_minute: requests are spaced so that neither is exceeded.
+        max_cost_usd: a request that might exceed it is not sent (:class:`~text2grad.endpoints.spending.Budget`).
+        prices: another price table than ``prices.yaml``.
+        timeout: seconds without a byte from the server after which a request counts as lost.
+        retries: how often a request is sent again after rate limits, server errors and broken connections.
+        max_tokens: length of a reply at most.
+        cache: replies from it are not asked for again, and all replies go into it.
+    """
+
+    batch = False  # whether requests go through the Batch API, at its price
+
+    def __init__(
+        self,
+        base_url: str | None,
+        model: str,
+        api_key: str | None = None,
+        *,
+        concurrency: int = 8,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_cost_usd: float | None = None,
+        prices: str | None = None,
+        timeout: float = 120.0,
+        retries: int = 6,
+        temperature: float = 0.0,
+        max_tokens: int = 1024,
+        cache: ReplyCache | None = None,
+    ):
+        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
+        official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
+        if official and not self._key:
+            raise InputError(
+                "no API key: set OPENAI_API_KEY, name a server of your own (--base_url http://HOST:PORT/v1), "
+                "or work without a model (--annotator programmatic)"
+            )
+        if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
+            raise InputError(f"{base_url}: not an address; write http://HOST:PORT/v1")
+        self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
+        self.concurrency = concurrency
+        self.price = load_price(model, prices, batch=self.batch)
+        if max_cost_usd is not None and not self.price.listed:
+            raise InputError(f"the price table does not list {model}; add it there, or leave max_cost_usd away")
+        self.budget = Budget(max_cost_usd)
+        self.cache: ReplyCache | None = None
+        if cache:
+            self.remember(cache)
+        self.usage = Usage()
+        self._openai = openai.OpenAI(
+            api_key=self._key or "none needed", base_url=base_url, timeout=timeout, max_retries=0
+        )
+        self.base_url = str(self._openai.base_url)
+        self._pacer = Pacer(requests_per_minute, tokens_per_minute)
+        self._slots = threading.Semaphore(concurrency)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._length_name = "max_completion_tokens" if official else "max_tokens"
+        self._without: set[str] = set()  # parameters that the server was found to refuse
+        self._answered = False
+        self._failed_in_a_row = 0
+
+    @classmethod
+    def from_spec(cls, spec: str, **options: Any) -> ChatClient:
+        """A client for ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``."""
+        return cls(*endpoint_of(spec), **options)
+
+    def remember(self, cache: ReplyCache) -> None:
+        """Answer from ``cache`` what it holds, put all replies into it, and count what it cost in the budget."""
+        self.cache = cache
+        self.budget = Budget(self.budget.limit, cache.usage.cost_usd, cache.lost_usd)
+
+    def recall(self, key: str) -> Reply | None:
+        """The cached reply to a request."""
+        value = self.cache.get(key) if self.cache else None
+        return Reply(**{**value, "usage": Usage(**value["usage"])}, remembered=True) if value else None
+
+    def complete(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        schema: Mapping[str, Any] | None = None,
+        *,
+        logprobs: int = 0,
+        max_tokens: int | None = None,
+        scope: str = "",
+    ) -> Reply:
+        """The model's reply.
+
+        Args:
+            messages: the chat, ``[{"role", "content"}, …]``.
+            schema: JSON schema of the reply. A server that refuses it is asked without, and remembered.
+            logprobs: alternatives per token whose log-probabilities are wanted, where the server gives them.
+            scope: whose request this is (a record's id): the cache keeps equal requests of different scopes apart.
+
+        Raises:
+            ChatError: this request failed for good.
+            StopRunError: no further request will do: the budget is spent, the server stays away, or ``stop()``.
+            InputError: the key, the address or the model is wrong.
+        """
+        length = max_tokens or self.max_tokens
+        key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
+        if reply := self.recall(key):
+            return reply
+        request = {"messages": list(messages), "schema": schema, "logprobs": logprobs, "length": length}
+        try:
+            reply = self._persist(request, key, scope)
+        except _OutageError as error:
+            with self._lock:
+                self._failed_in_a_row = failures = self._failed_in_a_row + 1
+            if failures >= max(_FAILURES_OF_AN_OUTAGE, self.concurrency):
+                raise StopRunError(f"{failures} requests in a row failed ({error}); run again later") from None
+            raise
+        with self._lock:
+            self._answered, self._failed_in_a_row = True, 0
+            self.usage += reply.usage
+        return reply
+
+    def key(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        schema: Mapping[str, Any] | None = None,
+        *,
+        logprobs: int = 0,
+        max_tokens: int | None = None,
+        scope: str = "",
+    ) -> str:
+        """What the cache knows a request by."""
+        wanted = [self.model, list(messages), schema, logprobs, max_tokens or self.max_tokens, self.temperature, scope]
+        return fingerprint(wanted)
+
+    def stop(self) -> None:
+        """Send nothing more; requests in flight still end."""
+        self._stopped.set()
+
+    def bound(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, length: int) -> float:
+        """USD that a request can cost at most."""
+        return self.price.bound(_size(messages) + (len(json.dumps(schema)) if schema else 0), length)
+
+    def body(self, request: Mapping[str, Any], without: set[str] | None = None) -> dict[str, Any]:
+        """The request's JSON body.
+
+        Args:
+            request: ``messages``, ``schema``, ``logprobs`` and ``length``.
+            without: parameters to leave away; those that the server is known to refuse, by default.
+        """
+        without = self._without if without is None else without
+        swapped = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+        name = swapped[self._length_name] if self._length_name in without else self._length_name
+        body: dict[str, Any] = {"model": self.model, "messages": request["messages"], name: request["length"]}
+        if "temperature" not in without:
+            body["temperature"] = self.temperature
+        if request["schema"] and "response_format" not in without:
+            schema = {"name": "feedback", "strict": True, "schema": request["schema"]}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request["logprobs"] and "logprobs" not in without:
+            body |= {"logprobs": True, "top_logprobs": request["logprobs"]}
+        return body
+
+    def _persist(self, request: Mapping[str, Any], key: str, scope: str) -> Reply:
+        """Send until there is a reply or no hope."""
+        dropped: set[str] = set()
+        attempt, reached = 0, False
+        while True:
+            body = self.body(request, self._without | dropped)
+            try:
+                reply = self._send(body, request, key, scope)
+            except openai.APIStatusError as error:
+                refused = _refused_parameter(error, body)
+                if refused and refused not in dropped:
+                    dropped.add(refused)
+                    continue
+                self._raise_if_hopeless(error)
+                problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
+                reached = True
+            except (openai.APIError, json.JSONDecodeError, UnreadableReplyError) as error:
+                problem, asked = self._clean(str(error) or type(error).__name__), None
+            else:
+                if dropped - self._without:
+                    logger.warning("%s refuses %s; asking without from now on", self.base_url, sorted(dropped))
+                    self._without |= dropped
+                return reply
+            attempt += 1
+            if attempt > self.retries:
+                if not (self._answered or reached):
+                    raise InputError(f"{self.base_url}: no server answers there ({problem}); start it or check the URL")
+                raise _OutageError(f"the request failed {attempt} times, at last with: {problem}")
+            self._back_off(attempt, asked)
+
+    def _send(self, body: dict[str, Any], request: Mapping[str, Any], key: str, scope: str) -> Reply:
+        """One attempt, within pace and budget."""
+        estimate = _size(request["messages"]) // _BYTES_PER_TOKEN + request["length"]
+        bound = self.bound(request["messages"], request["schema"], request["length"])
+        with self._slots:
+            self._pacer.wait(estimate, self._stopped)
+            self.budget.reserve(bound, self._stopped)
+            number = self.cache.sent(bound) if self.cache else 0
+            try:
+                reply = self.read(self._openai.chat.completions.create(**body), self.price, bound)
+            except BaseException as error:
+                unbilled = isinstance(error, openai.APIStatusError) or _never_arrived(error)
+                self.budget.settle(bound, lost=not unbilled)
+                if self.cache and unbilled:
+                    self.cache.refused(number)
+                raise
+            if self.cache:
+                self.cache.replied(number, key, scope, reply.to_dict())
+            self.budget.settle(bound, reply.usage.cost_usd)
+        self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
+        return reply
+
+    def read(self, answer: ChatCompletion, price: Price, bound: float) -> Reply:
+        """A completion as a ``Reply``; a priced one without token counts is taken to have cost its ``bound``."""
+        choices = getattr(answer, "choices", None)
+        message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+        content, refusal = getattr(message, "content", None), getattr(message, "refusal", None)
+        if message is None or not isinstance(content, str | None):
+            raise UnreadableReplyError("the server's answer is not a chat completion")
+        usage = _usage(getattr(answer, "usage", None))
+        usage.cost_usd = price.of(usage) if not usage.uncounted else bound if price.listed else 0.0
+        text = content or (refusal if isinstance(refusal, str) else "") or ""
+        reason = "refusal" if refusal and not content else str(getattr(choices[0], "finish_reason", None) or "stop")
+        return Reply(self._clean(text), reason, usage, _logprobs(choices[0]))
+
+    def _back_off(self, attempt: int, asked: float | None) -> None:
+        """Sleep before the next attempt: jittered exponential back-off, and never less than the server asks for."""
+        delay = random.uniform(0.5, 1.0) * min(_LONGEST_BACK_OFF, 2.0 ** (attempt - 1))
+        if asked is not None:
+            if asked > _LONGEST_RETRY_AFTER:
+                raise StopRunError(f"{self.base_url} asks to wait {asked:.0f} seconds; run again after that")
+            self._pacer.pause(asked)
+            delay = asked + random.uniform(0.0, min(1.0, 0.25 * asked + 0.05))
+        if self._stopped.wait(delay):
+            raise StopRunError("stopped")
+
+    def _raise_if_hopeless(self, error: openai.APIStatusError) -> None:
+        message, status = self._clean(_message(error)), error.status_code
+        if status in (401, 403):
+            raise InputError(f"{self.base_url} refuses the API key ({message}); check OPENAI_API_KEY") from None
+        if status == 404:
+            raise InputError(f"{self.base_url} knows no model {self.model!r} ({message}); check both names") from None
+        if error.code == "insufficient_quota":
+            raise InputError(f"{self.base_url}: the account's quota is used up ({message}); top it up and go on")
+        if status not in (408, 409, 429) and status < 500:
+            raise ChatError(f"the request was refused: HTTP {status}: {message}") from None
+
+    def _clean(self, text: str) -> str:
+        """A text from the server without the key, should it echo it."""
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def _size(messages: Sequence[Mapping[str, str]]) -> int:
+    return sum(len(message["content"].encode("utf-8", "replace")) + _MESSAGE_OVERHEAD for message in messages)
+
+
+def _usage(counted: object) -> Usage:
+    tokens = [getattr(counted, name, None) for name in ("prompt_tokens", "completion_tokens")]
+    if not all(isinstance(number, int) for number in tokens):
+        return Usage(requests=1, uncounted=1)
+    cached = getattr(getattr(counted, "prompt_tokens_details", None), "cached_tokens", None) or 0
+    return Usage(requests=1, prompt_tokens=tokens[0], cached_tokens=cached, completion_tokens=tokens[1])
+
+
+def _logprobs(choice: object) -> list[dict[str, float]] | None:
+    content = getattr(getattr(choice, "logprobs", None), "content", None)
+    if not content:
+        return None
+    return [{item.token: item.logprob for item in token.top_logprobs or [token]} for token in content]
+
+
+def _message(error: openai.APIStatusError) -> str:
+    """What the server says, without the client's frame around it."""
+    said = error.body.get("message") if isinstance(error.body, dict) else None
+    return said if isinstance(said, str) else error.message
+
+
+def _never_arrived(error: BaseException) -> bool:
+    """No connection was made. By name, since the HTTP library under the openai client has been exchanged before."""
+    return type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout")
+
+
+def _refused_parameter(error: openai.APIStatusError, body: Mapping[str, Any]) -> str | None:
+    """The optional parameter that the server refuses, as far as its message or else a guess can tell."""
+    if error.status_code not in _REFUSALS:
+        return None
+    text = f"{error.param or ''} {error.message}".lower()
+    for name, signs in _SIGNS.items():
+        if name in body and any(sign in text for sign in signs):
+            return name
+    return "response_format" if "response_format" in body else None

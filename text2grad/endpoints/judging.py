@@ -1,0 +1,124 @@
+"""A chat model as a judge: asked each question once, its replies kept, its verdicts read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.endpoints.client import ChatClient, ChatError
+from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.errors import InputError
+from text2grad.feedback import json_objects
+from text2grad.journal import Outcome, map_records
+
+WINNERS = ("first", "second", "tie")
+SCHEMA = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "winner": {"type": "string", "enum": list(WINNERS)}},
+    "required": ["reasoning", "winner"],
+    "additionalProperties": False,
+}
+
+
+@dataclass
+class JudgeConfig:
+    """Who judges."""
+
+    judge: str = field(metadata={"help": "openai:MODEL, or http://HOST:PORT/v1#MODEL."})
+    concurrency: int = field(default=8, metadata={"help": "Requests at once."})
+    max_cost_usd: float | None = field(default=None, metadata={"help": "Stop before this is exceeded."})
+    requests_per_minute: float | None = field(default=None, metadata={"help": "Ask no faster."})
+    judge_tokens: int = field(default=1024, metadata={"help": "Longest judgement in tokens."})
+    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+
+
+class Judge:
+    """A chat model that is asked questions by id, each once, with its replies kept on disk."""
+
+    def __init__(self, config: JudgeConfig, client: ChatClient, cache: ReplyCache):
+        self.config, self.client, self._cache = config, client, cache
+
+    def ask(
+        self,
+        questions: Mapping[str, str],
+        read: Callable[[str], Any],
+        *,
+        journal: str | Path,
+        settings: Mapping[str, Any],
+        schema: Mapping[str, Any] | None = None,
+        description: str = "judge",
+    ) -> Outcome:
+        """The judgement of each question, as ``read`` makes it from the reply.
+
+        Args:
+            read: raises ``ValueError`` for a reply that holds no judgement; that question then counts as failed.
+
+        Raises:
+            InputError: the run had to stop early (money, an outage); what is finished stays finished.
+        """
+
+        def work(ids: list[str], texts: list[str]) -> list[Any]:
+            (key,), (text,) = ids, texts
+            try:
+                reply = self.client.complete([{"role": "user", "content": text}], schema, scope=key)
+                return [read(reply.text)]
+            except ValueError as error:
+                self._cache.void(key)  # a later try is to ask anew
+                return [error]
+            except ChatError as error:
+                return [error]
+
+        outcome = map_records(
+            questions,
+            work,
+            journal=journal,
+            settings={"judge": self.config.judge, "judge_tokens": self.config.judge_tokens, **settings},
+            workers=self.config.concurrency,
+            retry_failed=self.config.retry_failed,
+            description=description,
+            status=lambda: {"usd": round(self.client.budget.spent, 4)},
+        )
+        if outcome.stopped:
+            raise InputError(f"{outcome.stopped}; {len(outcome.results)} of {len(questions)} judgements are kept")
+        return outcome
+
+
+@contextmanager
+def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
+    """The judge, with its paid replies beside ``output_path``."""
+    cache = ReplyCache(f"{output_path}.replies.jsonl")
+    try:
+        client = ChatClient.from_spec(
+            config.judge,
+            concurrency=config.concurrency,
+            max_cost_usd=config.max_cost_usd,
+            requests_per_minute=config.requests_per_minute,
+            max_tokens=config.judge_tokens,
+            cache=cache,
+        )
+        yield Judge(config, client, cache)
+    finally:
+        cache.close()
+
+
+def read_verdict(text: str) -> dict[str, str]:
+    """``{"winner", "reasoning"}`` of a judge's reply; ``ValueError`` where it names no winner."""
+    objects, problem = json_objects(text)
+    named = [item for item in objects if "winner" in item]
+    if not named:
+        raise ValueError(problem if not objects else f"the judge's reply names no winner: {text[-200:]!r}")
+    winner = str(named[-1]["winner"]).strip().lower()
+    if winner not in WINNERS:
+        raise ValueError(f"the judge's winner is {winner!r}, not one of {', '.join(WINNERS)}")
+    return {"winner": winner, "reasoning": str(named[-1].get("reasoning", ""))}
+
+
+def orders_of(keys: list[str], orders: str, seed: int) -> dict[str, list[str]]:
+    """Pair id -> the orders to judge it in: ``ab`` shows the system first, ``ba`` the baseline."""
+    if orders == "both":
+        return {key: ["ab", "ba"] for key in keys}
+    return {key: [random.Random(f"{seed}:{key}").choice(["ab", "ba"])] for key in keys}

@@ -1,0 +1,115 @@
+"""Every reply that was paid for, on disk before it is used: a killed run asks nothing twice and knows its spending."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from text2grad.endpoints.spending import Usage
+from text2grad.errors import InputError
+from text2grad.records import check_writable
+
+
+class ReplyCache:
+    """An append-only JSONL file of requests and replies.
+
+    Lines, in the order of events: ``{"sent": n, "bound": usd}`` before request n goes out, then one of
+    ``{"reply": n, "key", "scope", "value"}`` and ``{"refused": n}`` (an error answer, which is not billed). A request
+    with neither was lost, by a kill or a broken connection, and may have been billed: ``lost_usd`` is the most that
+    can have cost. ``{"void": scope}`` retires a scope's replies: they led nowhere, so a later try asks anew.
+
+    Replies of batches have no number (null): nothing notes their sending here.
+
+    Attributes:
+        usage: tokens and cost of all replies in the file.
+        lost_usd: the upper bound of what lost requests cost.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.usage = Usage()
+        self.lost_usd = 0.0
+        self._replies: dict[str, dict[str, Any]] = {}
+        self._keys: dict[str, set[str]] = {}
+        self._next = 0
+        self._lock = threading.Lock()
+        check_writable(self.path)
+        self._file = self.path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
+        self._read()
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
+        open_bounds: dict[int, float] = {}
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if "sent" in row:
+                    open_bounds[row["sent"]] = row["bound"]
+                    self._next = max(self._next, row["sent"] + 1)
+                elif "reply" in row:
+                    open_bounds.pop(row["reply"], None)
+                    self._remember(row["key"], row["scope"], row["value"])
+                elif "refused" in row:
+                    open_bounds.pop(row["refused"], None)
+                else:
+                    self._forget(row["void"])
+            except (json.JSONDecodeError, KeyError, TypeError):
+                self._file.close()
+                raise InputError(f"{self.path}: line {number} is broken; remove that line and run again") from None
+        self.lost_usd = sum(open_bounds.values())
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The reply to the request of that key, where there is one."""
+        return self._replies.get(key)
+
+    def sent(self, bound: float) -> int:
+        """Note a request that is about to go out; returns its number."""
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+            self._append({"sent": number, "bound": bound})
+        return number
+
+    def replied(self, number: int | None, key: str, scope: str, value: dict[str, Any]) -> None:
+        """Keep a reply: a JSON object whose ``usage`` is that of a :class:`~text2grad.endpoints.spending.Usage`."""
+        with self._lock:
+            self._append({"reply": number, "key": key, "scope": scope, "value": value})
+            self._remember(key, scope, value)
+
+    def refused(self, number: int) -> None:
+        """The server answered with an error."""
+        with self._lock:
+            self._append({"refused": number})
+
+    def void(self, scope: str) -> None:
+        """Use a scope's replies no more (their cost stays counted)."""
+        with self._lock:
+            if self._keys.get(scope):
+                self._append({"void": scope})
+                self._forget(scope)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _remember(self, key: str, scope: str, value: dict[str, Any]) -> None:
+        self._replies[key] = value
+        self._keys.setdefault(scope, set()).add(key)
+        self.usage += Usage(**value["usage"])
+
+    def _forget(self, scope: str) -> None:
+        for key in self._keys.pop(scope, ()):
+            self._replies.pop(key, None)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+        self._file.flush()
