@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 
+from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.kl import KL_KINDS
 from text2grad.token_rewards import SCHEMES
@@ -13,112 +14,108 @@ GENERATION = ("transformers", "continuous", "vllm_server", "vllm_colocate")
 PLACEMENTS = ("token", "last_sum", "last_mean")
 
 
-def _setting(default, text: str):
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass
 class PolicyConfig:
     """Settings of one run; one *step* is one cycle of rollouts, critiques and PPO updates on them."""
 
-    model: str = _setting("", "the policy: hub id, folder, adapter folder (goes on training), or smollm2")
-    data_path: str = _setting("", "records of the task (JSON or JSONL); only their prompts are used")
-    critic: str = _setting(
+    model: str = setting("", "the policy: hub id, folder, adapter folder (goes on training), or smollm2")
+    data_path: str = setting("", "records of the task (JSON or JSONL); only their prompts are used")
+    critic: str = setting(
         "programmatic", "programmatic, a reward model's folder, openai:MODEL, or http://HOST/v1#MODEL"
     )
-    critic_prompt: str = _setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
-    critic_variant: str = _setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
-    critic_concurrency: int = _setting(16, "for an endpoint: requests at one time, on each rank")
-    critic_timeout: float = _setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
-    critic_max_cost_usd: float | None = _setting(None, "for an endpoint: stop before a run costs more, on each rank")
-    critic_batch_size: int = _setting(8, "for a reward model's folder: responses judged at one time")
-    critic_constrained: str = _setting("none", "for a reward model's folder: none, json or quotes (of the response)")
-    output_dir: str = _setting("", "the run's folder; the same command goes on from its newest complete checkpoint")
-    reference: str = _setting("", "full fine-tuning only: the reference model (default: --model itself)")
-    method: str = _setting("text2grad", "the run's name in reports")
-    seed: int = _setting(42, "decides prompts' order, sampling and minibatches")
-    dtype: str = _setting("auto", "of the model's weights: auto, float32, bfloat16, float16 or float64")
+    critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
+    critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
+    critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")
+    critic_timeout: float = setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
+    critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
+    critic_batch_size: int = setting(8, "for a reward model's folder: responses judged at one time")
+    critic_constrained: str = setting("none", "for a reward model's folder: none, json or quotes (of the response)")
+    output_dir: str = setting("", "the run's folder; the same command goes on from its newest complete checkpoint")
+    reference: str = setting("", "full fine-tuning only: the reference model (default: --model itself)")
+    method: str = setting("text2grad", "the run's name in reports")
+    seed: int = setting(42, "decides prompts' order, sampling and minibatches")
+    dtype: str = setting("auto", "of the model's weights: auto, float32, bfloat16, float16 or float64")
 
-    lora_r: int = _setting(16, "rank of the LoRA adapter; 0 trains all weights")
-    lora_alpha: int = _setting(32, "LoRA's alpha")
-    lora_dropout: float = _setting(0.05, "dropout inside the adapter, during updates only")
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora_alpha: int = setting(32, "LoRA's alpha")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only")
     lora_target_modules: list[str] = field(
         default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
     )
-    deepspeed: str = _setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
-    gradient_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
-    head_chunk: int = _setting(0, "response positions whose vocabulary scores are in memory at one time; 0: fit them")
+    deepspeed: str = setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
+    head_chunk: int = setting(0, "response positions whose vocabulary scores are in memory at one time; 0: fit them")
 
-    epochs: float = _setting(4.0, "passes over the prompts")
-    max_steps: int = _setting(-1, "stop after this many steps; -1: as many as --epochs makes")
-    rollouts_per_device: int = _setting(12, "responses per step on each device")
-    rollouts_per_prompt: int = _setting(1, "responses to each prompt of a step")
-    rollouts_ahead: bool = _setting(
+    epochs: float = setting(4.0, "passes over the prompts")
+    max_steps: int = setting(-1, "stop after this many steps; -1: as many as --epochs makes")
+    rollouts_per_device: int = setting(12, "responses per step on each device")
+    rollouts_per_prompt: int = setting(1, "responses to each prompt of a step")
+    rollouts_ahead: bool = setting(
         False, "sample a step's responses before the step before it updates: an endpoint judges them meanwhile"
     )
-    ppo_epochs: int = _setting(4, "passes of updates over a step's rollouts")
-    minibatches: int = _setting(1, "updates per pass")
-    micro_batch_size: int = _setting(1, "responses in one forward and backward pass")
+    ppo_epochs: int = setting(4, "passes of updates over a step's rollouts")
+    minibatches: int = setting(1, "updates per pass")
+    micro_batch_size: int = setting(1, "responses in one forward and backward pass")
 
-    optimizer: str = _setting("adafactor", "adafactor or adamw")
-    learning_rate: float = _setting(1e-6, "of the policy")
-    lr_schedule: str = _setting("linear", "linear, cosine or constant")
-    warmup_ratio: float = _setting(0.0, "share of the updates over which the rate rises")
-    weight_decay: float = _setting(0.0, "of the policy's weights")
-    max_grad_norm: float = _setting(1.0, "clip the policy's gradient to this norm")
-    value_learning_rate: float = _setting(1e-2, "of the value head")
-    value_max_grad_norm: float = _setting(1.0, "clip the value head's gradient to this norm")
+    optimizer: str = setting("adafactor", "adafactor or adamw")
+    learning_rate: float = setting(1e-6, "of the policy")
+    lr_schedule: str = setting("linear", "linear, cosine or constant")
+    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises")
+    weight_decay: float = setting(0.0, "of the policy's weights")
+    max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm")
+    value_learning_rate: float = setting(1e-2, "of the value head")
+    value_max_grad_norm: float = setting(1.0, "clip the value head's gradient to this norm")
 
-    gamma: float = _setting(1.0, "discount γ")
-    lam: float = _setting(0.95, "λ of the advantage estimate")
-    clip_range: float = _setting(0.2, "ε of PPO's ratio clip")
-    value_clip_range: float | None = _setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
-    value_coef: float = _setting(0.1, "c_v, weight of the value loss")
-    entropy_coef: float = _setting(0.0, "β_H, weight of the entropy bonus")
-    advantage: str = _setting("gae", "gae (with a value head), or group (critic-free, within a prompt's rollouts)")
-    whiten_advantages: bool = _setting(True, "to mean 0 and variance 1 over all response tokens of a step")
-    kl: str = _setting("full", f"KL to the reference per token: {', '.join(KL_KINDS)}")
-    kl_coef: float = _setting(0.2, "β of the KL penalty (its start, where a target is set)")
-    kl_target: float | None = _setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
-    kl_horizon: float = _setting(10_000, "rollouts over which β may change by 20 %")
-    update_kl_limit: float | None = _setting(
+    gamma: float = setting(1.0, "discount γ")
+    lam: float = setting(0.95, "λ of the advantage estimate")
+    clip_range: float = setting(0.2, "ε of PPO's ratio clip")
+    value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
+    value_coef: float = setting(0.1, "c_v, weight of the value loss")
+    entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus")
+    advantage: str = setting("gae", "gae (with a value head), or group (critic-free, within a prompt's rollouts)")
+    whiten_advantages: bool = setting(True, "to mean 0 and variance 1 over all response tokens of a step")
+    kl: str = setting("full", f"KL to the reference per token: {', '.join(KL_KINDS)}")
+    kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)")
+    kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
+    kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %")
+    update_kl_limit: float | None = setting(
         None, "end a step's updates once they moved a token by this KL on average; 0: never"
     )
 
-    max_prompt_tokens: int = _setting(640, "longer prompts are left out, and counted")
-    max_response_tokens: int = _setting(128, "sampling ends here; such a response counts as unfinished")
-    temperature: float = _setting(1.0, "of sampling, and of all log-probabilities alike")
-    top_p: float = _setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
-    top_k: int = _setting(0, "must stay 0, for the same reason")
-    repetition_penalty: float = _setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
-    generation: str = _setting("transformers", f"what samples: {', '.join(GENERATION)}")
-    vllm_url: str = _setting("", "for vllm_server: http://HOST:PORT of a server started with trl vllm-serve")
-    vllm_gpu_memory: float = _setting(0.3, "for vllm_colocate: share of each GPU's memory")
-    generation_batch_size: int = _setting(0, "responses sampled at one time on a device; 0: all of a step's")
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
+    max_response_tokens: int = setting(128, "sampling ends here; such a response counts as unfinished")
+    temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike")
+    top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
+    top_k: int = setting(0, "must stay 0, for the same reason")
+    repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
+    generation: str = setting("transformers", f"what samples: {', '.join(GENERATION)}")
+    vllm_url: str = setting("", "for vllm_server: http://HOST:PORT of a server started with trl vllm-serve")
+    vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
+    generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
 
-    run_tests: bool = _setting(False, "kodcode: run each response's unit tests and show the critic their log")
-    scheme: str = _setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
-    reward_placement: str = _setting("token", "token, or on the last token: last_sum, last_mean (scalar baselines)")
-    empty_reward: float = _setting(-1.0, "on the last token of a response without text (no critic sees it)")
-    unfinished_reward: float = _setting(0.0, "added on the last token of a response that the length limit cut off")
-    min_response_tokens: int = _setting(0, "responses with fewer tokens get --short_reward for each that is missing")
-    short_reward: float = _setting(-1.0, "added on the last token for each token short of --min_response_tokens")
-    repeat_ngram: int = _setting(0, "tokens that end an n-gram seen before in the response get --repeat_reward; 0: off")
-    repeat_reward: float = _setting(-1.0, "added on tokens that repeat")
-    max_critic_failures: float = _setting(0.5, "stop when more than this share of a step's critiques failed")
+    run_tests: bool = setting(False, "kodcode: run each response's unit tests and show the critic their log")
+    scheme: str = setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
+    reward_placement: str = setting("token", "token, or on the last token: last_sum, last_mean (scalar baselines)")
+    empty_reward: float = setting(-1.0, "on the last token of a response without text (no critic sees it)")
+    unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
+    min_response_tokens: int = setting(0, "responses with fewer tokens get --short_reward for each that is missing")
+    short_reward: float = setting(-1.0, "added on the last token for each token short of --min_response_tokens")
+    repeat_ngram: int = setting(0, "tokens that end an n-gram seen before in the response get --repeat_reward; 0: off")
+    repeat_reward: float = setting(-1.0, "added on tokens that repeat")
+    max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
 
-    save_every: int = _setting(50, "steps between checkpoints (one more is written at the end); 0: only at the end")
-    save_total_limit: int = _setting(2, "checkpoints to keep")
-    log_rollouts_every: int = _setting(
+    save_every: int = setting(50, "steps between checkpoints (one more is written at the end); 0: only at the end")
+    save_total_limit: int = setting(2, "checkpoints to keep")
+    log_rollouts_every: int = setting(
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
     )
     report_to: list[str] = field(
         default_factory=lambda: ["tensorboard"], metadata={"help": "tensorboard, wandb, trackio (several), or none"}
     )
-    kl_limit: float | None = _setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
-    patience: int = _setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
-    stop_grad_norm: float = _setting(1e4, "a gradient norm above this stops the run and saves the batch")
-    merge: bool = _setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
+    kl_limit: float | None = setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
+    patience: int = setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
+    stop_grad_norm: float = setting(1e4, "a gradient norm above this stops the run and saves the batch")
+    merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
 
     def __post_init__(self) -> None:
         for item in fields(self):  # YAML reads 1e-6 as text

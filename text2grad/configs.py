@@ -2,53 +2,153 @@
 
 from __future__ import annotations
 
+import inspect
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, field, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
 from text2grad.errors import InputError
 
+_USAGE = "python SCRIPT [--config FILE] [--SETTING VALUE ...]"
 
-def parse(*dataclasses: type, args: Sequence[str] | None = None) -> Any:
+
+def setting(default: Any, text: str, *aliases: str) -> Any:
+    """A dataclass field that is a flag.
+
+    Args:
+        default: its default; a list is copied for each instance.
+        text: what ``--help`` says.
+        aliases: further spellings (``--name``), on the command line and (without dashes) in YAML.
+    """
+    metadata = {"help": text.replace("%", "%%"), "aliases": list(aliases)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config: str | Path | None = None) -> Any:
     """The filled dataclasses (a single one bare), through TRL's ``TrlParser``.
 
     Args:
-        dataclasses: field names are the flags; a field's ``metadata={"help": …}`` documents it.
+        dataclasses: field names are the flags; :func:`setting` documents a field. ``Literal`` fields have choices.
         args: the command line; ``sys.argv[1:]`` by default.
+        default_config: the YAML file that is read where the command line names none.
 
     Raises:
-        InputError: a config file that is missing, not YAML, or sets a field that does not exist.
+        InputError: a config file that is missing or not YAML, a setting that does not exist, or no choice of its own.
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
     """
     from trl import TrlParser
 
     args = list(sys.argv[1:] if args is None else args)
-    path = _config_path(args)
+    if {"-h", "--help", "--help_all"} & set(args):
+        print(help_text(*dataclasses, everything="--help_all" in args))
+        raise SystemExit(0)
+    path, args = _config_path(args)
+    path = path or (Path(default_config) if default_config else None)
+    parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_USAGE)
     if path is not None:
-        _check_config(path)
+        parser.set_defaults_with_config(**_read_config(path, dataclasses))
     try:
-        values = TrlParser(dataclass_types=list(dataclasses)).parse_args_and_config(args)
+        values = parser.parse_args_and_config(args)
     except ValueError as error:
-        raise InputError(f"{path or 'command line'}: {error}; --help lists the settings") from None
+        raise InputError(f"command line: {error}; --help lists the settings") from None
+    for value in values:
+        check_choices(value)
     return values[0] if len(dataclasses) == 1 else values
 
 
-def _config_path(args: list[str]) -> Path | None:
-    for index, arg in enumerate(args):
-        if arg.startswith("--config="):
-            args[index : index + 1] = ["--config", arg.partition("=")[2]]
-    if "--config" not in args:
-        return None
-    index = args.index("--config")
-    if index + 1 == len(args):
+def check_choices(config: Any) -> None:
+    """Raise ``InputError`` where a ``Literal`` field holds none of its choices."""
+    hints = get_type_hints(type(config))
+    for name, choices in ((each.name, _choices(hints[each.name])) for each in fields(config)):
+        value = getattr(config, name)
+        if choices and value not in choices:
+            raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(map(str, choices))}")
+
+
+def help_text(*dataclasses: type, everything: bool = False) -> str:
+    """What ``--help`` prints: how to run the script, its own settings explained, inherited ones by name.
+
+    Args:
+        everything: explain the settings that a dataclass inherits from a library too.
+    """
+    parts = [f"usage: {_USAGE}", "", (getattr(sys.modules["__main__"], "__doc__", None) or "").strip(), "", "settings:"]
+    parts += ["  --config FILE             a YAML file of settings; flags on the command line win"]
+    inherited: dict[str, list[Field]] = {}
+    for kind in dataclasses:
+        hints = get_type_hints(kind)
+        for each in _own_first(kind):
+            library = _library_of(kind, each.name)
+            if library and not everything:
+                inherited.setdefault(library, []).append(each)
+            else:
+                parts += _explained(each, hints[each.name])
+    for library, unexplained in inherited.items():
+        names = ", ".join(f"--{each.name}" for each in unexplained)
+        width = shutil.get_terminal_size((100, 24)).columns
+        parts += ["", f"settings of {library} (--help_all explains them):"]
+        parts += textwrap.wrap(names, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(parts)
+
+
+def _explained(each: Field, hint: Any) -> list[str]:
+    choices = _choices(hint)
+    name = f"--{each.name}" + (f" {{{','.join(map(str, choices))}}}" if choices else "")
+    default = each.default_factory() if each.default_factory is not MISSING else each.default
+    shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
+    text = str(each.metadata.get("help", "")).replace("%%", "%")
+    text += f" (default: {shown})" if default is not MISSING and shown not in ("", None) else ""
+    text += f" (also {', '.join(_aliases(each))})" if _aliases(each) else ""
+    width = max(40, shutil.get_terminal_size((100, 24)).columns - 28)
+    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    head = f"  {name:<26}"
+    first = [head + lines.pop(0)] if len(head) <= 28 else [head.rstrip()]
+    return [*first, *(" " * 28 + line for line in lines)]
+
+
+def _aliases(each: Field) -> list[str]:
+    aliases = each.metadata.get("aliases", [])  # HfArgumentParser takes one as a string, too
+    return [aliases] if isinstance(aliases, str) else aliases
+
+
+def _choices(hint: Any) -> tuple:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _own_first(kind: type) -> Iterator[Field]:
+    yield from sorted(fields(kind), key=lambda each: bool(_library_of(kind, each.name)))
+
+
+def _library_of(kind: type, name: str) -> str:
+    """The library class that brought a field in; empty for a field of this project."""
+    for base in kind.__mro__:
+        if name in inspect.get_annotations(base):
+            root = base.__module__.partition(".")[0]
+            return f"{root}.{base.__name__}" if root in ("trl", "transformers") else ""
+    return ""
+
+
+def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
+    """The file that ``--config`` names, and the other arguments."""
+    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
+    if "--config" not in split:
+        return None, split
+    index = split.index("--config")
+    if index + 1 == len(split):
         raise InputError("--config: names no file; give the path of a YAML file")
-    return Path(args[index + 1])
+    return Path(split[index + 1]), split[:index] + split[index + 2 :]
 
 
-def _check_config(path: Path) -> None:
+def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
+    """The file's settings by field name."""
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -57,3 +157,13 @@ def _check_config(path: Path) -> None:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no settings; write one `name: value` a line")
+    names = {each.name: each.name for kind in dataclasses for each in fields(kind)}
+    for kind in dataclasses:
+        for each in fields(kind):
+            names |= {alias.lstrip("-"): each.name for alias in _aliases(each)}
+    for key in value:
+        if key not in names:
+            close = get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise InputError(f"{path}: there is no setting {key!r}; {hint}--help lists the settings")
+    return {names[key]: item for key, item in value.items()}
