@@ -60,7 +60,7 @@ def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
     """Judge all pairs, write ``config.output_path``, and return what it holds."""
     task = get_task(config.task)
     check_writable(config.output_path)
-    path = config.prompt_file or Path(__file__).parent / task.name / "prompts" / "pairwise.txt"
+    path = config.prompt_file or Path(__file__).parents[1] / task.name / "prompts" / "pairwise.txt"
     prompt = load_prompt(path, required=("response", "first", "second"))
     pairs = load_pairs(config, task)
 
