@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import ROOT
-from tests.reward_records import RECORDS, prompt_file, write
 from tests.nl_reward_model.test_reward_model import losses
+from tests.reward_records import RECORDS, prompt_file, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
 
