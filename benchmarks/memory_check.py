@@ -173,7 +173,7 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
         rollouts_per_device=job.rollouts,
         micro_batch_size=job.micro_batch,
         max_prompt_tokens=2 * job.prompt,
-        max_response_tokens=job.response,
+        max_new_tokens=job.response,
         ppo_epochs=job.ppo_epochs,
         lora_r=job.lora_r,
         lora_dropout=job.lora_dropout,

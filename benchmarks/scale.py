@@ -73,7 +73,7 @@ def launch_line(args: argparse.Namespace, job: Job, zero: int, served: bool) -> 
         "rollouts_per_device": job.rollouts,
         "micro_batch_size": job.micro_batch,
         "max_prompt_tokens": job.prompt,
-        "max_response_tokens": job.response,
+        "max_new_tokens": job.response,
         "ppo_epochs": job.ppo_epochs,
         "lora_r": job.lora_r,
         "lora_dropout": job.lora_dropout,

@@ -84,7 +84,7 @@ class CostConfig:
             "micro_batch_size": self.rollouts,
             "ppo_epochs": 2,
             "max_steps": self.steps + 1 + METHODS[method][1].get("rollouts_ahead", False),
-            "max_response_tokens": self.response_tokens,
+            "max_new_tokens": self.response_tokens,
             "optimizer": "adamw",
             "lora_dropout": 0.0,
             "kl": "k3",
@@ -140,13 +140,13 @@ def ours(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[s
         critic = CriticElsewhere(config, core_of_critic)
         rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
     trainer = prepare("slf5k", config, rewards)
-    trainer.sampler.settings.min_new_tokens = config.max_response_tokens
+    trainer.sampler.settings.min_new_tokens = config.max_new_tokens
     rows = []
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()
         metrics = trainer.step(step)
         rows.append({"step": time.perf_counter() - begun} | {phase: metrics[f"seconds/{phase}"] for phase in PHASES})
-        assert metrics["length/mean"] == config.max_response_tokens
+        assert metrics["length/mean"] == config.max_new_tokens
     return rows
 
 
@@ -181,7 +181,7 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
             if state.global_step % config.ppo_epochs == 0:
                 ends.append(time.perf_counter())
 
-    settings = grpo_settings(config, generation_kwargs={"min_new_tokens": config.max_response_tokens})
+    settings = grpo_settings(config, generation_kwargs={"min_new_tokens": config.max_new_tokens})
     adapter = LoraConfig(
         r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -196,7 +196,7 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
         callbacks=[Clock()],
     )
     trainer.train()
-    assert lengths == {config.max_response_tokens}
+    assert lengths == {config.max_new_tokens}
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 
 

@@ -83,7 +83,9 @@ class PolicyConfig:
     )
 
     max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
-    max_response_tokens: int = setting(128, "sampling ends here; such a response counts as unfinished")
+    max_new_tokens: int = setting(
+        128, "sampling ends here; such a response counts as unfinished", "--max_response_tokens"
+    )
     temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike")
     top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
     top_k: int = setting(0, "must stay 0, for the same reason")
@@ -104,7 +106,9 @@ class PolicyConfig:
     repeat_reward: float = setting(-1.0, "added on tokens that repeat")
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
 
-    save_every: int = setting(50, "steps between checkpoints (one more is written at the end); 0: only at the end")
+    save_every: int = setting(
+        50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps"
+    )
     save_total_limit: int = setting(2, "checkpoints to keep")
     log_rollouts_every: int = setting(
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
@@ -149,7 +153,7 @@ class PolicyConfig:
                 )
         if self.head_chunk < 0:
             raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
-        positive = ("temperature", "max_prompt_tokens", "max_response_tokens", "epochs", "rollouts_per_prompt")
+        positive = ("temperature", "max_prompt_tokens", "max_new_tokens", "epochs", "rollouts_per_prompt")
         positive += ("ppo_epochs", "minibatches", "micro_batch_size", "save_total_limit")
         for name in positive:
             if not getattr(self, name) > 0:

@@ -56,7 +56,7 @@ def model_card(trainer: NLGradientTrainer) -> str:
         f"- {name}: {getattr(config, name)}"
         for name in (
             "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
-            "kl", "kl_coef", "kl_target", "scheme", "reward_placement", "max_response_tokens", "temperature", "seed",
+            "kl", "kl_coef", "kl_target", "scheme", "reward_placement", "max_new_tokens", "temperature", "seed",
         )
     )  # fmt: skip
     kind = "adapter" if hasattr(trainer.scorer.model, "peft_config") else "model"

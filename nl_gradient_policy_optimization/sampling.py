@@ -71,7 +71,7 @@ class TransformersSampler:
             temperature=config.temperature,
             top_p=1.0,
             top_k=0,
-            max_new_tokens=config.max_response_tokens,
+            max_new_tokens=config.max_new_tokens,
             eos_token_id=end_ids,
             pad_token_id=self.pad_id,
             disable_compile=True,
@@ -147,10 +147,10 @@ class VLLMSampler:
             mode=config.generation.removeprefix("vllm_"),
             server_base_url=config.vllm_url or None,
             gpu_memory_utilization=config.vllm_gpu_memory,
-            max_model_length=config.max_prompt_tokens + config.max_response_tokens,
+            max_model_length=config.max_prompt_tokens + config.max_new_tokens,
             max_num_seqs=config.rollouts_per_device,
             temperature=config.temperature,
-            max_completion_length=config.max_response_tokens,
+            max_completion_length=config.max_new_tokens,
             generation_kwargs={"stop_token_ids": end_ids},
         )
 

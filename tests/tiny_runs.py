@@ -42,7 +42,7 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
         "rollouts_per_device": 4,
         "micro_batch_size": 2,
         "ppo_epochs": 2,
-        "max_response_tokens": 8,
+        "max_new_tokens": 8,
         "optimizer": "adamw",
         "learning_rate": 1e-2,
         "log_rollouts_every": 0,

@@ -33,7 +33,7 @@ def grpo_settings(config: PolicyConfig, **changes: Any) -> GRPOConfig:
         "num_iterations": config.ppo_epochs,
         "per_device_train_batch_size": config.rollouts_per_device,
         "num_generations": config.rollouts_per_prompt,
-        "max_completion_length": config.max_response_tokens,
+        "max_completion_length": config.max_new_tokens,
         "temperature": config.temperature,
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": "constant",

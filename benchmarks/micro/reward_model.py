@@ -35,7 +35,7 @@ def scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
         lora=False,
         dtype="float32",
         max_prompt_tokens=200,
-        max_response_tokens=200,
+        max_new_tokens=200,
         learning_rate=1e-3,
         num_train_epochs=3,
         per_device_train_batch_size=32,
@@ -49,22 +49,22 @@ def scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
     return str(folder)
 
 
-def pairs_file(path: Path, base: str, count: int, max_response_tokens: int) -> Path:
+def pairs_file(path: Path, base: str, count: int, max_new_tokens: int) -> Path:
     """The judged pairs that reward models learn from, made where they are not there yet; they come on top of a run's
     own judgements.
     """
     if not path.is_file():
-        save_pairs(path, make_pairs(base, count, max_response_tokens))
+        save_pairs(path, make_pairs(base, count, max_new_tokens))
     return path
 
 
-def make_pairs(base: str, count: int, max_response_tokens: int, seed: str = "preference pairs") -> list[Pair]:
+def make_pairs(base: str, count: int, max_new_tokens: int, seed: str = "preference pairs") -> list[Pair]:
     """Two sampled responses to each of ``count`` prompts of their own; the one with the greater Σδ is chosen.
 
     A pair in which neither is greater, or a response is empty, is left out.
     """
     model, tokenizer = load_model(base, torch.float32), load_tokenizer(base)
-    config = PolicyConfig(model=base, max_response_tokens=max_response_tokens, generation_batch_size=128)
+    config = PolicyConfig(model=base, max_new_tokens=max_new_tokens, generation_batch_size=128)
     sampler = TransformersSampler(model, model, tokenizer, [tokenizer.eos_token_id], config)
     rng, critic, pairs = random.Random(seed), ProfileCritic(), []
     torch.manual_seed(0)

@@ -103,7 +103,7 @@ def config_of(
         "rollouts_per_device": protocol.rollouts,
         "micro_batch_size": protocol.rollouts,
         "ppo_epochs": protocol.epochs,
-        "max_response_tokens": protocol.max_response_tokens,
+        "max_new_tokens": protocol.max_response_tokens,
         "optimizer": "adamw",
         "learning_rate": learning_rate,
         "lr_schedule": "constant",

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.trainer import encode_prompt
+from text2grad.configs import setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
@@ -26,14 +27,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
 _DECIDING = (
     "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
-    "max_response_tokens", "learning_rate", "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size",
+    "max_new_tokens", "learning_rate", "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size",
     "gradient_accumulation_steps", "validation_share",
 )  # fmt: skip
 """The settings that decide what comes out; a run is only resumed with the same ones."""
-
-
-def setting(default, text: str):
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -52,7 +49,7 @@ class FineTuning:
         default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
     )
     max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
-    max_response_tokens: int = setting(128, "longer responses are left out, and counted")
+    max_new_tokens: int = setting(128, "longer responses are left out, and counted", "--max_response_tokens")
     validation_share: float = setting(0.1, "share of the prompts that is held out and measured")
 
     def __post_init__(self) -> None:
@@ -112,12 +109,12 @@ def encode(
     for key, (prompt, answers) in items.items():
         made = Encoded(encode_prompt(prompt, task, tokenizer), [completion_ids(tokenizer, text) for text in answers])
         longest = max(map(len, made.answers))
-        if len(made.prompt) <= config.max_prompt_tokens and longest <= config.max_response_tokens:
+        if len(made.prompt) <= config.max_prompt_tokens and longest <= config.max_new_tokens:
             encoded[key] = made
     if not encoded:
         raise InputError(
             f"{config.data_path}: everything is longer than --max_prompt_tokens {config.max_prompt_tokens} or "
-            f"--max_response_tokens {config.max_response_tokens}; raise them"
+            f"--max_new_tokens {config.max_new_tokens}; raise them"
         )
     if len(encoded) < len(items) and config.process_index == 0:
         print(f"{len(items) - len(encoded)} of {len(items)} examples are too long: left out")

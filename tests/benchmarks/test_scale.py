@@ -101,7 +101,7 @@ def test_the_launch_line_is_one_that_the_trainer_takes(settings, zero, served):
     assert Path(found.deepspeed).name == (zero or "")
     assert not found.deepspeed or (ROOT / found.deepspeed).is_file()
     job = Job(**{name: value for name, value in settings.items() if name in asdict(Job())})
-    said = (found.rollouts_per_device, found.micro_batch_size, found.max_response_tokens, found.optimizer)
+    said = (found.rollouts_per_device, found.micro_batch_size, found.max_new_tokens, found.optimizer)
     assert said == (job.rollouts, job.micro_batch, job.response, job.optimizer)
 
 

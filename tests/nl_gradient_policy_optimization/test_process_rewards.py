@@ -141,9 +141,7 @@ def test_ultrafeedback_has_no_steps(tmp_path):
 def test_prm_ppo_by_its_launcher(tmp_path):
     config = tiny_config(tmp_path)
     path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PROCESSES": "1"}
-    flags = {
-        name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_response_tokens")
-    }
+    flags = {name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_new_tokens")}
     flags |= {"max_steps": 1, "rollouts_per_device": 4, "ppo_epochs": 1, "report_to": "none"}
     command = ["bash", "prm_ppo.sh", *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
     done = subprocess.run(

@@ -44,7 +44,7 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     run = tmp_path / "run"
     arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
     arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
-    arguments += ["--max_response_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3", "--merge", "true"]
+    arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3", "--merge", "true"]
     done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
@@ -136,7 +136,7 @@ def test_learning_raises_the_reward(tmp_path):
 
 
 def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
-    trainer = prepare("slf5k", tiny_config(tmp_path, max_response_tokens=30), ScriptedRewards())
+    trainer = prepare("slf5k", tiny_config(tmp_path, max_new_tokens=30), ScriptedRewards())
     end = trainer.tokenizer.eos_token_id
     head = trainer.scorer.base.get_output_embeddings()
     with torch.no_grad():  # make the end likely enough that some samples reach it
@@ -156,7 +156,7 @@ def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
 def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     """Over 1 500 first tokens at temperature 1.3, frequencies follow exp(log π), although the model itself asks for
     top-k 2, top-p and a repetition penalty."""
-    config = tiny_config(tmp_path, max_response_tokens=1, temperature=1.3, rollouts_per_device=4)
+    config = tiny_config(tmp_path, max_new_tokens=1, temperature=1.3, rollouts_per_device=4)
     model = AutoModelForCausalLM.from_pretrained(config.model)
     model.lm_head.weight.data *= 60  # a peaked distribution: the likely tokens are then seen often enough to count
     model.generation_config.update(do_sample=True, top_k=2, top_p=0.5, repetition_penalty=1.5)
@@ -422,7 +422,7 @@ def test_vllm_that_is_not_installed_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_continuous_batching_samples_the_same_distribution(tmp_path):
-    config = tiny_config(tmp_path, generation="continuous", max_response_tokens=6, rollouts_per_device=40)
+    config = tiny_config(tmp_path, generation="continuous", max_new_tokens=6, rollouts_per_device=40)
     trainer = prepare("slf5k", config, ScriptedRewards())
     (rollouts,) = trainer.sample([f"post-{index % 5}" for index in range(40)])
     for index, rollout in enumerate(rollouts):

@@ -43,7 +43,7 @@ def ready_trainer(tmp_path, **settings):
         max_grad_norm=1e9,
         value_max_grad_norm=1e9,
         stop_grad_norm=1e9,
-        max_response_tokens=12,
+        max_new_tokens=12,
         **{"dtype": "float64", **settings},
     )
     trainer = prepare("slf5k", config, ScriptedRewards(fail=["post-2"]))
