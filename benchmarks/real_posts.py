@@ -22,9 +22,9 @@ from statistics import fmean
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.micro.figures import COLOURS, STYLE, save
 from benchmarks.micro.results import table, with_section
 from text2grad.errors import InputError, command
+from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import load_json, load_records, save_json, save_text
 from text2grad.tasks import get_task
 
@@ -110,7 +110,7 @@ def draw(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
             panel.set(xlabel="step", title=label)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save(figure, path)
+        save_figure(figure, path.with_suffix(""))
 
 
 @command

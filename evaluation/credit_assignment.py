@@ -32,6 +32,7 @@ from evaluation.credit import (
 )
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
+from text2grad.plotting import COLOURS
 from text2grad.records import check_writable, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap
 
@@ -129,7 +130,7 @@ def plot(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], d
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     distances = np.arange(max(labelled, default=0) + 1)
-    left.plot(distances, amplification(distances, decay), color="#1f5fa8", label=f"$({decay:g})^{{-(T-k)}}$")
+    left.plot(distances, amplification(distances, decay), color=COLOURS[1], label=f"$({decay:g})^{{-(T-k)}}$")
     left.set(xlabel="tokens before the end, $T-k$", ylabel="amplification", yscale="log")
     counts = left.twinx()
     counts.hist(labelled, bins=np.arange(len(distances) + 1) - 0.5, color="#c9c9c9", zorder=0)
@@ -137,7 +138,7 @@ def plot(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], d
     left.set_zorder(counts.get_zorder() + 1)
     left.patch.set_visible(False)
     left.legend(frameon=False, loc="upper left")
-    for name, label, color in (("gap_A", "token-level (A)", "#1f5fa8"), ("gap_B", "end of sequence (B)", "#c2571a")):
+    for name, label, color in (("gap_A", "token-level (A)", COLOURS[1]), ("gap_B", "end of sequence (B)", COLOURS[4])):
         right.plot([row["distance"] for row in gaps], [row[name] for row in gaps], color=color, label=label)
     right.set(xlabel="tokens before the end, $T-t$", ylabel=r"mean $|\Delta A_t|$, best $-$ worst rollout")
     right.legend(frameon=False)

@@ -9,27 +9,16 @@ from textwrap import fill
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from benchmarks.micro.results import Curve, column, final
-from text2grad.records import check_writable
+from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.statistics import percentile_interval, resampled_sums
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-COLOURS = ("#a3304a", "#2d5f8c", "#8fb3c9", "#47705f", "#d9772b", "#5a5a5a", "#7a5195", "#b0a030")
 LABEL_WIDTH = 40
 """Characters of a line of the legend, which takes its place from the curves."""
-STYLE = {
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "text2grad",  # the same figures give the same file
-}
 
 
 def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: str) -> None:
@@ -51,7 +40,7 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
             axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="steps", ylabel="quality (F1 of statements)", xlim=(0, None))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-        save(figure, path)
+        save_figure(figure, path.with_suffix(""))
 
 
 def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]]) -> None:
@@ -66,7 +55,7 @@ def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequenc
             _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
         axes.set(xlabel="share of spans in error", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
-        save(figure, path)
+        save_figure(figure, path.with_suffix(""))
 
 
 def _errorbars(
@@ -76,11 +65,3 @@ def _errorbars(
     values = np.array([estimate.value for estimate in estimates])
     errors = [values - [e.low for e in estimates], [e.high for e in estimates] - values]
     axes.errorbar(shares, values, errors, color=colour, linewidth=1.2, marker="o", markersize=3, capsize=2, label=label)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure to ``path`` as SVG and as PNG, and close it."""
-    check_writable(path)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"), dpi=150)
-    pyplot.close(figure)

@@ -10,9 +10,11 @@ from evaluation.reporting.charts import SLOTS
 from evaluation.reporting.page import timing_bars
 from evaluation.reporting.story import named
 from evaluation.reporting.wording import method_name, wording
+from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import check_writable
 
-COLOURS = ("#0b67b2", "#c9500b", "#00805c", "#99478f", "#8a6d00", "#2f8fbd", "#5a5a5a", "#a3304a")
+PAGE_COLOURS = ("#0b67b2", "#c9500b", "#00805c", "#99478f", "#8a6d00", "#2f8fbd", "#5a5a5a", "#a3304a")
+"""Those of the page, whose light and dark backgrounds they suit."""
 DASHES = (
     "-",
     (0, (5, 2)),
@@ -24,7 +26,6 @@ DASHES = (
     (0, (4, 1, 1, 1)),
 )
 MARKERS = ("o", "s", "^", "D", "o", "s", "^", "D")
-PHASE_COLOURS = ("#2d5f8c", "#d9772b", "#8fb3c9", "#47705f", "#5a5a5a", "#a3304a")
 
 
 def write_figures(report: dict[str, Any], folder: str | Path) -> int:
@@ -34,19 +35,10 @@ def write_figures(report: dict[str, Any], folder: str | Path) -> int:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    style = {
-        "font.size": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.6,
-        "svg.fonttype": "none",  # text stays text
-        "pdf.fonttype": 42,
-        "svg.hashsalt": "text2grad",  # the same report gives the same files
-    }
     folder = Path(folder)
     check_writable(folder / "figure.svg")
     count = 0
-    with pyplot.rc_context(style):
+    with pyplot.rc_context(STYLE):
         for section in report["training"]:
             for chart in [*section["charts"], *update_charts(report["updates"], section["task"])]:
                 figure, axes = pyplot.subplots(figsize=(3.3, 2.3), layout="constrained")
@@ -67,14 +59,15 @@ def write_figures(report: dict[str, Any], folder: str | Path) -> int:
 def _draw_lines(axes, chart: dict[str, Any]) -> None:
     for line in chart["lines"]:
         slot = line["slot"] % SLOTS
+        colour = PAGE_COLOURS[slot]
         if line["banded"]:
-            axes.fill_between(line["steps"], line["low"], line["high"], color=COLOURS[slot], alpha=0.18, linewidth=0)
+            axes.fill_between(line["steps"], line["low"], line["high"], color=colour, alpha=0.18, linewidth=0)
         if line.get("raw"):
-            axes.plot(line["steps"], line["raw"], color=COLOURS[slot], alpha=0.25, linewidth=0.6)
+            axes.plot(line["steps"], line["raw"], color=colour, alpha=0.25, linewidth=0.6)
         look = {"linestyle": ":", "alpha": 0.7} if line.get("faint") else {"linestyle": DASHES[slot]}
-        axes.plot(line["steps"], line["mean"], color=COLOURS[slot], linewidth=1.3, label=line["label"], **look)
+        axes.plot(line["steps"], line["mean"], color=colour, linewidth=1.3, label=line["label"], **look)
         if not line.get("faint"):
-            axes.plot(line["steps"][-1:], line["mean"][-1:], color=COLOURS[slot], marker=MARKERS[slot], markersize=4)
+            axes.plot(line["steps"][-1:], line["mean"][-1:], color=colour, marker=MARKERS[slot], markersize=4)
     if chart["style"] == "share":
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     if chart["style"] in ("share", "count", "seconds"):
@@ -97,7 +90,7 @@ def _draw_changes(table: dict[str, Any]):
         for place, system in enumerate(others):
             change = table["cells"][system].get(metric["key"], {}).get("change")
             if change and change["low"] is not None:
-                look = {"color": COLOURS[place % SLOTS], "linewidth": 1.6}
+                look = {"color": PAGE_COLOURS[place % SLOTS], "linewidth": 1.6}
                 axes.plot([change["low"], change["high"]], [place, place], **look)
                 axes.plot([change["difference"]], [place], marker=MARKERS[place % SLOTS], markersize=4, **look)
         axes.axvline(0, color="0.4", linewidth=0.7, linestyle=":")
@@ -119,7 +112,7 @@ def _draw_phases(report: dict[str, Any]):
     starts = [0.0] * len(rows)
     for shade, (key, label) in enumerate(parts):
         widths = [row["values"].get(key, 0.0) for row in rows]
-        colour = PHASE_COLOURS[shade % len(PHASE_COLOURS)]
+        colour = COLOURS[(shade + 1) % len(COLOURS)]
         axes.barh(range(len(rows)), widths, left=starts, color=colour, edgecolor="white", label=label, height=0.6)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
@@ -130,9 +123,5 @@ def _draw_phases(report: dict[str, Any]):
 
 
 def _save(figure, stem: Path) -> int:
-    from matplotlib import pyplot
-
-    figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None})
-    figure.savefig(stem.with_name(f"{stem.name}.pdf"), metadata={"CreationDate": None})
-    pyplot.close(figure)
+    save_figure(figure, stem, (".svg", ".pdf"))
     return 1

@@ -14,23 +14,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-_MODEL, _SHUFFLED, _RANDOM = "#1f5f8b", "#9db7c9", "#d9d9d9"
+from text2grad.plotting import COLOURS, STYLE, save_figure
+
+_MODEL, _SHUFFLED, _RANDOM = COLOURS[1], COLOURS[2], "#d9d9d9"
 
 
 def save_plots(metrics: Mapping[str, Any], output: Path) -> list[Path]:
     """``output`` with the suffixes .svg and .png."""
-    style = {"svg.hashsalt": "text2grad", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE | {"font.size": 9}):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.5), layout="constrained")
         _f1(axes[0, 0], metrics["tokens"])
         _confusion(axes[0, 1], metrics["tokens"]["confusion"])
         _balance(axes[1, 0], metrics["tokens"]["balance"])
         _lengths(axes[1, 1], metrics["spans"])
-        paths = [output.with_suffix(".svg"), output.with_suffix(".png")]
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=150)
-        plt.close(figure)
-    return paths
+        return save_figure(figure, output.with_suffix(""))
 
 
 def _f1(axes: Axes, tokens: Mapping[str, Any]) -> None:
@@ -46,7 +43,7 @@ def _f1(axes: Axes, tokens: Mapping[str, Any]) -> None:
         places = np.arange(len(names)) + (index - 1) * 0.27
         axes.bar(places, heights, 0.25, yerr=errors, color=colour, label=label, capsize=2)
     axes.set(xticks=range(len(names)), xticklabels=names, ylim=(0, 1), xlabel="token label", title="F1 by label")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _confusion(axes: Axes, confusion: Mapping[str, Mapping[str, int]]) -> None:
@@ -74,7 +71,7 @@ def _balance(axes: Axes, balance: Mapping[str, Mapping[str, float | None]]) -> N
         heights = [balance[side].get(name) or 0 for name in names]
         axes.bar(np.arange(len(names)) + offset, heights, 0.34, color=colour, label=side)
     axes.set(xticks=range(len(names)), xticklabels=names, xlabel="token label", ylabel="share", title="Label balance")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _lengths(axes: Axes, spans: Mapping[str, Any]) -> None:

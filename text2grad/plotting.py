@@ -1,0 +1,40 @@
+"""One style for all figures, and files that do not change where the figures do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from text2grad.records import check_writable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#a3304a", "#2d5f8c", "#8fb3c9", "#47705f", "#d9772b", "#5a5a5a", "#7a5195", "#b0a030")
+"""One for each line or bar, in this order."""
+STYLE = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "text2grad",
+}
+"""Matplotlib's settings: ``with pyplot.rc_context(STYLE)``."""
+_DATES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def save_figure(figure: Figure, stem: str | Path, suffixes: Sequence[str] = (".svg", ".png")) -> list[Path]:
+    """Write a figure to ``stem`` with each suffix, and close it; returns the paths."""
+    from matplotlib import pyplot
+
+    stem = Path(stem)
+    paths = [stem.with_name(stem.name + suffix) for suffix in suffixes]
+    for path in paths:
+        check_writable(path)
+        figure.savefig(path, dpi=150, metadata=_DATES.get(path.suffix))
+    pyplot.close(figure)
+    return paths
