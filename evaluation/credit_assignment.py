@@ -121,7 +121,7 @@ def gaps_by_distance(by_prompt: dict[str, list[np.ndarray]], decay: float) -> li
     ]
 
 
-def plot(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], decay: float) -> None:
+def plot_credit(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], decay: float) -> None:
     """Left: the theory's amplification over the distances at which real labels stand. Right: |ΔA| by distance."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def main() -> None:
         print(f"  {name:<20} {figure}")
     if config.plot:
         labelled = [int(len(rewards) - 1 - k) for rewards in rollouts for k in np.flatnonzero(rewards)]
-        plot(config.plot, gaps, labelled, decay)
+        plot_credit(config.plot, gaps, labelled, decay)
         print(f"  plot -> {config.plot}")
 
 

@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from evaluation.policies import Chat, LocalPolicy, Policy, PolicyConfig, Reply, SamplingConfig, load_policy
+from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
 from evaluation.results import prompt_id
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
@@ -50,7 +50,7 @@ class GenerateConfig:
                 raise InputError(f"--{name} {value}: must be at least 1")
 
 
-def answer(
+def answer_chats(
     policy: Policy,
     chats: dict[str, Chat],
     sampling: SamplingConfig,
@@ -60,7 +60,7 @@ def answer(
     retry_failed: bool = False,
     description: str = "answers",
 ) -> Outcome:
-    """Ask the policy every chat once, ever: results are ``Reply`` fields, longest prompts first.
+    """Ask the policy every chat once, ever: results are ``PolicyAnswer`` fields, longest prompts first.
 
     Args:
         chats: messages by id; the id also seeds the sampling.
@@ -71,7 +71,7 @@ def answer(
 
     def work(ids: list[str], batch: list[Chat]) -> list[Any]:
         replies = policy(batch, ids, sampling)
-        return [asdict(reply) if isinstance(reply, Reply) else reply for reply in replies]
+        return [asdict(reply) if isinstance(reply, PolicyAnswer) else reply for reply in replies]
 
     outcome = map_records(
         ordered,
@@ -130,7 +130,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     fitted = {key: fit(policy, task, task.prompt(record), limit) for key, record in records.items()}
     chats = {answer_id: fitted[key][0] for key in records for answer_id in _answer_ids(key, config.num_samples)}
 
-    outcome = answer(
+    outcome = answer_chats(
         policy,
         chats,
         sampling,
@@ -161,7 +161,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
         save_records(config.output_path, output)
     else:
         save_json(config.output_path, dict(output))
-    _report(outcome, chats, fitted, config)
+    _print_counts(outcome, chats, fitted, config)
     return output
 
 
@@ -169,7 +169,7 @@ def _answer_ids(key: str, samples: int) -> list[str]:
     return [key] if samples == 1 else [f"{key}@{sample}" for sample in range(samples)]
 
 
-def _report(outcome: Outcome, chats: dict, fitted: dict, config: GenerateConfig) -> None:
+def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateConfig) -> None:
     replies = outcome.results
     empty = [key for key, reply in replies.items() if not reply["text"].strip()]
     finished = sum(reply["finished"] for reply in replies.values())
@@ -189,7 +189,7 @@ def _report(outcome: Outcome, chats: dict, fitted: dict, config: GenerateConfig)
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, GenerateConfig)
+    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, GenerateConfig)
     check_writable(config.output_path)
     source = load_records(config.data_path, get_task(config.task), responses=False)
     if not generate(load_policy(policy_config), source, config, sampling):

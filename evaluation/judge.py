@@ -31,7 +31,7 @@ _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown firs
 
 
 @dataclass
-class PairwiseConfig:
+class WinRateConfig:
     """What is compared."""
 
     task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
@@ -90,7 +90,7 @@ def pair_figures(verdicts: Mapping[str, Mapping[str, str]], both: bool) -> dict[
     return figures
 
 
-def compare_pairwise(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
+def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     """Judge every pair, write ``config.output_path``, and return the result."""
     task = get_task(config.task)
     check_writable(config.output_path)
@@ -147,7 +147,7 @@ def compare_pairwise(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
     return result
 
 
-def _pairs(config: PairwiseConfig, task: Task) -> dict[str, tuple[str, str, str]]:
+def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]:
     """Pair id -> (x, the system's response, the baseline's)."""
     own, other = load_responses(config.responses, task), load_responses(config.baseline, task)
     by_prompt = {task.prompt(record).strip(): task.response(record) for record in other.values()}
@@ -168,7 +168,7 @@ def _pairs(config: PairwiseConfig, task: Task) -> dict[str, tuple[str, str, str]
 
 @command
 def main() -> None:
-    judge_config, config = parse(JudgeConfig, PairwiseConfig)
+    judge_config, config = parse(JudgeConfig, WinRateConfig)
     check_writable(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         compare_pairwise(judge, config)

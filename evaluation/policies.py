@@ -19,7 +19,7 @@ Chat = list[dict[str, str]]
 
 
 @dataclass
-class PolicyConfig:
+class AnsweringConfig:
     """Which policy answers."""
 
     model: str = field(
@@ -55,7 +55,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class Reply:
+class PolicyAnswer:
     """One answer. ``finished``: the policy ended it itself, rather than the length limit.
 
     Token counts are None where an API does not tell.
@@ -67,6 +67,10 @@ class Reply:
     finished: bool
 
 
+PolicyAnswers = list[PolicyAnswer | Exception]
+"""One answer for each chat, in order, or the exception for a chat that failed."""
+
+
 class Policy(Protocol):
     """Answers chats. ``identity`` is what must be equal for two answers to come from one policy."""
 
@@ -75,7 +79,7 @@ class Policy(Protocol):
     batch_size: int
     workers: int
 
-    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
         """One reply per chat, in order; a chat that failed gives its exception. ``ids`` seed the sampling."""
         ...
 
@@ -84,7 +88,7 @@ class Policy(Protocol):
         ...
 
 
-def load_policy(config: PolicyConfig) -> Policy:
+def load_policy(config: AnsweringConfig) -> Policy:
     """The policy that ``--model`` and ``--base_url`` name."""
     if config.batch_size < 1 or config.concurrency < 1:
         raise InputError("--batch_size and --concurrency must be at least 1")
@@ -128,7 +132,7 @@ class LocalPolicy:
         kept = self.tokenizer.decode(ids[: max(0, len(ids) - excess)], clean_up_tokenization_spaces=False)
         return kept.rstrip("\ufffd").rstrip()  # half of a multi-byte character decodes to U+FFFD
 
-    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
         import torch
         from transformers import LogitsProcessorList
 
@@ -151,11 +155,11 @@ class LocalPolicy:
             )
         return [self._reply(row, len(prompt)) for row, prompt in zip(output[:, width:].tolist(), prompts, strict=True)]
 
-    def _reply(self, ids: list[int], prompt_tokens: int) -> Reply:
+    def _reply(self, ids: list[int], prompt_tokens: int) -> PolicyAnswer:
         end = next((index for index, token in enumerate(ids) if token in self.stops), None)
         answer = ids if end is None else ids[:end]
         text = self.tokenizer.decode(answer, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Reply(text, len(answer), prompt_tokens, finished=end is not None)
+        return PolicyAnswer(text, len(answer), prompt_tokens, finished=end is not None)
 
 
 class OwnRandomness:
@@ -198,7 +202,7 @@ class ServedPolicy:
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4
 
-    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> list[Reply | Exception]:
+    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
         if sampling.top_p < 1:
             raise InputError("--top_p is for models in this process; set it in the server's generation config")
         client = self._client(sampling.temperature)
@@ -211,13 +215,13 @@ class ServedPolicy:
         return self._clients[temperature]
 
     @staticmethod
-    def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> Reply | ChatError:
+    def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> PolicyAnswer | ChatError:
         try:
             answer = client.complete(chat, max_tokens=sampling.max_new_tokens, scope=key)
         except ChatError as error:
             return error
         told = not answer.usage.uncounted
-        return Reply(
+        return PolicyAnswer(
             answer.text,
             answer.usage.completion_tokens if told else None,
             answer.usage.prompt_tokens if told else None,

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from evaluation.extras import extra
 from evaluation.kodcode.human_eval_data import human_eval_problems
+from evaluation.optional_packages import optional_package
 from text2grad.errors import InputError
 from text2grad.records import load_json
 
@@ -53,7 +53,7 @@ def load_problems(dataset: str, path: str | None = None, base_only: bool = False
 
 def _released(dataset: str) -> str:
     """EvalPlus' own copy of its release, fetched on first use."""
-    data = extra("evalplus.data")
+    data = optional_package("evalplus.data")
     if dataset == "humaneval":
         url, path = data.utils.get_dataset_metadata("HumanEvalPlus", data.humaneval.HUMANEVAL_PLUS_VERSION, False)
     else:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from evaluation.extras import extra
-from evaluation.generate import ANSWER_TOKENS, answer
+from evaluation.generate import ANSWER_TOKENS, answer_chats
 from evaluation.kodcode.evalplus_data import load_problems
-from evaluation.policies import PolicyConfig, SamplingConfig, load_policy
+from evaluation.optional_packages import optional_package
+from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt
@@ -24,7 +24,7 @@ from text2grad.tasks import get_task
 
 
 @dataclass
-class SamplesConfig:
+class EvalPlusSamplesConfig:
     """Which problems, and how many tries at each."""
 
     dataset: str = field(metadata={"help": "humaneval or mbpp."})
@@ -44,10 +44,10 @@ class SamplesConfig:
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, SamplesConfig)
+    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, EvalPlusSamplesConfig)
     check_writable(config.output_path)
     problems = dict(list(load_problems(config.dataset, config.dataset_path, config.base_only).items())[: config.limit])
-    sanitize = extra("evalplus.sanitize").sanitize
+    sanitize = optional_package("evalplus.sanitize").sanitize
     task = get_task("kodcode")
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
     prompt = load_prompt(Path(__file__).parent / name, required=("prompt",), offered=("prompt",))
@@ -57,7 +57,7 @@ def main() -> None:
         for sample in range(config.num_samples)
     }
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
-    outcome = answer(
+    outcome = answer_chats(
         load_policy(policy_config),
         chats,
         sampling,

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.extras import extra
 from evaluation.kodcode.evalplus_data import OVERRIDES, load_problems
 from evaluation.kodcode.pass_at_k import pass_figures
+from evaluation.optional_packages import optional_package
 from evaluation.results import print_metrics, save_result
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
@@ -52,7 +52,7 @@ os.write(int(os.environ["{REPORT_VARIABLE}"]), json.dumps(roots).encode())
 
 
 @dataclass
-class ScoreConfig:
+class EvalPlusScoreConfig:
     """What is scored, and how."""
 
     dataset: str = field(metadata={"help": "humaneval or mbpp."})
@@ -70,9 +70,9 @@ class ScoreConfig:
 
 @command
 def main() -> None:
-    config = parse(ScoreConfig)
+    config = parse(EvalPlusScoreConfig)
     check_writable(config.output_path)
-    extra("evalplus")
+    optional_package("evalplus")
     problems = load_problems(config.dataset, config.dataset_path, config.base_only)
     samples = load_samples(config.samples, problems)
     workers = config.workers or os.cpu_count() or 1
@@ -97,7 +97,7 @@ def main() -> None:
         )
     verdicts, printed = read_verdicts(load_json(kept), samples)
     if ROOTS in samples and problems[ROOTS]["entry_point"] == "find_zero":
-        verdicts = mend_roots(verdicts, samples[ROOTS], problems[ROOTS], config.base_only, sandbox)
+        verdicts = recheck_roots(verdicts, samples[ROOTS], problems[ROOTS], config.base_only, sandbox)
     figures = pass_figures({task: [row["base"] for row in rows] for task, rows in verdicts.items()}, config.k)
     printed_figures = pass_figures({task: [row["base"] for row in rows] for task, rows in printed.items()}, config.k)
     if not config.base_only:
@@ -175,7 +175,7 @@ def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]])
     return verdicts(), verdicts()
 
 
-def mend_roots(
+def recheck_roots(
     verdicts: dict[str, list[dict[str, bool]]],
     programs: Sequence[str],
     problem: dict,

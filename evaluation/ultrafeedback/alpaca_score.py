@@ -30,7 +30,7 @@ import yaml
 from packaging.version import parse as parse_version
 from tqdm.auto import tqdm
 
-from evaluation.extras import extra
+from evaluation.optional_packages import optional_package
 from evaluation.results import Figure, print_metrics, save_result
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse
@@ -43,7 +43,7 @@ ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 
 
 @dataclass
-class ScoreConfig:
+class AlpacaScoreConfig:
     """What is compared, and who judges."""
 
     outputs: str = field(metadata={"help": "The system's outputs, in AlpacaEval's format."})
@@ -67,7 +67,7 @@ def import_alpaca_eval() -> ModuleType:
         stand_in.parse_version = parse_version
         stand_in.get_distribution = importlib.metadata.distribution
         sys.modules["pkg_resources"] = stand_in
-    package = extra("alpaca_eval")
+    package = optional_package("alpaca_eval")
     logging.getLogger().setLevel(logging.WARNING)  # it turns on the log of every request
     return package
 
@@ -116,7 +116,7 @@ def annotator_file(alpaca_eval: Path, path: Path) -> Path:
     return path
 
 
-def evaluate(config: ScoreConfig) -> dict[str, Any]:
+def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
     """Judge, write ``config.output_path``, and return the result."""
     check_writable(config.output_path)
     alpaca_eval = import_alpaca_eval()
@@ -163,7 +163,7 @@ def evaluate(config: ScoreConfig) -> dict[str, Any]:
 
 
 def _result(
-    config: ScoreConfig,
+    config: AlpacaScoreConfig,
     own: Sequence[Mapping[str, Any]],
     annotations: Sequence[Mapping[str, Any]],
     printed: Mapping[str, Any],
@@ -208,7 +208,7 @@ def _result(
 
 @command
 def main() -> None:
-    evaluate(parse(ScoreConfig))
+    score_with_alpaca_eval(parse(AlpacaScoreConfig))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from evaluation.extras import extra
-from evaluation.policies import PolicyConfig, model_identity
+from evaluation.optional_packages import optional_package
+from evaluation.policies import AnsweringConfig, model_identity
 from evaluation.results import Figure, print_metrics, save_result
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
@@ -87,7 +87,7 @@ def local_task(lm_eval: Path, folder: Path, config: ArcConfig) -> str:
     return LOCAL_TASK
 
 
-def model_flags(policy: PolicyConfig, config: ArcConfig) -> list[str]:
+def model_flags(policy: AnsweringConfig, config: ArcConfig) -> list[str]:
     """lm-eval's name for the model, and its arguments."""
     if policy.base_url:
         if not config.tokenizer:
@@ -115,9 +115,9 @@ def _joined(arguments: dict[str, Any]) -> str:
 
 @command
 def main() -> None:
-    policy, config = parse(PolicyConfig, ArcConfig)
+    policy, config = parse(AnsweringConfig, ArcConfig)
     check_writable(config.output_path)
-    lm_eval = Path(extra("lm_eval").__file__).parent
+    lm_eval = Path(optional_package("lm_eval").__file__).parent
     for path in filter(None, (config.data_path, config.train_path)):
         check_questions(path)
     folder = Path(f"{config.output_path}.lm_eval").resolve()

@@ -9,29 +9,35 @@ other scripts of this folder.
 
 from __future__ import annotations
 
+from evaluation.measuring import (
+    MeasureConfig,
+    compare_and_save,
+    critic_figures,
+    load_measured_responses,
+    share_finished,
+)
 from evaluation.results import Figure
-from evaluation.systems import SystemConfig, critic_figures, finish, finished, load_system
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.tasks import get_task
 
 
-def evaluate(config: SystemConfig) -> dict:
+def evaluate_open_answers(config: MeasureConfig) -> dict:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("ultrafeedback")
-    records = load_system(config, task)
+    records = load_measured_responses(config, task)
     responses = {key: task.response(record) for key, record in records.items()}
     figures = {
         "words": Figure.mean({key: len(response.split()) for key, response in responses.items()}),
-        "finished": finished(records),
+        "finished": share_finished(records),
     }
     judged, extra = critic_figures(config, records, task)
-    return finish(config, task, "ultrafeedback", {**judged, **figures}, responses, extra)
+    return compare_and_save(config, task, "ultrafeedback", {**judged, **figures}, responses, extra)
 
 
 @command
 def main() -> None:
-    evaluate(parse(SystemConfig))
+    evaluate_open_answers(parse(MeasureConfig))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from evaluation.generate import answer
-from evaluation.policies import Chat, PolicyConfig, SamplingConfig, load_policy
+from evaluation.generate import answer_chats
+from evaluation.policies import AnsweringConfig, Chat, SamplingConfig, load_policy
 from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_questions
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
@@ -20,7 +20,7 @@ from text2grad.records import check_writable, save_json
 
 
 @dataclass
-class AnswersConfig:
+class MtBenchAnswersConfig:
     """What is asked, and where the answers go."""
 
     questions: str = field(metadata={"help": "FastChat's question.jsonl."})
@@ -32,7 +32,7 @@ class AnswersConfig:
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(PolicyConfig, SamplingConfig, AnswersConfig)
+    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, MtBenchAnswersConfig)
     check_writable(config.output_path)
     questions = dict(list(load_questions(config.questions).items())[: config.limit])
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
@@ -51,7 +51,7 @@ def main() -> None:
                 if temperature(key) == heat:
                     chats[key].append({"role": "user", "content": questions[key]["turns"][turn]})
                     asked[key] = list(chats[key])
-            outcome = answer(
+            outcome = answer_chats(
                 policy,
                 asked,
                 replace(sampling, temperature=heat),

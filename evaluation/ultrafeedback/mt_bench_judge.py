@@ -34,7 +34,7 @@ from text2grad.records import check_writable, fingerprint
 
 
 @dataclass
-class GradeConfig:
+class MtBenchGradeConfig:
     """What is graded."""
 
     questions: str = field(metadata={"help": "FastChat's question.jsonl."})
@@ -62,7 +62,7 @@ class GradeConfig:
             raise InputError(f"--plot {self.plot}: must end in .svg, .pdf or .png")
 
 
-def grade(judge: Judge, config: GradeConfig) -> dict[str, Any]:
+def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     """Have every turn graded, write ``config.output_path``, and return the result."""
     check_writable(config.output_path)
     questions, answers = load_questions(config.questions), load_answers(config.answers)
@@ -167,7 +167,7 @@ def radar(path: str, results: Sequence[Mapping[str, Any]]) -> None:
 
 @command
 def main() -> None:
-    judge_config, config = parse(JudgeConfig, GradeConfig)
+    judge_config, config = parse(JudgeConfig, MtBenchGradeConfig)
     for path in filter(None, (config.output_path, config.plot)):
         check_writable(path)
     with open_judge(judge_config, config.output_path) as judge:

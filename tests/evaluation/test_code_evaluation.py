@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 
-from evaluation.kodcode.evaluate import EvaluateConfig, evaluate
+from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
 from tests.tiny import tiny_model
@@ -81,14 +81,14 @@ RIGHT, WRONG, LOUD = (
 SLOW = "def double(x):\n    while True:\n        pass"
 
 
-def config(tmp_path, responses, **options) -> EvaluateConfig:
+def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
     flags = {"system": "s", "output_path": str(tmp_path / "r.json"), "seconds": 5.0, "workers": 2, **options}
-    return EvaluateConfig(responses=str(responses), **flags)
+    return ProgramEvaluationConfig(responses=str(responses), **flags)
 
 
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
-    result = evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=12.0))
+    result = evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=12.0))
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
     assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
     assert result["n"] == 4
@@ -99,10 +99,10 @@ def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
 
 def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
     first = kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [WRONG]})
-    evaluate(config(tmp_path, first))
+    evaluate_programs(config(tmp_path, first))
     journal = tmp_path / "r.json.tests.journal.jsonl"
     assert len(journal.read_text().splitlines()) == 3
-    evaluate(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [RIGHT]})))
+    evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [RIGHT]})))
     lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert [(line["id"], line["result"]["passed"]) for line in lines[2:]] == [("b@0", True)]
     assert load_result(tmp_path / "r.json")["metrics"]["pass@1"]["value"] == 1
@@ -114,7 +114,7 @@ def test_questions_without_tests_are_refused(tmp_path):
     del records["a@0"]["test"]
     save_json(path, records)
     with pytest.raises(InputError, match=r"p\.json: record 'a@0' has no test"):
-        evaluate(config(tmp_path, path))
+        evaluate_programs(config(tmp_path, path))
 
 
 def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
@@ -122,7 +122,7 @@ def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
     chosen = random.Random(3).sample(range(len(rows)), 10)
     records = {f"q{index}": rows[index] for index in chosen}
     save_json(tmp_path / "p.json", records)
-    result = evaluate(config(tmp_path, tmp_path / "p.json", seconds=20.0))
+    result = evaluate_programs(config(tmp_path, tmp_path / "p.json", seconds=20.0))
     for key, record in records.items():
         assert result["records"][key]["pass@1"] == (record["expected"] == "pass"), key
 

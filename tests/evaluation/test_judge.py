@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.judge import JudgeConfig, PairwiseConfig, compare_pairwise, open_judge, read_verdict
+from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, read_verdict
 from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
 from text2grad.errors import InputError
@@ -54,7 +54,7 @@ def scripted(bias: float = 0.0, tie: float = 0.0):
 
 
 def judged(server: FaultServer, systems, output: Path, orders: str = "both", **options) -> dict:
-    pair = PairwiseConfig(
+    pair = WinRateConfig(
         task="slf5k",
         responses=str(systems[0]),
         system="own",
@@ -241,7 +241,7 @@ def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
         pair = {"task": task, "responses": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
         pair |= {"system": "a", "baseline_system": "b", "output_path": str(tmp_path / "r.json")}
         with open_judge(JudgeConfig(judge=f"{server.url}#m"), pair["output_path"]) as judge:
-            compare_pairwise(judge, PairwiseConfig(**pair))
+            compare_pairwise(judge, WinRateConfig(**pair))
     assert len(asked) == 2
     assert all("What is {this}?" in text and "Answer ${one} $5." in text for text in asked)
     assert asked[0].index("Answer two.") > asked[0].index("$5.") or asked[1].index("Answer two.") > asked[1].index(

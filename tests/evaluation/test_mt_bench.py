@@ -15,7 +15,7 @@ from evaluation.ultrafeedback.mt_bench import (
     load_questions,
     read_rating,
 )
-from evaluation.ultrafeedback.mt_bench_judge import GradeConfig, grade, rating_figures
+from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
 from text2grad.endpoints.judging import JudgeConfig, open_judge
 from text2grad.errors import InputError
@@ -55,7 +55,7 @@ def grades_by_category(body: dict) -> str:
 def graded(server: FaultServer, files: dict, output, **options) -> dict:
     config = {"system": "s", "output_path": str(output), "references": files["references"], **options}
     with open_judge(JudgeConfig(judge=f"{server.url}#m"), output) as judge:
-        return grade(judge, GradeConfig(questions=files["questions"], answers=files["answers"], **config))
+        return grade(judge, MtBenchGradeConfig(questions=files["questions"], answers=files["answers"], **config))
 
 
 def test_grades_by_turn_and_category_and_nothing_asked_twice(files, tmp_path):

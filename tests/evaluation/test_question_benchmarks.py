@@ -121,14 +121,14 @@ def outputs(tmp_path) -> dict[str, str]:
 
 @needs_alpaca
 def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, tmp_path):
-    from evaluation.ultrafeedback.alpaca_score import ScoreConfig, evaluate
+    from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig, score_with_alpaca_eval
 
     config = {"outputs": outputs["own"], "reference_path": outputs["reference"], "system": "own"}
     config["output_path"] = str(tmp_path / "r.json")
     with LogprobJudge(lambda body: "m") as server:
-        result = evaluate(ScoreConfig(judge=f"{server.url}#judge", **config))
+        result = score_with_alpaca_eval(AlpacaScoreConfig(judge=f"{server.url}#judge", **config))
         assert len(server.requests) == 30
-        evaluate(ScoreConfig(judge=f"{server.url}#judge", **config))
+        score_with_alpaca_eval(AlpacaScoreConfig(judge=f"{server.url}#judge", **config))
         assert len(server.requests) == 30  # nothing is asked twice
     lengths = [[len(row["output"]) for row in load_json(outputs[name])] for name in ("own", "reference")]
     expected = [1 / (1 + math.exp(-(own - other) / 5)) for own, other in zip(*lengths, strict=True)]
@@ -148,11 +148,13 @@ def _shown(server: FaultServer) -> list[str]:
 
 @needs_alpaca
 def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(outputs, tmp_path):
-    from evaluation.ultrafeedback.alpaca_score import ScoreConfig, evaluate
+    from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig, score_with_alpaca_eval
 
     config = {"outputs": outputs["own"], "reference_path": outputs["reference"], "system": "own"}
     with FaultServer(lambda body: "m", refuses=("logprobs",)) as server, pytest.raises(InputError, match="no log-prob"):
-        evaluate(ScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "a.json"), **config))
+        score_with_alpaca_eval(
+            AlpacaScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "a.json"), **config)
+        )
 
     class Mute(LogprobJudge):
         def alternatives(self, first: str, second: str) -> list[dict]:
@@ -160,7 +162,9 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
             return told[2:] if len(first) % 3 == 0 else told  # neither m nor M among its likeliest tokens
 
     with Mute(lambda body: "m") as server:
-        result = evaluate(ScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "b.json"), **config))
+        result = score_with_alpaca_eval(
+            AlpacaScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "b.json"), **config)
+        )
     failures = result["metrics"]["judge_failures"]["value"]
     assert 0.1 < failures < 0.6
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))

@@ -17,7 +17,7 @@ PACKAGES = {
 }
 
 
-def extra(module: str) -> ModuleType:
+def optional_package(module: str) -> ModuleType:
     """The module; ``InputError`` says how to install its package where it is missing."""
     try:
         return importlib.import_module(module)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evaluation.deltas import judge_with_critic
+from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import (
     Figure,
     by_prompt,
@@ -24,7 +24,7 @@ from text2grad.tasks import Record, Task
 
 
 @dataclass
-class SystemConfig:
+class MeasureConfig:
     """What is measured, and against what."""
 
     responses: str = field(metadata={"help": "The system's responses, a file in the task's format."})
@@ -42,7 +42,7 @@ class SystemConfig:
     )
 
 
-def load_system(config: SystemConfig, task: Task) -> dict[str, Record]:
+def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
     """The responses by id, once it is sure that their figures can be written and compared."""
     check_writable(config.output_path)
     if config.compare_with:
@@ -50,26 +50,26 @@ def load_system(config: SystemConfig, task: Task) -> dict[str, Record]:
     return load_responses(config.responses, task)
 
 
-def finished(records: Mapping[str, Record]) -> Figure:
+def share_finished(records: Mapping[str, Record]) -> Figure:
     """The share of answers that the policy ended itself, of those where generation recorded it."""
     ended = {key: record["generation"]["finished"] for key, record in records.items() if "generation" in record}
     return Figure.mean(ended)
 
 
 def critic_figures(
-    config: SystemConfig, records: Mapping[str, Record], task: Task
+    config: MeasureConfig, records: Mapping[str, Record], task: Task
 ) -> tuple[dict[str, Figure], dict[str, Any]]:
     """δ per token by ``config.critic``, where one is named: figures, and what goes beside them into the result file."""
     if not config.critic:
         return {}, {}
     journal = f"{config.output_path}.critic.journal.jsonl"
     tokenizer = load_tokenizer(config.tokenizer)
-    judged = judge_with_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
+    judged = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
     return judged.figures, {"feedback": judged.feedback, "critic_failures": judged.failures}
 
 
-def finish(
-    config: SystemConfig,
+def compare_and_save(
+    config: MeasureConfig,
     task: Task,
     benchmark: str,
     figures: Mapping[str, Figure],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CriticFigures:
     """Figures by name, the feedback by record id, and why the critic failed where it did."""
 
     figures: dict[str, Figure]
@@ -29,7 +29,7 @@ class Judged:
     failures: dict[str, str]
 
 
-def judge_with_critic(
+def figures_by_critic(
     records: Mapping[str, Record],
     task: Task,
     spec: str,
@@ -38,7 +38,7 @@ def judge_with_critic(
     *,
     batch_size: int = 8,
     retry_failed: bool = False,
-) -> Judged:
+) -> CriticFigures:
     """Mean δ per token, shares of poor and good tokens, share of quotes that were found.
 
     Responses are encoded by ``tokenizer``, so that systems with different tokenizers can share one ruler. All four
@@ -84,4 +84,4 @@ def judge_with_critic(
         "spans_found": Figure(found),
         "critic_failures": Figure.mean({key: float(key in outcome.failures) for key in records}),
     }
-    return Judged(figures, outcome.results, outcome.failures)
+    return CriticFigures(figures, outcome.results, outcome.failures)
