@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -39,7 +42,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     Args:
         dataclasses: field names are the flags; :func:`setting` documents a field. ``Literal`` fields have choices.
         args: the command line; ``sys.argv[1:]`` by default.
-        default_config: the YAML file that is read where the command line names none.
+        default_config: the YAML file that is read where the command line names none; a line on the screen says so.
 
     Raises:
         InputError: a config file that is missing or not YAML, a setting that does not exist, or no choice of its own.
@@ -49,10 +52,13 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
 
     args = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help", "--help_all"} & set(args):
-        print(help_text(*dataclasses, everything="--help_all" in args))
+        print(help_text(*dataclasses, everything="--help_all" in args, default_config=default_config))
         raise SystemExit(0)
     path, args = _config_path(args)
-    path = path or (Path(default_config) if default_config else None)
+    if path is None and default_config is not None:
+        path = Path(default_config)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"settings: {_shown_path(path)}; --config reads another file")
     parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_USAGE)
     if path is not None:
         parser.set_defaults_with_config(**_read_config(path, dataclasses))
@@ -71,17 +77,18 @@ def check_choices(config: Any) -> None:
     for name, choices in ((each.name, _choices(hints[each.name])) for each in fields(config)):
         value = getattr(config, name)
         if choices and value not in choices:
-            raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(map(str, choices))}")
+            raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
 
 
-def help_text(*dataclasses: type, everything: bool = False) -> str:
+def help_text(*dataclasses: type, everything: bool = False, default_config: str | Path | None = None) -> str:
     """What ``--help`` prints: how to run the script, its own settings explained, inherited ones by name.
 
     Args:
         everything: explain the settings that a dataclass inherits from a library too.
     """
     parts = [f"usage: {_USAGE}", "", (getattr(sys.modules["__main__"], "__doc__", None) or "").strip(), "", "settings:"]
-    parts += ["  --config FILE             a YAML file of settings; flags on the command line win"]
+    read = f" (default: {_shown_path(default_config)})" if default_config else ""
+    parts += [f"  --config FILE             a YAML file of settings{read}; flags on the command line win"]
     inherited: dict[str, list[Field]] = {}
     for kind in dataclasses:
         hints = get_type_hints(kind)
@@ -101,7 +108,9 @@ def help_text(*dataclasses: type, everything: bool = False) -> str:
 
 def _explained(each: Field, hint: Any) -> list[str]:
     choices = _choices(hint)
-    name = f"--{each.name}" + (f" {{{','.join(map(str, choices))}}}" if choices else "")
+    name = f"--{each.name}" + (
+        f" {{{','.join(str(choice) for choice in choices if choice is not None)}}}" if choices else ""
+    )
     default = each.default_factory() if each.default_factory is not MISSING else each.default
     shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
     text = str(each.metadata.get("help", "")).replace("%%", "%")
@@ -114,13 +123,27 @@ def _explained(each: Field, hint: Any) -> list[str]:
     return [*first, *(" " * 28 + line for line in lines)]
 
 
+def _shown_path(path: str | Path) -> str:
+    """Relative to the working directory where it is inside."""
+    path = Path(path).resolve()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def _aliases(each: Field) -> list[str]:
     aliases = each.metadata.get("aliases", [])  # HfArgumentParser takes one as a string, too
     return [aliases] if isinstance(aliases, str) else aliases
 
 
 def _choices(hint: Any) -> tuple:
-    return get_args(hint) if get_origin(hint) is Literal else ()
+    """The values of a ``Literal``, optional or not; None is one of an optional one's."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    of_members = [_choices(member) for member in get_args(hint)] if get_origin(hint) in (Union, UnionType) else []
+    return (*chain.from_iterable(of_members), None) if any(of_members) else ()
+
+
+def _names_of(choices: tuple) -> list[str]:
+    return [str(choice) for choice in choices if choice is not None]
 
 
 def _own_first(kind: type) -> Iterator[Field]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
+import warnings
 from collections.abc import Callable
 
 
@@ -22,10 +24,15 @@ class StopRunError(Exception):
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an entry script's ``main``: ``InputError`` exits with 2, Ctrl-C with 130, all else is a bug and traces."""
+    """Wrap an entry script's ``main``: ``InputError`` exits with 2, Ctrl-C with 130, all else is a bug and traces.
+
+    Remarks of libraries about themselves stay off the screen.
+    """
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> None:
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing` is deprecated", FutureWarning)
+        logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
         try:
             main(*args, **kwargs)
         except InputError as error:

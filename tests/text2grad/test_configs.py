@@ -1,0 +1,45 @@
+"""How settings are read: choices, aliases, and the file of a task's own settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from text2grad.configs import help_text, parse, setting
+from text2grad.errors import InputError
+
+
+@dataclass
+class Settings:
+    size: int = setting(1, "how large", "--extent")
+    order: Literal["both", "one"] = setting("both", "which orders")
+    form: Literal["cot", "no_cot"] | None = setting(None, "what is asked for")
+
+
+def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
+    assert parse(Settings, args=[]).form is None
+    assert parse(Settings, args=["--form", "no_cot"]).form == "no_cot"
+    with pytest.raises(SystemExit):
+        parse(Settings, args=["--form", "none"])
+    (tmp_path / "settings.yaml").write_text("form: long\n")
+    with pytest.raises(InputError, match=r"--form 'long' does not exist; choose one of cot, no_cot$"):
+        parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])
+    text = help_text(Settings)
+    assert "--form {cot,no_cot}" in text and "(also --extent)" in text
+
+
+def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tmp_path, capsys, monkeypatch):
+    own, other = tmp_path / "config.yaml", tmp_path / "other.yaml"
+    own.write_text("extent: 5\n")
+    other.write_text("order: one\n")
+    assert parse(Settings, args=["--order", "one"], default_config=own) == Settings(5, "one")
+    assert f"settings: {own}" in capsys.readouterr().out
+    assert parse(Settings, args=["--config", str(other)], default_config=own) == Settings(1, "one")
+    assert parse(Settings, args=["--size", "7"], default_config=own).size == 7
+    capsys.readouterr()
+    monkeypatch.setenv("RANK", "1")
+    parse(Settings, args=[], default_config=own)
+    assert capsys.readouterr().out == ""
+    assert f"(default: {own})" in help_text(Settings, default_config=own)

