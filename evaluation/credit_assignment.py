@@ -17,7 +17,7 @@ Reported are, with 95 % intervals over prompts,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from evaluation.credit import (
     separation,
     token_level_advantages,
 )
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS
 from text2grad.records import check_writable, load_json, save_json
@@ -41,12 +41,12 @@ from text2grad.statistics import Estimate, bootstrap
 class CreditConfig:
     """Which rollouts, and how they are credited."""
 
-    rollouts: str = field(metadata={"help": "A run's rollouts.jsonl."})
-    output_path: str = field(metadata={"help": "The figures, as JSON."})
-    plot: str | None = field(default=None, metadata={"help": "The plot: .svg, .pdf or .png."})
-    gamma: float = field(default=1.0, metadata={"help": "γ."})
-    lam: float = field(default=0.95, metadata={"help": "λ."})
-    first_step: int = field(default=0, metadata={"help": "Only rollouts from this step on."})
+    rollouts: str = setting(MISSING, "a run's rollouts.jsonl", "--data_path")
+    output_path: str = setting(MISSING, "the figures, as JSON", "--output_file", "--output")
+    plot: str | None = setting(None, "the plot: .svg, .pdf or .png")
+    gamma: float = setting(1.0, "γ")
+    lam: float = setting(0.95, "λ")
+    first_step: int = setting(0, "only rollouts from this step on")
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma * self.lam <= 1:
@@ -90,12 +90,12 @@ def label_figures(by_prompt: dict[str, list[np.ndarray]], decay: float) -> dict[
                 "A": token_level_advantages(rewards, decay),
                 "B": end_of_sequence_advantages(rewards, decay),
             }
-            for setting, advantages in credited.items():
+            for placement, advantages in credited.items():
                 right = np.sign(advantages[labelled]) == np.sign(rewards[labelled])
-                add(f"right_sign_{setting}", prompt, float(right.sum()), len(distance))
+                add(f"right_sign_{placement}", prompt, float(right.sum()), len(distance))
                 apart = separation(advantages, rewards)
                 if np.isfinite(apart):
-                    add(f"separation_{setting}", prompt, apart, 1)
+                    add(f"separation_{placement}", prompt, apart, 1)
     return {name: bootstrap(rows[name], groups=groups[name]) for name in rows}
 
 

@@ -8,12 +8,12 @@ Killed and run again, it goes on where it was: every answer is in ``<output_path
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, replace
 from typing import Any
 
 from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
 from evaluation.results import prompt_id
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.records import Records, check_writable, load_records, save_json, save_records
@@ -27,22 +27,21 @@ ANSWER_TOKENS = {"slf5k": 128, "kodcode": 512, "ultrafeedback": 512}
 class GenerateConfig:
     """What is asked, and where the answers go."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
-    data_path: str = field(
-        metadata={"help": "The task's file; responses in it are ignored, one record per prompt is kept."}
+    task: str = setting(MISSING, "slf5k, kodcode or ultrafeedback")
+    data_path: str = setting(
+        MISSING,
+        "the task's records; responses in them are ignored, one record per prompt is kept",
+        "--dataset_path",
+        "--input_file",
     )
-    output_path: str = field(metadata={"help": "The same records with this policy's responses."})
-    num_samples: int = field(
-        default=1, metadata={"help": "Answers per prompt; above 1 the file's ids end in @0, @1, …"}
+    output_path: str = setting(MISSING, "the same records with this policy's responses", "--output_file", "--output")
+    num_samples: int = setting(1, "answers per prompt; above 1 their ids end in @0, @1, …")
+    limit: int | None = setting(None, "only the first so many prompts")
+    max_prompt_tokens: int | None = setting(
+        None, "longer prompts lose the end of x; by default what the model's context allows", "--prompt_max_length"
     )
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many prompts."})
-    max_prompt_tokens: int | None = field(
-        default=None, metadata={"help": "Longer prompts lose the end of x; by default what the model's context leaves."}
-    )
-    skip_empty: bool = field(
-        default=False, metadata={"help": "Leave empty answers out of the file (annotation refuses them)."}
-    )
-    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+    skip_empty: bool = setting(False, "leave empty answers out of the file, because annotation refuses them")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
     def __post_init__(self) -> None:
         for name in ("num_samples", "limit", "max_prompt_tokens"):
@@ -189,10 +188,10 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, GenerateConfig)
+    config, answering, sampling = parse(GenerateConfig, AnsweringConfig, SamplingConfig)
     check_writable(config.output_path)
     source = load_records(config.data_path, get_task(config.task), responses=False)
-    if not generate(load_policy(policy_config), source, config, sampling):
+    if not generate(load_policy(answering), source, config, sampling):
         raise SystemExit(1)
 
 

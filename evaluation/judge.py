@@ -1,6 +1,6 @@
 """An LLM as a judge of two systems' responses, in both orders: win rate, its interval, and the judge's position bias.
 
-    python evaluation/judge.py --task slf5k --responses text2grad.json --system text2grad \\
+    python evaluation/judge.py --task slf5k --data_path text2grad.json --system text2grad \\
         --baseline ppo.json --baseline_system ppo --judge openai:gpt-4o --output_path judge.result.json
 
 Every pair is judged twice, each system shown first once, so a judge that prefers a place gives both the same gain.
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evaluation.results import Figure, load_responses, print_metrics, save_result
-from text2grad.configs import parse
+from text2grad.configs import check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt
@@ -34,21 +34,28 @@ _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown firs
 class WinRateConfig:
     """What is compared."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
-    responses: str = field(metadata={"help": "The system's responses, a file of evaluation/generate.py."})
-    system: str = field(metadata={"help": "The system's name."})
-    baseline: str = field(metadata={"help": "The other system's responses to the same prompts."})
-    baseline_system: str = field(metadata={"help": "The other system's name."})
-    output_path: str = field(metadata={"help": "The result file."})
-    judge_prompt: str | None = field(default=None, metadata={"help": "evaluation/<task>/judge_prompt.txt by default."})
-    orders: str = field(default="both", metadata={"help": "both, or one drawn at random for each pair."})
-    step: int | None = field(default=None, metadata={"help": "The checkpoint's training step, for win-rate curves."})
-    seed: int = field(default=42, metadata={"help": "Draws the orders and the sequence of requests."})
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many pairs."})
+    task: str = setting(MISSING, "slf5k, kodcode or ultrafeedback")
+    data_path: str = setting(
+        MISSING,
+        "the system's responses, a file of evaluation/generate.py",
+        "--responses",
+        "--dataset_path",
+        "--input_file",
+    )
+    system: str = setting(MISSING, "the system's name")
+    baseline: str = setting(MISSING, "the other system's responses to the same prompts")
+    baseline_system: str = setting(MISSING, "the other system's name")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
+    judge_prompt: str | None = setting(
+        None, "the judge's prompt; by default evaluation/<task>/judge_prompt.txt", "--prompt_file"
+    )
+    orders: Literal["both", "one"] = setting("both", "show each pair in both orders, or in one drawn at random")
+    step: int | None = setting(None, "the checkpoint's training step, for win-rate curves")
+    seed: int = setting(42, "draws the orders and the sequence of requests")
+    limit: int | None = setting(None, "only the first so many pairs")
 
     def __post_init__(self) -> None:
-        if self.orders not in ("both", "one"):
-            raise InputError(f"--orders {self.orders}: must be both or one")
+        check_choices(self)
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 
@@ -149,7 +156,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
 
 def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]:
     """Pair id -> (x, the system's response, the baseline's)."""
-    own, other = load_responses(config.responses, task), load_responses(config.baseline, task)
+    own, other = load_responses(config.data_path, task), load_responses(config.baseline, task)
     by_prompt = {task.prompt(record).strip(): task.response(record) for record in other.values()}
     pairs = {}
     for key, record in own.items():
@@ -160,7 +167,7 @@ def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]
         if against is not None:
             pairs[key] = (x, task.response(record), against)
     if not pairs:
-        raise InputError(f"{config.responses} and {config.baseline} have no prompt in common; answer the same prompts")
+        raise InputError(f"{config.data_path} and {config.baseline} have no prompt in common; answer the same prompts")
     if len(pairs) < len(own):
         print(f"{len(own) - len(pairs)} of {len(own)} prompts have no answer in {config.baseline} and are left out")
     return dict(list(pairs.items())[: config.limit])
@@ -168,7 +175,7 @@ def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]
 
 @command
 def main() -> None:
-    judge_config, config = parse(JudgeConfig, WinRateConfig)
+    config, judge_config = parse(WinRateConfig, JudgeConfig)
     check_writable(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         compare_pairwise(judge, config)

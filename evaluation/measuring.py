@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
 from evaluation.critic_metrics import figures_by_critic
@@ -18,6 +18,7 @@ from evaluation.results import (
     print_metrics,
     save_result,
 )
+from text2grad.configs import setting
 from text2grad.models import load_tokenizer
 from text2grad.records import check_writable
 from text2grad.tasks import Record, Task
@@ -27,19 +28,21 @@ from text2grad.tasks import Record, Task
 class MeasureConfig:
     """What is measured, and against what."""
 
-    responses: str = field(metadata={"help": "The system's responses, a file in the task's format."})
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file."})
-    critic: str | None = field(
-        default=None, metadata={"help": "programmatic, a reward model's folder, or an endpoint: adds δ per token."}
+    data_path: str = setting(
+        MISSING,
+        "the system's responses, a file in the task's format",
+        "--responses",
+        "--dataset_path",
+        "--input_file",
     )
-    tokenizer: str = field(
-        default="smollm2", metadata={"help": "Whose tokens δ is counted in; the same for all systems."}
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
+    critic: str | None = setting(
+        None, "programmatic, a reward model's folder, or an endpoint: adds δ per token", "--annotator"
     )
-    retry_failed: bool = field(default=False, metadata={"help": "Judge again what the critic failed on earlier."})
-    compare_with: str | None = field(
-        default=None, metadata={"help": "Another system's result file: differences by paired bootstrap."}
-    )
+    tokenizer: str = setting("smollm2", "whose tokens δ is counted in; the same for all systems")
+    retry_failed: bool = setting(False, "ask the critic again where it failed in an earlier run")
+    compare_with: str | None = setting(None, "another system's result file: differences by paired bootstrap")
 
 
 def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
@@ -47,7 +50,7 @@ def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Reco
     check_writable(config.output_path)
     if config.compare_with:
         load_result(config.compare_with)
-    return load_responses(config.responses, task)
+    return load_responses(config.data_path, task)
 
 
 def share_finished(records: Mapping[str, Record]) -> Figure:

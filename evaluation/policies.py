@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
 from text2grad.models import base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
@@ -16,34 +17,35 @@ if TYPE_CHECKING:
     import torch
 
 Chat = list[dict[str, str]]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
 @dataclass
 class AnsweringConfig:
     """Which policy answers."""
 
-    model: str = field(
-        metadata={"help": "Model folder, adapter folder, hub id, `smollm2`; with --base_url the name served there."}
+    model: str = setting(
+        MISSING,
+        "model folder, adapter folder, hub id or smollm2; with --base_url the name served there",
+        "--model_path",
     )
-    base_url: str | None = field(default=None, metadata={"help": "An OpenAI-compatible API, http://HOST:PORT/v1."})
-    dtype: str = field(default="auto", metadata={"help": "auto, bfloat16, float16 or float32."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1, …; the best there is by default."})
-    batch_size: int = field(default=16, metadata={"help": "Prompts in one batch of a model in this process."})
-    concurrency: int = field(default=16, metadata={"help": "Requests at once to an API."})
+    base_url: str | None = setting(None, "an OpenAI-compatible API, http://HOST:PORT/v1")
+    dtype: Dtype = setting("auto", "number type of the weights", "--precision")
+    device: str | None = setting(None, "cpu, cuda, cuda:1, …; by default the best one present")
+    batch_size: int = setting(16, "prompts in one batch of a model in this process")
+    concurrency: int = setting(16, "requests in flight to an API")
 
 
 @dataclass
 class SamplingConfig:
     """How it answers."""
 
-    max_new_tokens: int | None = field(
-        default=None, metadata={"help": "Longest answer in tokens; by default the task's."}
+    max_new_tokens: int | None = setting(
+        None, "longest answer in tokens; by default the task's", "--max_response_tokens", "--max_tokens"
     )
-    temperature: float = field(default=0.0, metadata={"help": "0 takes the likeliest token (greedy)."})
-    top_p: float = field(
-        default=1.0, metadata={"help": "Sample from the smallest set of tokens with this probability."}
-    )
-    seed: int = field(default=42, metadata={"help": "Each answer's randomness comes from this and its own id alone."})
+    temperature: float = setting(0.0, "0 decodes greedily")
+    top_p: float = setting(1.0, "sample from the smallest set of tokens with this probability")
+    seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id alone")
 
     def __post_init__(self) -> None:
         if self.temperature < 0:

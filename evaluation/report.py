@@ -1,8 +1,8 @@
 """One page from training runs and evaluation results: what was run, what came out, curves, and every answer to read.
 
-    python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output report.html
+    python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output_path report.html
 
-Opens without a network. Beside the page: the same figures as Markdown and as JSON, and with ``--figures DIR`` each
+The page opens without a network. The same figures lie beside it as Markdown and as JSON; ``--figures DIR`` writes each
 figure as SVG and PDF.
 """
 
@@ -22,17 +22,17 @@ from text2grad.records import check_writable, save_json, save_text
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", metavar="RUN_DIR", help="run folders of stage 3; seeds are grouped")
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN_DIR", help="folders of stage 3's runs; seeds are found and grouped"
+        "--output_path", "--output_file", "--output", required=True, metavar="FILE.html", help="the page"
     )
     parser.add_argument("--results", nargs="+", default=[], metavar="FILE", help="result files of evaluation/<task>/")
     parser.add_argument("--baseline", metavar="NAME", help="the system or method that all others are compared with")
     parser.add_argument("--annotation", nargs="+", default=[], metavar="FILE", help="stage 1's .report.json files")
     parser.add_argument("--reward_model", nargs="+", default=[], metavar="FILE", help="stage 2's metrics files")
-    parser.add_argument("--output", required=True, metavar="FILE.html", help="the page; .md and .json go beside it")
     parser.add_argument("--figures", metavar="DIR", help="also write each figure there as SVG and PDF")
     parser.add_argument(
-        "--max_rollouts", type=int, default=40_000, help="answers to read in the page; more are thinned by whole cycles"
+        "--max_rollouts", type=int, default=40_000, help="answers in the page; more are thinned by whole steps"
     )
     return parser.parse_args()
 
@@ -40,9 +40,9 @@ def arguments() -> argparse.Namespace:
 @command
 def main() -> None:
     args = arguments()
-    output = Path(args.output)
+    output = Path(args.output_path)
     if output.suffix != ".html":
-        raise InputError(f"--output {output}: is not an HTML file; give a name that ends in .html")
+        raise InputError(f"--output_path {output}: is not an HTML file; give a name that ends in .html")
     if args.max_rollouts < 1:
         raise InputError(f"--max_rollouts {args.max_rollouts}: must be at least 1")
     check_writable(output)
@@ -56,7 +56,8 @@ def main() -> None:
     save_json(output.with_suffix(".json"), report)
     save_text(output.with_suffix(".md"), plain)
     save_text(output, page)
-    print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; beside it {output.stem}.md and {output.stem}.json")
+    size = f"{output.stat().st_size / 1e6:.1f} MB"
+    print(f"report -> {output} ({size}), {output.stem}.md and {output.stem}.json; open the page in a browser")
     if args.figures:
         from evaluation.reporting.figures import write_figures
 

@@ -246,6 +246,12 @@ def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
         print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
 
 
+def print_next_step(*result_paths: str | Path) -> None:
+    """The command that shows result files as a page."""
+    paths = " ".join(str(path) for path in result_paths)
+    print(f"next: python evaluation/report.py --results {paths} --output_path report.html")
+
+
 def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) -> None:
     """Differences between two systems, as :func:`compare` gives them."""
     print(title)

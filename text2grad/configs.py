@@ -48,12 +48,12 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
         InputError: a config file that is missing or not YAML, a setting that does not exist, or no choice of its own.
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
     """
-    from trl import TrlParser
-
     args = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help", "--help_all"} & set(args):
         print(help_text(*dataclasses, everything="--help_all" in args, default_config=default_config))
         raise SystemExit(0)
+    from trl import TrlParser  # seconds, which --help need not wait for
+
     path, args = _config_path(args)
     if path is None and default_config is not None:
         path = Path(default_config)

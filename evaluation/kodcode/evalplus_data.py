@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evaluation.kodcode.human_eval_data import human_eval_problems
 from evaluation.optional_packages import optional_package
 from text2grad.errors import InputError
 from text2grad.records import load_json
 
+Dataset = Literal["humaneval", "mbpp"]
 OVERRIDES = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
 """The environment variables by which EvalPlus itself is told where a dataset lies."""
 
@@ -63,7 +64,8 @@ def _released(dataset: str) -> str:
             data.utils.make_cache(url, path)
         except OSError as error:
             raise InputError(
-                f"{dataset} cannot be fetched from {url} ({error}); download it elsewhere, unpack it and name it by "
-                f"--dataset_path or ${OVERRIDES[dataset]}; HumanEval's base tests need no net (--base_only true)"
+                f"{dataset} cannot be fetched from {url} ({error}); download and unpack it on another machine, "
+                f"and name the file by --data_path or ${OVERRIDES[dataset]}; "
+                "HumanEval's base tests need no network (--base_only true)"
             ) from None
     return path

@@ -9,14 +9,14 @@ Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' ow
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 
 from evaluation.generate import ANSWER_TOKENS, answer_chats
-from evaluation.kodcode.evalplus_data import load_problems
+from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
 from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt
 from text2grad.records import check_writable, save_json
@@ -27,13 +27,15 @@ from text2grad.tasks import get_task
 class EvalPlusSamplesConfig:
     """Which problems, and how many tries at each."""
 
-    dataset: str = field(metadata={"help": "humaneval or mbpp."})
-    output_path: str = field(metadata={"help": "A .jsonl file for evalplus_score.py, or for EvalPlus itself."})
-    dataset_path: str | None = field(default=None, metadata={"help": "A file in EvalPlus' format (README says which)."})
-    base_only: bool = field(default=False, metadata={"help": "Without the additional tests of HumanEval+ and MBPP+."})
-    num_samples: int = field(default=1, metadata={"help": "Programs per problem."})
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many problems."})
-    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+    dataset: Dataset = setting(MISSING, "the benchmark")
+    output_path: str = setting(
+        MISSING, "a .jsonl file for evalplus_score.py, or for EvalPlus itself", "--output_file", "--output"
+    )
+    data_path: str | None = setting(None, "its problems in EvalPlus' format (see the README)", "--dataset_path")
+    base_only: bool = setting(False, "without the additional tests of HumanEval+ and MBPP+")
+    num_samples: int = setting(1, "programs per problem")
+    limit: int | None = setting(None, "only the first so many problems")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
     def __post_init__(self) -> None:
         if not self.output_path.endswith(".jsonl"):
@@ -44,9 +46,9 @@ class EvalPlusSamplesConfig:
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, EvalPlusSamplesConfig)
+    config, answering, sampling = parse(EvalPlusSamplesConfig, AnsweringConfig, SamplingConfig)
     check_writable(config.output_path)
-    problems = dict(list(load_problems(config.dataset, config.dataset_path, config.base_only).items())[: config.limit])
+    problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
     task = get_task("kodcode")
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
@@ -58,19 +60,19 @@ def main() -> None:
     }
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
     outcome = answer_chats(
-        load_policy(policy_config),
+        load_policy(answering),
         chats,
         sampling,
         journal=f"{config.output_path}.journal.jsonl",
         retry_failed=config.retry_failed,
-        description=f"{policy_config.model} writes {config.dataset}",
+        description=f"{answering.model} writes {config.dataset}",
     )
     rows = []
     for key in chats:
         if key in outcome.results:
             task_id, reply = key.rpartition("@")[0], outcome.results[key]
             solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
-            about = {**asdict(sampling), "model": policy_config.model, "tokens": reply["tokens"]}
+            about = {**asdict(sampling), "model": answering.model, "tokens": reply["tokens"]}
             about["finished"] = reply["finished"]
             rows.append({"task_id": task_id, "solution": solution, "response": reply["text"], "generation": about})
     save_json(config.output_path, rows)

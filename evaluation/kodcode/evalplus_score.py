@@ -17,15 +17,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.kodcode.evalplus_data import OVERRIDES, load_problems
+from evaluation.kodcode.evalplus_data import OVERRIDES, Dataset, load_problems
 from evaluation.kodcode.pass_at_k import pass_figures
 from evaluation.optional_packages import optional_package
 from evaluation.results import print_metrics, save_result
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, fingerprint, load_json, save_json
 from text2grad.sandbox import REPORT_VARIABLE, Sandbox
@@ -55,17 +55,17 @@ os.write(int(os.environ["{REPORT_VARIABLE}"]), json.dumps(roots).encode())
 class EvalPlusScoreConfig:
     """What is scored, and how."""
 
-    dataset: str = field(metadata={"help": "humaneval or mbpp."})
-    samples: str = field(metadata={"help": "Programs in EvalPlus' format: lines of task_id and solution."})
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file."})
-    dataset_path: str | None = field(default=None, metadata={"help": "A file in EvalPlus' format (README says which)."})
-    base_only: bool = field(default=False, metadata={"help": "Without the additional tests of HumanEval+ and MBPP+."})
-    k: list[int] = field(default_factory=lambda: [1], metadata={"help": "Report pass@k for these k."})
-    workers: int | None = field(default=None, metadata={"help": "Programs tested at once; one a core by default."})
-    memory_mb: int = field(default=8192, metadata={"help": "Memory of all of them together."})
-    seconds: float | None = field(default=None, metadata={"help": "For all; by default 120 and 8 for each program."})
-    allow_unsafe: bool = field(default=False, metadata={"help": "Run where the system offers no isolation."})
+    dataset: Dataset = setting(MISSING, "the benchmark")
+    samples: str = setting(MISSING, "programs in EvalPlus' format: lines of task_id and solution")
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
+    data_path: str | None = setting(None, "the problems in EvalPlus' format (see the README)", "--dataset_path")
+    base_only: bool = setting(False, "without the additional tests of HumanEval+ and MBPP+")
+    k: list[int] = setting([1], "report pass@k for these k")
+    workers: int | None = setting(None, "programs tested in parallel; by default one per core")
+    memory_mb: int = setting(8192, "memory of all of them together")
+    seconds: float | None = setting(None, "for all; by default 120 and 8 for each program")
+    allow_unsafe: bool = setting(False, "run where the system offers no isolation")
 
 
 @command
@@ -73,7 +73,7 @@ def main() -> None:
     config = parse(EvalPlusScoreConfig)
     check_writable(config.output_path)
     optional_package("evalplus")
-    problems = load_problems(config.dataset, config.dataset_path, config.base_only)
+    problems = load_problems(config.dataset, config.data_path, config.base_only)
     samples = load_samples(config.samples, problems)
     workers = config.workers or os.cpu_count() or 1
     seconds = config.seconds or 120 + 8 * sum(map(len, samples.values()))

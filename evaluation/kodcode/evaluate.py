@@ -1,6 +1,6 @@
 """How many of a system's KodCode programs pass their unit tests: pass@k on a held-out split, in the sandbox.
 
-    python evaluation/kodcode/evaluate.py --responses answers.json --system base --output_path base.result.json
+    python evaluation/kodcode/evaluate.py --data_path answers.json --system base --output_path base.result.json
 
 ``answers.json`` is written by ``evaluation/generate.py`` (with ``--num_samples`` for k above 1), or is any KodCode file
 whose records carry their ``test``. Killed and run again, no program is tested twice.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from evaluation.kodcode.pass_at_k import pass_figures
@@ -22,7 +22,7 @@ from evaluation.measuring import (
     load_measured_responses,
     share_finished,
 )
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.sandbox import Sandbox
@@ -34,11 +34,11 @@ from text2grad.tasks import Record, get_task
 class ProgramEvaluationConfig(MeasureConfig):
     """What is measured."""
 
-    k: list[int] = field(default_factory=lambda: [1], metadata={"help": "Report pass@k for these k."})
-    seconds: float = field(default=10.0, metadata={"help": "Time for one program's tests."})
-    memory_mb: int = field(default=1024, metadata={"help": "Memory for one program's tests."})
-    workers: int | None = field(default=None, metadata={"help": "Programs tested at once; one a core by default."})
-    allow_unsafe: bool = field(default=False, metadata={"help": "Run where the system offers no isolation."})
+    k: list[int] = setting([1], "report pass@k for these k")
+    seconds: float = setting(10.0, "time for one program's tests")
+    memory_mb: int = setting(1024, "memory for one program's tests")
+    workers: int | None = setting(None, "programs tested in parallel; by default one per core")
+    allow_unsafe: bool = setting(False, "run where the system offers no isolation")
 
 
 def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfig) -> dict[str, dict[str, Any]]:
@@ -46,7 +46,7 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
     task = get_task("kodcode")
     for key, record in records.items():
         if not str(record.get("test") or "").strip():
-            raise InputError(f"{config.responses}: record {key!r} has no test; pass@k needs the questions' unit tests")
+            raise InputError(f"{config.data_path}: record {key!r} has no test; pass@k needs the questions' unit tests")
     sandbox = Sandbox(config.seconds, config.memory_mb, allow_unsafe=config.allow_unsafe)
     print(f"programs run in: {sandbox.protection}", flush=True)
 

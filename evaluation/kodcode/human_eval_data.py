@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import random
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from evaluation.optional_packages import optional_package
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.records import save_json
 
@@ -29,7 +29,9 @@ TOLERANCES = {"HumanEval/2": 1e-6, "HumanEval/4": 1e-6, "HumanEval/32": 1e-4}
 class HumanEvalDataConfig:
     """Where the file goes."""
 
-    output_path: str = field(metadata={"help": "A .jsonl file for HUMANEVAL_OVERRIDE_PATH, or for --dataset_path."})
+    output_path: str = setting(
+        MISSING, "a .jsonl file for --data_path or HUMANEVAL_OVERRIDE_PATH", "--output_file", "--output"
+    )
 
 
 def human_eval_problems() -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """How good a system's summaries are: one result file with intervals.
 
-    python evaluation/slf5k/evaluate.py --responses answers.json --system base --output_path base.result.json \\
+    python evaluation/slf5k/evaluate.py --data_path answers.json --system base --output_path base.result.json \\
         --critic programmatic
 
 ``answers.json`` is written by ``evaluation/generate.py``, or is any file in the SLF5K format. Metrics against the human
@@ -9,7 +9,7 @@ summary need ``ideal_human_summary``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evaluation.measuring import (
     MeasureConfig,
@@ -20,7 +20,7 @@ from evaluation.measuring import (
 )
 from evaluation.slf5k.metrics import text_figures
 from evaluation.slf5k.model_metrics import bertscore, perplexity
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.tasks import get_task
 
@@ -29,11 +29,9 @@ from text2grad.tasks import get_task
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
 
-    bertscore_model: str | None = field(
-        default=None, metadata={"help": "Encoder for BERTScore, hub id or folder (roberta-large is the usual one)."}
-    )
-    bertscore_layer: int | None = field(default=None, metadata={"help": "Its layer; by default the one recommended."})
-    perplexity_model: str | None = field(default=None, metadata={"help": "Causal LM whose perplexity is reported."})
+    bertscore_model: str | None = setting(None, "encoder for BERTScore, hub id or folder; roberta-large is customary")
+    bertscore_layer: int | None = setting(None, "its layer; by default the one that bert-score recommends")
+    perplexity_model: str | None = setting(None, "causal LM under which perplexity is measured")
 
 
 def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
@@ -44,7 +42,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     posts = {key: task.prompt(record) for key, record in records.items()}
     references = {key: text for key, record in records.items() if (text := task.reference(record))}
     if config.bertscore_model and not references:
-        raise InputError(f"{config.responses}: no record has an ideal_human_summary, which BERTScore compares with")
+        raise InputError(f"{config.data_path}: no record has an ideal_human_summary, which BERTScore compares with")
     figures = {**text_figures(responses, posts, references), "finished": share_finished(records)}
     if config.bertscore_model:
         figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)

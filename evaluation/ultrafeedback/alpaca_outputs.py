@@ -9,12 +9,12 @@ Killed and run again, it goes on where it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import ANSWER_TOKENS, answer_chats
 from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.records import check_writable, save_json
 from text2grad.tasks import get_task
@@ -24,24 +24,24 @@ from text2grad.tasks import get_task
 class AlpacaOutputsConfig:
     """What is asked, and where the answers go."""
 
-    system: str = field(metadata={"help": "The system's name (AlpacaEval's `generator`)."})
-    output_path: str = field(metadata={"help": "The answers, for alpaca_score.py or for alpaca_eval itself."})
-    reference_path: str | None = field(
-        default=None, metadata={"help": "Outputs in AlpacaEval's format to take the instructions from."}
+    system: str = setting(MISSING, "the system's name, AlpacaEval's `generator`")
+    output_path: str = setting(
+        MISSING, "the answers, for alpaca_score.py or for alpaca_eval itself", "--output_file", "--output"
     )
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many instructions."})
-    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+    reference_path: str | None = setting(None, "outputs in AlpacaEval's format whose instructions are asked")
+    limit: int | None = setting(None, "only the first so many instructions")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, AlpacaOutputsConfig)
+    config, answering, sampling = parse(AlpacaOutputsConfig, AnsweringConfig, SamplingConfig)
     check_writable(config.output_path)
     task = get_task("ultrafeedback")
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
     outcome = answer_chats(
-        load_policy(policy_config),
+        load_policy(answering),
         {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},
         sampling,
         journal=f"{config.output_path}.journal.jsonl",

@@ -21,7 +21,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +33,7 @@ from tqdm.auto import tqdm
 from evaluation.optional_packages import optional_package
 from evaluation.results import Figure, print_metrics, save_result
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, StopRunError, command
@@ -46,18 +46,14 @@ ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 class AlpacaScoreConfig:
     """What is compared, and who judges."""
 
-    outputs: str = field(metadata={"help": "The system's outputs, in AlpacaEval's format."})
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file."})
-    judge: str = field(metadata={"help": "openai:MODEL, or http://HOST:PORT/v1#MODEL; it must give log-probabilities."})
-    reference_path: str | None = field(
-        default=None, metadata={"help": "The other side's outputs; else AlpacaEval 2.0's."}
-    )
-    length_controlled: bool = field(
-        default=False, metadata={"help": "Add the length-controlled win rate (needs the hub)."}
-    )
-    concurrency: int = field(default=8, metadata={"help": "Requests at once."})
-    max_cost_usd: float | None = field(default=None, metadata={"help": "Stop before this is exceeded."})
+    outputs: str = setting(MISSING, "the system's outputs, in AlpacaEval's format", "--data_path")
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
+    judge: str = setting(MISSING, "openai:MODEL, or http://HOST:PORT/v1#MODEL; it must give log-probabilities")
+    reference_path: str | None = setting(None, "the other side's outputs; by default AlpacaEval 2.0's")
+    length_controlled: bool = setting(False, "add the length-controlled win rate, which needs the hub")
+    concurrency: int = setting(8, "requests in flight")
+    max_cost_usd: float | None = setting(None, "stop before the run costs more")
 
 
 def import_alpaca_eval() -> ModuleType:

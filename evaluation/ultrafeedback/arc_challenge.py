@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import yaml
 from evaluation.optional_packages import optional_package
 from evaluation.policies import AnsweringConfig, model_identity
 from evaluation.results import Figure, print_metrics, save_result
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, best_device, best_dtype, is_adapter, model_path
 from text2grad.records import check_writable, fingerprint, load_json, save_text
@@ -37,14 +37,18 @@ LOCAL_TASK = "arc_challenge_local"
 class ArcConfig:
     """What is measured."""
 
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file; lm-eval's own files go into a folder beside it."})
-    data_path: str | None = field(default=None, metadata={"help": "Questions in ARC's schema, .jsonl; else the hub's."})
-    train_path: str | None = field(default=None, metadata={"help": "Where examples for --num_fewshot come from."})
-    num_fewshot: int = field(default=0, metadata={"help": "Worked examples before each question (25 is usual)."})
-    chat: bool = field(default=False, metadata={"help": "Ask through the model's chat template."})
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many questions."})
-    tokenizer: str | None = field(default=None, metadata={"help": "With --base_url: the served model's tokenizer."})
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(
+        MISSING, "the result file; lm-eval's own files go into a folder beside it", "--output_file", "--output"
+    )
+    data_path: str | None = setting(
+        None, "questions in ARC's schema, .jsonl; by default the hub's", "--dataset_path", "--input_file"
+    )
+    train_path: str | None = setting(None, "where examples for --num_fewshot come from")
+    num_fewshot: int = setting(0, "worked examples before each question; 25 is customary")
+    chat: bool = setting(False, "ask through the model's chat template")
+    limit: int | None = setting(None, "only the first so many questions")
+    tokenizer: str | None = setting(None, "with --base_url: the served model's tokenizer")
 
     def __post_init__(self) -> None:
         if self.num_fewshot and self.data_path and not self.train_path:
@@ -115,7 +119,7 @@ def _joined(arguments: dict[str, Any]) -> str:
 
 @command
 def main() -> None:
-    policy, config = parse(AnsweringConfig, ArcConfig)
+    config, policy = parse(ArcConfig, AnsweringConfig)
     check_writable(config.output_path)
     lm_eval = Path(optional_package("lm_eval").__file__).parent
     for path in filter(None, (config.data_path, config.train_path)):

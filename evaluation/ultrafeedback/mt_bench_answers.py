@@ -9,12 +9,12 @@ Killed and run again, it goes on where it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats
 from evaluation.policies import AnsweringConfig, Chat, SamplingConfig, load_policy
 from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_questions
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, save_json
 
@@ -23,20 +23,20 @@ from text2grad.records import check_writable, save_json
 class MtBenchAnswersConfig:
     """What is asked, and where the answers go."""
 
-    questions: str = field(metadata={"help": "FastChat's question.jsonl."})
-    system: str = field(metadata={"help": "The system's name."})
-    output_path: str = field(metadata={"help": "The answers, a .jsonl file."})
-    category_temperatures: bool = field(default=True, metadata={"help": "MT-Bench's temperatures; else --temperature."})
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many questions."})
+    questions: str = setting(MISSING, "FastChat's question.jsonl", "--data_path")
+    system: str = setting(MISSING, "the system's name")
+    output_path: str = setting(MISSING, "the answers, a .jsonl file", "--output_file", "--output")
+    category_temperatures: bool = setting(True, "MT-Bench's temperature for each category; false takes --temperature")
+    limit: int | None = setting(None, "only the first so many questions")
 
 
 @command
 def main() -> None:
-    policy_config, sampling, config = parse(AnsweringConfig, SamplingConfig, MtBenchAnswersConfig)
+    config, answering, sampling = parse(MtBenchAnswersConfig, AnsweringConfig, SamplingConfig)
     check_writable(config.output_path)
     questions = dict(list(load_questions(config.questions).items())[: config.limit])
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
-    policy = load_policy(policy_config)
+    policy = load_policy(answering)
 
     def temperature(key: str) -> float:
         return (

@@ -1,23 +1,23 @@
-"""MT-Bench: a judge grades each turn of each answer from 1 to 10; a table by category and a radar plot.
+"""MT-Bench: a judge grades each turn of each answer from 1 to 10; a table and a plot by category.
 
     python evaluation/ultrafeedback/mt_bench_judge.py --questions question.jsonl --answers answers.jsonl \\
         --references gpt-4.jsonl --judge openai:gpt-4 --system base --output_path mt_bench.result.json --plot radar.svg
 
-Single-answer grading, with FastChat's reference answers for maths, coding and reasoning. The grading prompts are the
-``mt_bench_turn_*.txt`` beside this file; to compare with published scores give FastChat's own by ``--judge_prompts``.
-Killed and run again, nothing is asked twice.
+Single-answer grading. Questions of maths, coding and reasoning are graded beside FastChat's reference answers. The
+grading prompts are the ``mt_bench_turn_*.txt`` beside this file. To compare with published scores give FastChat's
+own by ``--judge_prompts``. Killed and run again, nothing is asked twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evaluation.results import Figure, load_result, print_metrics, save_result
+from evaluation.results import Figure, load_result, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
     WITH_REFERENCE,
@@ -27,7 +27,7 @@ from evaluation.ultrafeedback.mt_bench import (
     load_questions,
     read_rating,
 )
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, fingerprint
@@ -37,27 +37,17 @@ from text2grad.records import check_writable, fingerprint
 class MtBenchGradeConfig:
     """What is graded."""
 
-    questions: str = field(metadata={"help": "FastChat's question.jsonl."})
-    answers: str = field(metadata={"help": "The system's answers, of mt_bench_answers.py or FastChat."})
-    system: str = field(metadata={"help": "The system's name in tables."})
-    output_path: str = field(metadata={"help": "The result file."})
-    references: str | None = field(default=None, metadata={"help": "FastChat's reference_answer/gpt-4.jsonl."})
-    without_references: bool = field(
-        default=False, metadata={"help": "Grade maths, coding and reasoning without them."}
-    )
-    judge_prompts: str | None = field(
-        default=None, metadata={"help": "FastChat's judge_prompts.jsonl instead of ours."}
-    )
-    plot: str | None = field(default=None, metadata={"help": "Radar plot by category: .svg, .pdf or .png."})
-    plot_with: list[str] = field(
-        default_factory=list, metadata={"help": "Result files of other systems to draw in it."}
-    )
+    questions: str = setting(MISSING, "FastChat's question.jsonl")
+    answers: str = setting(MISSING, "the system's answers, of mt_bench_answers.py or FastChat", "--data_path")
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
+    references: str | None = setting(None, "FastChat's reference answers to maths, coding and reasoning: gpt-4.jsonl")
+    without_references: bool = setting(False, "grade maths, coding and reasoning without reference answers")
+    judge_prompts: str | None = setting(None, "FastChat's judge_prompts.jsonl instead of this folder's prompts")
+    plot: str | None = setting(None, "plot of the grades by category: .svg, .pdf or .png")
+    plot_with: list[str] = setting([], "result files of other systems to draw in it")
 
     def __post_init__(self) -> None:
-        if not self.references and not self.without_references:
-            raise InputError(
-                "--references is missing; maths, coding and reasoning need it, or --without_references true"
-            )
         if self.plot and Path(self.plot).suffix not in (".svg", ".pdf", ".png"):
             raise InputError(f"--plot {self.plot}: must end in .svg, .pdf or .png")
 
@@ -66,19 +56,20 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     """Have every turn graded, write ``config.output_path``, and return the result."""
     check_writable(config.output_path)
     questions, answers = load_questions(config.questions), load_answers(config.answers)
-    references = load_answers(config.references) if config.references else {}
-    prompts = load_judge_prompts(config.judge_prompts)
     asked = {key: question for key, question in questions.items() if key in answers}
     if not asked:
         raise InputError(f"{config.answers}: answers none of the questions in {config.questions}")
-    texts = {}
-    for key, question in asked.items():
-        needed = config.references is not None and question["category"] in WITH_REFERENCE
-        if needed and key not in references:
-            raise InputError(f"{config.references}: has no reference answer to question {key} ({question['category']})")
-        for turn in (1, 2):
-            reference = references[key] if needed else None
-            texts[f"{key}|{turn}"] = judge_question(prompts, turn, question, answers[key], reference)
+    references = needed_references(asked, config)
+    drawn_with = [load_result(path) for path in config.plot_with]
+    figures_there = {f"score_{question['category']}" for question in asked.values()}
+    if config.plot and not shared_categories([{"metrics": figures_there}, *drawn_with]):
+        raise InputError(f"--plot_with: {', '.join(config.plot_with)} have no category in common with these questions")
+    prompts = load_judge_prompts(config.judge_prompts)
+    texts = {
+        f"{key}|{turn}": judge_question(prompts, turn, question, answers[key], references.get(key))
+        for key, question in asked.items()
+        for turn in (1, 2)
+    }
     outcome = judge.ask(
         texts,
         read_rating,
@@ -105,10 +96,32 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     if outcome.failures:
         print(f"  {len(outcome.failures)} grades failed, e.g. {next(iter(outcome.failures.values()))}")
         print("  --retry_failed asks for them again")
-    if config.plot:
-        radar(config.plot, [result, *map(load_result, config.plot_with)])
+    if config.plot and shared_categories([result, *drawn_with]):
+        plot_grades(config.plot, [result, *drawn_with])
         print(f"  plot -> {config.plot}")
+    print_next_step(config.output_path)
     return result
+
+
+def needed_references(asked: Mapping[str, Mapping[str, Any]], config: MtBenchGradeConfig) -> dict[str, list[str]]:
+    """The reference answers by question id, for the categories that are graded beside one."""
+    needing = {key: row["category"] for key, row in asked.items() if row["category"] in WITH_REFERENCE}
+    named = ", ".join(dict.fromkeys(needing.values()))
+    if not needing:
+        return {}
+    if not config.references and not config.without_references:
+        raise InputError(
+            f"--references is missing, and {config.questions} has questions of {named}; "
+            "give FastChat's gpt-4.jsonl, or --without_references true"
+        )
+    if not config.references:
+        print(f"graded without reference answers, unlike MT-Bench's own way: {named}")
+        return {}
+    references = load_answers(config.references)
+    for key, category in needing.items():
+        if key not in references:
+            raise InputError(f"{config.references}: has no reference answer to question {key} ({category})")
+    return {key: references[key] for key in needing}
 
 
 def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) -> dict[str, Figure]:
@@ -139,18 +152,30 @@ def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) 
     }
 
 
-def radar(path: str, results: Sequence[Mapping[str, Any]]) -> None:
-    """Mean rating by category, one line for each system."""
+def shared_categories(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics ``score_<category>`` that all results have, MT-Bench's own categories first."""
+    own = [f"score_{name}" for name in CATEGORIES]
+    found = {name for name in results[0]["metrics"] if name.startswith("score_")}
+    ordered = [*own, *sorted(found - {*own, "score_turn_1", "score_turn_2"})]
+    return [name for name in ordered if all(name in result["metrics"] for result in results)]
+
+
+def plot_grades(path: str, results: Sequence[Mapping[str, Any]]) -> None:
+    """Mean rating by category for each system: a radar plot, or bars where there are fewer than three categories."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
-    names = [f"score_{name}" for name in CATEGORIES]
-    names = [name for name in names if all(name in result["metrics"] for result in results)]
-    if len(names) < 3:
-        raise InputError(f"--plot: a radar plot needs three categories at least, not {len(names)}")
-    angles = np.linspace(0, 2 * np.pi, len(names), endpoint=False).tolist()
+    names = shared_categories(results)
     drawing = Drawing(figsize=(5.6, 5.2), layout="constrained")
     FigureCanvasAgg(drawing)
+    draw_on = _draw_radar if len(names) >= 3 else _draw_bars
+    draw_on(drawing, names, results)
+    drawing.legend(frameon=False, loc="outside lower center", ncols=min(4, len(results)))
+    drawing.savefig(path)
+
+
+def _draw_radar(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
+    angles = np.linspace(0, 2 * np.pi, len(names), endpoint=False).tolist()
     axes = drawing.add_subplot(projection="polar")
     axes.set_theta_offset(np.pi / 2)
     axes.set_theta_direction(-1)
@@ -161,13 +186,22 @@ def radar(path: str, results: Sequence[Mapping[str, Any]]) -> None:
         values = [result["metrics"][name]["value"] for name in names]
         axes.plot([*angles, angles[0]], [*values, values[0]], label=result["system"], linewidth=1.8)
         axes.fill(angles, values, alpha=0.08)
-    drawing.legend(frameon=False, loc="outside lower center", ncols=min(4, len(results)))
-    drawing.savefig(path)
+
+
+def _draw_bars(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
+    axes = drawing.add_subplot()
+    width = 0.8 / len(results)
+    for number, result in enumerate(results):
+        places = [place + (number - (len(results) - 1) / 2) * width for place in range(len(names))]
+        axes.bar(places, [result["metrics"][name]["value"] for name in names], width * 0.9, label=result["system"])
+    axes.set_xticks(range(len(names)), [name.removeprefix("score_") for name in names])
+    axes.set_ylim(0, 10)
+    axes.set_ylabel("mean grade")
 
 
 @command
 def main() -> None:
-    judge_config, config = parse(JudgeConfig, MtBenchGradeConfig)
+    config, judge_config = parse(MtBenchGradeConfig, JudgeConfig)
     for path in filter(None, (config.output_path, config.plot)):
         check_writable(path)
     with open_judge(judge_config, config.output_path) as judge:

@@ -83,7 +83,7 @@ SLOW = "def double(x):\n    while True:\n        pass"
 
 def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
     flags = {"system": "s", "output_path": str(tmp_path / "r.json"), "seconds": 5.0, "workers": 2, **options}
-    return ProgramEvaluationConfig(responses=str(responses), **flags)
+    return ProgramEvaluationConfig(data_path=str(responses), **flags)
 
 
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):

@@ -56,7 +56,7 @@ def scripted(bias: float = 0.0, tie: float = 0.0):
 def judged(server: FaultServer, systems, output: Path, orders: str = "both", **options) -> dict:
     pair = WinRateConfig(
         task="slf5k",
-        responses=str(systems[0]),
+        data_path=str(systems[0]),
         system="own",
         baseline=str(systems[1]),
         baseline_system="other",
@@ -223,7 +223,7 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path
     with FaultServer(scripted()) as server:
         judged(server, systems, tmp_path / "r.json")
         with pytest.raises(InputError, match="begun with other settings"):
-            judged(server, systems, tmp_path / "r.json", judge_tokens=99)
+            judged(server, systems, tmp_path / "r.json", judge_max_new_tokens=99)
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
@@ -238,7 +238,7 @@ def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
         save_json(tmp_path / f"{name}.json", [{x: "What is {this}?", **y(text)}])
     asked = []
     with FaultServer(lambda body: asked.append(body["messages"][0]["content"]) or '{"winner": "tie"}') as server:
-        pair = {"task": task, "responses": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
+        pair = {"task": task, "data_path": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
         pair |= {"system": "a", "baseline_system": "b", "output_path": str(tmp_path / "r.json")}
         with open_judge(JudgeConfig(judge=f"{server.url}#m"), pair["output_path"]) as judge:
             compare_pairwise(judge, WinRateConfig(**pair))

@@ -123,7 +123,9 @@ def test_tokens_that_share_a_character_keep_their_places(tmp_path):
 def test_hostile_text_stays_text(tmp_path, run_script):
     run, result = write_hostile(tmp_path)
     output = tmp_path / "report.html"
-    done = run_script("evaluation/report.py", run, "--results", result, "--output", output, "--figures", tmp_path / "f")
+    done = run_script(
+        "evaluation/report.py", run, "--results", result, "--output_path", output, "--figures", tmp_path / "f"
+    )
     assert done.returncode == 0, done.stderr
     page = output.read_text()
     assert "<img" not in page and "<script>window" not in page and "<b>run" not in page
@@ -193,7 +195,7 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
         ([run, "--results", run / "run.json"], "not a result file of evaluation/"),
         ([run, "--annotation", tmp_path / "none.json"], "none.json: no such file"),
     ]:
-        done = run_script("evaluation/report.py", *args, "--output", output)
+        done = run_script("evaluation/report.py", *args, "--output_path", output)
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
         assert not list(output.parent.glob("*")) if output.parent.exists() else True
     done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.pdf")

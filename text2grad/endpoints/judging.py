@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
@@ -28,12 +29,12 @@ SCHEMA = {
 class JudgeConfig:
     """Who judges."""
 
-    judge: str = field(metadata={"help": "openai:MODEL, or http://HOST:PORT/v1#MODEL."})
-    concurrency: int = field(default=8, metadata={"help": "Requests at once."})
-    max_cost_usd: float | None = field(default=None, metadata={"help": "Stop before this is exceeded."})
-    requests_per_minute: float | None = field(default=None, metadata={"help": "Ask no faster."})
-    judge_tokens: int = field(default=1024, metadata={"help": "Longest judgement in tokens."})
-    retry_failed: bool = field(default=False, metadata={"help": "Ask again what failed in an earlier run."})
+    judge: str = setting(MISSING, "openai:MODEL, or http://HOST:PORT/v1#MODEL")
+    concurrency: int = setting(8, "requests in flight")
+    max_cost_usd: float | None = setting(None, "stop before the run costs more")
+    requests_per_minute: float | None = setting(None, "ask no faster")
+    judge_max_new_tokens: int = setting(1024, "longest judgement in tokens", "--judge_tokens")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
 
 class Judge:
@@ -67,7 +68,7 @@ class Judge:
                 reply = self.client.complete([{"role": "user", "content": text}], schema, scope=key)
                 return [read(reply.text)]
             except ValueError as error:
-                self._cache.void(key)  # a later try is to ask anew
+                self._cache.void(key)  # a later try asks again
                 return [error]
             except ChatError as error:
                 return [error]
@@ -76,7 +77,7 @@ class Judge:
             questions,
             work,
             journal=journal,
-            settings={"judge": self.config.judge, "judge_tokens": self.config.judge_tokens, **settings},
+            settings={"judge": self.config.judge, "judge_tokens": self.config.judge_max_new_tokens, **settings},
             workers=self.config.concurrency,
             retry_failed=self.config.retry_failed,
             description=description,
@@ -97,7 +98,7 @@ def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
             concurrency=config.concurrency,
             max_cost_usd=config.max_cost_usd,
             requests_per_minute=config.requests_per_minute,
-            max_tokens=config.judge_tokens,
+            max_tokens=config.judge_max_new_tokens,
             cache=cache,
         )
         yield Judge(config, client, cache)
