@@ -18,6 +18,7 @@ import numpy as np
 
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
+from text2grad.redaction import redacted
 from text2grad.statistics import Combine, percentile_interval, ratio, resampled_sums
 from text2grad.tasks import Record, Task
 from text2grad.tasks.base import content_id
@@ -191,7 +192,7 @@ def save_result(
         "system": system,
         "n": len(responses),
         "metrics": {name: figure.summary() for name, figure in figures.items() if figure.rows},
-        "settings": dict(settings),
+        "settings": redacted(dict(settings)),
         **(extra or {}),
         "records": records,
         "statistics": {

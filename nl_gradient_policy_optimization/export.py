@@ -8,6 +8,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.models import is_adapter, merge_adapter
 from text2grad.records import save_text
+from text2grad.redaction import redacted
 
 _TEXT2GRAD = """with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote feedback
 on each sampled response, and the tokens it quoted were rewarded or penalised."""
@@ -72,7 +73,7 @@ tags: [text2grad, {config.method}, {trainer.task.name}]
 This {kind} was trained {TRAINED.get(config.method, _TEXT2GRAD)}
 
 - data: {Path(config.data_path).name}, {len(trainer.ids)} prompts
-- critic: {trainer.rewards.name}
+- critic: {redacted(trainer.rewards.name)}
 - rollouts: {last["rollouts"]}
 {settings}
 

@@ -24,6 +24,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
 from text2grad.records import check_writable, load_json, load_records, save_json
+from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -231,8 +232,8 @@ def describe(task: Task, config: PolicyConfig) -> dict:
         "task": task.name,
         "method": config.method,
         "seed": config.seed,
-        "critic": config.critic,
+        "critic": redacted(config.critic),
         "model": config.model,
-        "config": asdict(config),
+        "config": redacted(asdict(config)),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }

@@ -38,6 +38,7 @@ from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
 from text2grad.kl import KLController
 from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
+from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task
 from text2grad.token_text import token_spans
 
@@ -408,7 +409,7 @@ class NLGradientTrainer:
         state = {
             "rollouts": self.rollout_count,
             "kl_coef": self.kl.coef,
-            "config": asdict(self.config),
+            "config": redacted(asdict(self.config)),
             "processes": self.accelerator.num_processes,
         }
         with self.checkpoints.write(self.finished_steps, state, 4 * trainable_bytes(self.scorer)) as folder:

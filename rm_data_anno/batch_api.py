@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 import openai
 from openai.types import Batch
-from openai.types.chat import ChatCompletion
 from tqdm.auto import tqdm
 
-from text2grad.endpoints.client import ChatClient, ChatError, Reply, UnreadableReplyError
+from text2grad.endpoints.answers import UnreadableReplyError
+from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.errors import InputError, StopRunError
+from text2grad.gate import UnreadableError, read_json
 from text2grad.records import load_json, save_json
 
 _MOST_REQUESTS = 50_000  # limits of one batch file
@@ -45,6 +46,7 @@ class BatchClient(ChatClient):
         self.poll_seconds = poll_seconds
         self._pending: dict[str, tuple[str, dict[str, Any], float]] = {}  # key: (scope, body, bound)
         self._errors: dict[str, str] = {}
+        self._sent: dict[str, list[str]] = {}  # batch id: the keys that this process sent in it
 
     def open(self, path: Path) -> None:
         """Use the file that holds this run's mark and the batches that it has collected; made where there is none."""
@@ -104,6 +106,7 @@ class BatchClient(ChatClient):
     def _send_batch(self) -> str:
         """Send as many pending requests as one file and the budget hold; returns the batch's id."""
         lines: list[bytes] = []
+        keys: list[str] = []
         size = bound = 0.0
         for key, (_, body, cost) in self._pending.items():
             row = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -112,6 +115,7 @@ class BatchClient(ChatClient):
             if full or (lines and not self.budget.fits(bound + cost)):
                 break
             lines.append(line)
+            keys.append(key)
             size, bound = size + len(line), bound + cost
         self.budget.reserve(bound)  # nothing else is in flight: it fits, or the run ends here
         try:
@@ -124,6 +128,7 @@ class BatchClient(ChatClient):
             )
         finally:
             self.budget.settle(bound)
+        self._sent[batch.id] = keys
         tqdm.write(f"batch {batch.id}: {len(lines)} requests sent, at most ${bound:.4f}")
         return batch.id
 
@@ -143,7 +148,7 @@ class BatchClient(ChatClient):
         """What a batch answered, request by request."""
         files = [name for name in (batch.output_file_id, batch.error_file_id) if name]
         texts = [self._api.files.content(name).text for name in files]
-        rows = [json.loads(line) for text in texts for line in text.splitlines() if line.strip()]
+        rows = [row for text in texts for line in text.split("\n") if (row := _row(line)) is not None]
         if not rows:
             self._state["collected"].append(batch.id)
             save_json(self._state_path, self._state)
@@ -156,17 +161,31 @@ class BatchClient(ChatClient):
         for row in rows:
             key = row["custom_id"]
             scope, _, bound = self._pending.get(key, ("", {}, 0.0))
-            response = row.get("response") or {}
+            response = row.get("response")
+            response = response if isinstance(response, dict) else {}
+            body = response.get("body")
             try:
                 if response.get("status_code") != 200:
-                    raise ChatError(str((response.get("body") or row).get("error")))
-                reply = self.read(ChatCompletion.construct(**response["body"]), self.price, bound)
+                    raise ChatError(str((body if isinstance(body, dict) else row).get("error")))
+                reply = self.read(body, self.price, bound)
             except (ChatError, UnreadableReplyError) as error:
                 self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
                 continue
             self.cache.replied(None, key, scope, reply.to_dict())
             self.usage += reply.usage
             self.budget.spent += reply.usage.cost_usd
+        for key in self._sent.pop(name, ()):
+            if not self.recall(key) and key not in self._errors:
+                self._errors[key] = f"the batch {name} holds no readable answer to it"
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """A line of a batch's answers; None where it is none, so that its request counts as unanswered."""
+    try:
+        row = read_json(line)
+    except UnreadableError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("custom_id"), str) else None
 
 
 def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]]) -> tuple[list[T | None], str]:

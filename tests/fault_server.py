@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from email.parser import BytesParser
 from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +39,7 @@ class FaultServer:
         key: the API key that is asked for.
         batch_delay: status requests that a batch stays unfinished for.
         on_request: called with each body before it is answered.
+        raw: ``(status, headers, body)`` of a whole answer, the body in one piece or in many; None for an ordinary one.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class FaultServer:
         retry_after: float = 0.2,
         batch_delay: int = 1,
         on_request: Callable[[dict], None] = lambda body: None,
+        raw: Callable[[dict], tuple[int, dict[str, str], bytes | Iterable[bytes]] | None] = lambda body: None,
     ):
         self.answer, self.faults, self.rate, self.refuses, self.key = answer, faults, rate, refuses, key
         self.stall, self.retry_after, self.batch_delay, self.on_request = stall, retry_after, batch_delay, on_request
+        self.raw = raw
         self.requests: list[dict] = []
         self.times: list[float] = []
         self.headers: list[dict[str, str]] = []
@@ -229,6 +232,8 @@ class FaultServer:
                     time.sleep(server.stall)
                     self.close_connection = True
                     return None
+                if raw := server.raw(body):
+                    return self._raw(*raw)
                 value = server.completion(body)
                 message = value["choices"][0]["message"]
                 text = message["content"]
@@ -253,6 +258,19 @@ class FaultServer:
                 elif fault == "no_choices":
                     value["choices"] = []
                 self._json(200, value)
+                return None
+
+            def _raw(self, status: int, headers: dict[str, str], content: bytes | Iterable[bytes]) -> None:
+                if isinstance(content, bytes):
+                    return self._send(status, content, "application/json", headers)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                for part in content:
+                    self.wfile.write(part)
+                    self.wfile.flush()
+                self.close_connection = True
                 return None
 
             def _error(self, status: int, message: str, headers: dict | None = None, **details: str) -> None:

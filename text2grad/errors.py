@@ -8,6 +8,8 @@ import sys
 import warnings
 from collections.abc import Callable
 
+from text2grad.redaction import redacted
+
 
 class InputError(ValueError):
     """Something the user gave is wrong: a file, a record, a flag.
@@ -24,9 +26,9 @@ class StopRunError(Exception):
 
 
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an entry script's ``main``: ``InputError`` exits with 2, Ctrl-C with 130, all else is a bug and traces.
+    """Wrap an entry script's ``main``: ``InputError`` and ``StopRunError`` exit with 2, Ctrl-C with 130.
 
-    Remarks of libraries about themselves stay off the screen.
+    All else is a bug and traces. Remarks of libraries about themselves stay off the screen.
     """
 
     @functools.wraps(main)
@@ -35,8 +37,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
         try:
             main(*args, **kwargs)
-        except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+        except (InputError, StopRunError) as error:
+            print(f"error: {redacted(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
         except KeyboardInterrupt:
             print("\ninterrupted; run the same command again to go on from here", file=sys.stderr)

@@ -8,12 +8,21 @@ z is one JSON object, critique first, so that the spans are written in the light
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from text2grad.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
 
 VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
 """What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote
 (algorithm 2's other branch); a critique and a score for every word (the dense baseline of appendix I.1)."""
+
+
+_OBJECT = re.compile(r"\{[ \t\n\r]*")
+_LONGEST_REPLY = 1_000_000  # characters
+_MOST_ATTEMPTS = 1000  # braces of a reply that begin no whole object
+_MOST_READ = 20_000_000  # characters read in such attempts, for objects that begin inside one another
 
 
 class FeedbackError(ValueError):
@@ -60,10 +69,10 @@ class FeedbackFields:
         needed = (self.critique,) if dense is not None else (self.critique, self.good, self.poor)
         missing = [name for name in needed if _normalised(name) not in by_name]
         if missing:
-            raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {sorted(value)!r}")
+            raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {shown(sorted(value))}")
         critique = by_name[_normalised(self.critique)]
         if not isinstance(critique, str) or not critique.strip():
-            raise FeedbackError(f"{self.critique!r} of {where} is not a text but {_shown(critique)}")
+            raise FeedbackError(f"{self.critique!r} of {where} is not a text but {shown(critique)}")
         _check_encodable(critique, self.critique)
         good, poor = (self._spans(by_name.get(_normalised(name)), name) for name in (self.good, self.poor))
         return Feedback(critique=critique.strip(), good=good, poor=poor, scores=self._scores(dense))
@@ -81,20 +90,22 @@ class FeedbackFields:
             FeedbackError: no complete object, a missing field, or a field of the wrong type.
         """
         objects, problem = json_objects(text)
-        if critique is not None and objects:
-            return self.from_dict({**objects[-1], self.critique: critique})
+        if not objects:
+            raise FeedbackError(problem)
         candidates = [value for value in objects if _normalised(self.critique) in map(_normalised, value)]
-        if candidates:
-            return self.from_dict(candidates[-1])
-        if objects:
-            return self.from_dict(objects[-1])
-        raise FeedbackError(problem)
+        if critique is not None:
+            candidates = [{**objects[-1], self.critique: critique}]
+        chosen = (candidates or objects)[-1]
+        feedback = self.from_dict(chosen)
+        if problem := fault(chosen):
+            raise FeedbackError(f"the reply cannot be kept: {problem}")
+        return feedback
 
     def _spans(self, value: object, name: str) -> list[str]:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(span, str) for span in value):
-            raise FeedbackError(f"{name!r} is not a list of quotes but {_shown(value)}")
+            raise FeedbackError(f"{name!r} is not a list of quotes but {shown(value)}")
         for span in value:
             _check_encodable(span, name)
         return [span for span in value if span.strip()]
@@ -102,12 +113,12 @@ class FeedbackFields:
     def _scores(self, value: object) -> list[tuple[str, float]]:
         pairs = [] if value is None else value
         if not isinstance(pairs, list):
-            raise FeedbackError(f"{self.scores!r} is not a list of [piece, score] pairs but {_shown(value)}")
+            raise FeedbackError(f"{self.scores!r} is not a list of [piece, score] pairs but {shown(value)}")
         for pair in pairs:
             if not (
                 isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_score(pair[1])
             ):
-                raise FeedbackError(f"{self.scores!r} holds {_shown(pair)}; each item is [piece, score in -1..1]")
+                raise FeedbackError(f"{self.scores!r} holds {shown(pair)}; each item is [piece, score in -1..1]")
             _check_encodable(pair[0], self.scores)
         return [(piece, float(score)) for piece, score in pairs if piece.strip()]
 
@@ -134,40 +145,45 @@ def _is_score(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _check_encodable(text: str, name: str) -> None:
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise FeedbackError(f"{name!r} holds half of a surrogate pair, which no file can store: {_shown(text)}")
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        raise FeedbackError(f"the object names a field twice: {sorted({key for key in keys if keys.count(key) > 1})}")
-    return dict(pairs)
+    if not storable(text):
+        raise FeedbackError(f"{name!r} holds half of a surrogate pair, which no file can store: {shown(text)}")
 
 
 def json_objects(text: str) -> tuple[list[dict], str]:
-    """All outermost JSON objects in ``text``, and why there are none where there are none."""
-    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_unique_keys)
+    """All outermost JSON objects in ``text``, and why there are none where there are none.
+
+    The time it takes is bounded: by the length of the text, and by the number of braces that begin no object.
+    """
+    if len(text) > _LONGEST_REPLY:
+        return [], f"the reply has {len(text)} characters, more than {_LONGEST_REPLY}"
+    if not storable(text):
+        return [], f"the reply holds half of a surrogate pair, which no file can store: {shown(text)}"
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=unique_keys, parse_int=whole_number)
     objects: list[dict] = []
-    problem = f"no JSON object in the reply ({_shown(text)})" if text.strip() else "the reply is empty"
-    position = text.find("{")
-    while position != -1:
+    problem = f"no JSON object in the reply ({shown(text)})" if text.strip() else "the reply is empty"
+    last = len(text.rstrip()) - 1
+    position, attempts, read = 0, 0, 0
+    while opening := _OBJECT.search(text, position):
+        start, position = opening.start(), opening.start() + 1
+        if text[opening.end() : opening.end() + 1] not in ('"', "}"):  # what the decoder would say, without its price
+            cut = opening.end() >= last
+            expected = "Expecting property name enclosed in double quotes"
+            problem = f"{'the JSON is cut off' if cut else 'broken JSON'} at character {opening.end()}: {expected}"
+            continue
+        attempts += 1
+        if attempts > _MOST_ATTEMPTS or read > _MOST_READ:
+            return objects, "the reply holds too many braces that begin no whole object"
         try:
-            value, end = decoder.raw_decode(text, position)
+            value, position = decoder.raw_decode(text, start)
             objects.append(value)
-            position = text.find("{", end)
-        except FeedbackError as error:
-            problem, position = str(error), text.find("{", position + 1)
+            attempts -= 1
+        except UnreadableError as error:
+            problem, read = f"the object cannot be read: {error}", read + len(text) - start
         except RecursionError:
             return objects, "the reply nests objects too deeply to read"
         except json.JSONDecodeError as error:
-            cut = error.pos >= len(text.rstrip()) - 1 or "Unterminated" in error.msg
+            cut = error.pos >= last or "Unterminated" in error.msg
             problem = f"{'the JSON is cut off' if cut else 'broken JSON'} at character {error.pos}: {error.msg}"
-            position = text.find("{", position + 1)
+            read += error.pos - start
     return objects, problem

@@ -17,6 +17,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from text2grad.errors import InputError, StopRunError
+from text2grad.gate import UnreadableError, as_storable, fault, read_json
 from text2grad.records import check_writable, fingerprint
 
 
@@ -54,9 +55,12 @@ class Journal:
             return
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                raise InputError(f"{self.path}: line {number} is broken; remove that line and run again") from None
+                row = _row(line, first=number == 1)
+            except UnreadableError as error:
+                self._file.close()
+                raise InputError(
+                    f"{self.path}: line {number} is broken ({error}); remove that line and run again"
+                ) from None
             if number == 1:
                 begun = row.get("settings")
                 if begun != settings:
@@ -95,6 +99,17 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _row(line: bytes, first: bool) -> dict[str, Any]:
+    """A line of a journal; ``UnreadableError`` where it is no such thing."""
+    row = read_json(line)
+    kinds = {"settings": dict} if first else {"id": str, "input": str}
+    if not isinstance(row, dict) or any(not isinstance(row.get(name), kind) for name, kind in kinds.items()):
+        raise UnreadableError(f"it lacks {' or '.join(kinds)}")
+    if not first and not (isinstance(row.get("error"), str) or "result" in row):
+        raise UnreadableError("it holds neither a result nor an error")
+    return row
 
 
 @dataclass
@@ -151,8 +166,10 @@ def map_records(
         if len(results) != len(batch):
             raise RuntimeError(f"{len(batch)} records went in, {len(results)} results came out")
         for record_id, result in zip(batch, results, strict=True):
+            if not isinstance(result, Exception) and (problem := fault(result, finite=False)):
+                result = UnreadableError(f"its result cannot be stored: {problem}")
             if isinstance(result, Exception):
-                book.fail(record_id, hashes[record_id], str(result) or type(result).__name__)
+                book.fail(record_id, hashes[record_id], as_storable(str(result)) or type(result).__name__)
             elif result is not None:
                 book.add(record_id, hashes[record_id], result)
         return len(batch)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
+from text2grad.gate import UnreadableError, fault, shown, whole_number
 from text2grad.tasks.base import Record, Task
 
 
@@ -38,28 +39,41 @@ def load_json(path: str | Path) -> Any:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable JSON file") from None
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            keys = [key for key, _ in pairs]
-            double = next(key for key in keys if keys.count(key) > 1)
-            raise InputError(f"{path}: the id or key {double!r} stands twice in one object; make each one unique")
-        return value
-
     try:
         if path.suffix == ".jsonl":
             rows = []
             for number, line in enumerate(text.split("\n"), 1):
                 if line.strip():
                     try:
-                        rows.append(json.loads(line, object_pairs_hook=unique))
+                        rows.append(_decoded(line))
                     except json.JSONDecodeError as error:
-                        raise InputError(f"{path}: line {number} is not JSON: {error.msg}; mend or remove it") from None
+                        raise InputError(
+                            f"{path}: line {number} is not JSON: {error.msg}; correct or remove it"
+                        ) from None
+                    except UnreadableError as error:
+                        raise InputError(f"{path}: line {number}: {error}; correct or remove it") from None
             return rows
-        return json.loads(text, object_pairs_hook=unique)
+        return _decoded(text)
     except json.JSONDecodeError as error:
-        remedy = "if it holds one object a line, name it .jsonl" if error.msg == "Extra data" else "mend it there"
+        remedy = "if it holds one object a line, name it .jsonl" if error.msg == "Extra data" else "correct it there"
         raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}; {remedy}") from None
+    except UnreadableError as error:
+        raise InputError(f"{path}: {error}; correct it there") from None
+
+
+def _decoded(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            seen: set[str] = set()
+            double = next(key for key, _ in pairs if key in seen or seen.add(key))
+            raise UnreadableError(f"the id or key {shown(double)} stands twice in one object; make each one unique")
+        return value
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_int=whole_number)
+    except RecursionError:
+        raise UnreadableError("it nests lists and objects too deeply to read") from None
 
 
 def load_records(path: str | Path, task: Task, responses: bool = True) -> Records:
@@ -83,10 +97,12 @@ def load_records(path: str | Path, task: Task, responses: bool = True) -> Record
     records: dict[str, Record] = {}
     prompts: set[str] = set()
     for index, (key, record) in enumerate(pairs):
-        where = f"{path}: record {key!r}" if key is not None else f"{path}: record {index}"
+        where = f"{path}: record {shown(key)}" if key is not None else f"{path}: record {index}"
         if not isinstance(record, dict):
             hint = "; is this one record rather than a file of them?" if key is not None else ""
             raise InputError(f"{where} is not an object but {type(record).__name__}{hint}")
+        if problem := fault({key: record} if key is not None else record):
+            raise InputError(f"{where}: {problem}; correct or remove that record")
         try:
             if responses:
                 task.check(record)

@@ -276,3 +276,22 @@ def test_systems_that_answered_other_prompts_are_refused(run_script, systems, tm
     )
     assert result.returncode == 2
     assert "no prompt in common" in result.stderr
+
+
+def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run_script, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-wrong-key-of-all-keys")
+    with FaultServer(scripted(), key="right") as server:
+        flags = ["--task", "slf5k", "--responses", systems[0], "--system", "own", "--baseline", systems[1]]
+        flags += ["--judge", f"{server.url}#scripted", "--output_path", tmp_path / "r.json"]
+        done = run_script("evaluation/judge.py", *flags, "--baseline_system", "other")
+    assert done.returncode == 2, done.stderr
+    assert "refuses the API key" in done.stderr
+    assert len(server.requests) <= 16
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_password_in_the_judges_address_is_written_nowhere(systems, tmp_path):
+    with FaultServer(scripted()) as server:
+        server.url = server.url.replace("http://", "http://me:hunter2@")
+        judged(server, systems, tmp_path / "r.json", "one")
+    assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir())

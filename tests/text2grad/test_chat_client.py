@@ -110,20 +110,23 @@ def test_wrong_key_wrong_model_and_no_server_are_the_users_to_mend():
 
 
 def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, caplog, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    key = "sk-very-secret-and-as-long-as-keys-are"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
     caplog.set_level(logging.DEBUG)
-    with FaultServer(lambda body: "your key is sk-very-secret", faults=["429"], retry_after=0.01) as server:
+    with FaultServer(lambda body: f"your key is {key}", faults=["429"], retry_after=0.01) as server:
         client = client_of(server, retries=1, cache=ReplyCache(tmp_path / "replies.jsonl"))
-        assert client.complete(HELLO).text == "your key is [key]"
+        with pytest.raises(ChatError) as echoed:
+            client.complete(HELLO)
         server.rate = 1.0
         with pytest.raises(ChatError) as failed:
             client.complete([*HELLO, *HELLO])
-        assert server.headers[0]["authorization"] == "Bearer sk-very-secret"
+        assert server.headers[0]["authorization"] == f"Bearer {key}"
         server.key = "another"
         with pytest.raises(InputError) as refused:
             client.complete(HELLO, max_tokens=7)
-    assert "slow down, [key]" in str(failed.value)
-    shown = [str(failed.value), str(refused.value), repr(client), caplog.text, (tmp_path / "replies.jsonl").read_text()]
+    assert "slow down, [redacted]" in str(failed.value)
+    shown = [str(echoed.value), str(failed.value), str(refused.value), repr(client), caplog.text]
+    shown += [(tmp_path / "replies.jsonl").read_text()]
     assert all("very-secret" not in text for text in shown)
 
 

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.journal import Journal, map_records
 from text2grad.records import load_records, save_json, save_records
@@ -175,3 +177,107 @@ def test_kills_repeat_no_finished_record(tmp_path):
         assert not finished & set(made[count:])
     assert set(made) == {str(i) for i in range(60)}
     assert len(made) <= 60 + 3 * 4  # at most what was in flight at each kill
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "reason"),
+    [
+        ("NaN", "NaN", "holds nan"),
+        ("infinity", "1e999", "holds inf"),
+        ("half a pair", '"\\ud83d"', "half of a surrogate pair"),
+        ("half a pair inside", '[{"a": ["\\ud83d"]}]', "half of a surrogate pair"),
+        ("half a pair in a name", '{"\\ud83d": 1}', "half of a surrogate pair"),
+        ("digits", "1" * 5000, "5000 digits"),
+        ("depth", "[" * 10_000 + "]" * 10_000, "too deeply"),
+        ("some depth", "[" * 500 + "]" * 500, "nests more than 200"),
+    ],
+)
+@pytest.mark.parametrize("field", ["extra", "post", "generated_summary"])
+def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, name, extra, reason, field):
+    path = tmp_path / "in.json"
+    record = json.dumps({**SUMMARY, field: "HERE"}).replace('"HERE"', extra)
+    path.write_text(f'{{"t3_a": {json.dumps(SUMMARY)}, "t3_b": {record}}}')
+    with pytest.raises(InputError, match=reason) as refused:
+        load_records(path, get_task("slf5k"))
+    assert str(path) in str(refused.value)
+    if "digits" not in reason and "too deeply" not in reason:
+        assert "'t3_b'" in str(refused.value)
+    str(refused.value).encode()
+
+
+def test_half_a_pair_in_an_id(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_text(f'{{"t3_\\ud800": {json.dumps(SUMMARY)}}}')
+    with pytest.raises(InputError, match="half of a surrogate pair") as refused:
+        load_records(path, get_task("slf5k"))
+    str(refused.value).encode()
+
+
+def test_a_file_with_an_id_that_occurs_twice_is_read_in_time_that_grows_with_its_length(tmp_path):
+    path = tmp_path / "in.json"
+    ids = [*(f"t3_{number}" for number in range(200_000)), "t3_199999"]
+    path.write_text("{" + ", ".join(f'"{name}": 1' for name in ids) + "}")
+    begun = time.process_time()
+    with pytest.raises(InputError, match="t3_199999"):
+        load_records(path, get_task("slf5k"))
+    assert time.process_time() - begun < 5
+
+
+def small_journal(path: Path) -> list[bytes]:
+    outcome = map_records({"a": 1, "b": 2}, lambda ids, values: [{"n": values[0]}], journal=path, settings={"s": 1})
+    assert len(outcome.results) == 2
+    return path.read_bytes().splitlines(keepends=True)
+
+
+DAMAGED = [
+    b"[]", b"{}", b"null", b"7", b'"a"', b"\x00\x00", b"\xff\xfe", b'{"id": 1, "input": "x", "result": 1}',
+    b'{"id": "a", "result": 1}', b'{"id": "a", "input": []}', b'{"id": ["a"], "input": "x", "error": "e"}',
+    b'{"id": "a", "input": "x", "error": 3}', b'{"settings": {}}', b"[" * 100_000,
+    b'{"id": "a", "input": "x", "result": ' + b"1" * 5000 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
+    path = tmp_path / "journal.jsonl"
+    lines = small_journal(path)
+    lines[place] = line + b"\n"
+    if place == 0 and line == b'{"settings": {}}':
+        return
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match=f"line {place + 1}"):
+        map_records({"a": 1}, lambda ids, values: values, journal=path, settings={"s": 1})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *DAMAGED,
+        b'{"sent": "x", "bound": 1}',
+        b'{"sent": 1, "bound": "x"}',
+        b'{"reply": 1, "key": [], "scope": "a", "value": {"text": "t", "usage": {}}}',
+        b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": 3, "usage": {}}}',
+        b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": "t", "usage": {"requests": "x"}}}',
+        b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": "t", "usage": {"wrong": 1}}}',
+        b'{"reply": 1, "key": "k", "scope": "a", "value": []}',
+    ],
+)
+def test_a_damaged_line_of_the_paid_replies_is_named(tmp_path, line):
+    path = tmp_path / "replies.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(InputError, match="line 1 is broken"):
+        ReplyCache(path)
+
+
+def test_a_result_that_no_file_can_hold_fails_its_record_alone(tmp_path):
+    def work(ids, values):
+        return [{"text": values[0]}]
+
+    outcome = map_records({"a": "fine", "b": "\ud800"}, work, journal=tmp_path / "journal.jsonl", settings={})
+    assert outcome.results == {"a": {"text": "fine"}}
+    assert "half of a surrogate pair" in outcome.failures["b"]
+    failing = map_records(
+        {"a": 1}, lambda ids, values: [ValueError("x\ud800")], journal=tmp_path / "other.jsonl", settings={}
+    )
+    assert failing.failures == {"a": "x\ufffd"}

@@ -12,7 +12,9 @@ from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
+from text2grad.gate import as_storable, storable
 from text2grad.prompts import Prompt, load_prompt
+from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +90,7 @@ class ChatCritic:
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
         loaded = load_prompt(path, required, offered=(*_offered(task), "feedback"))
         critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field)
-        critic.name = spec
+        critic.name = redacted(spec)
         return critic
 
     def __call__(
@@ -120,18 +122,23 @@ class ChatCritic:
             first, complaint, reply = self._ask(messages, critique, check, scope)
         except ChatError as error:
             return Judgement(FeedbackError(str(error)))
+        if isinstance(first, FeedbackError) and reply.finish_reason in _REFUSED:
+            self.client.forget(messages, self.schema, scope)
         if not complaint or reply.finish_reason in _REFUSED:
             return Judgement(first, reply.usage, reasoning=_reasoning(reply))
 
         messages += [
-            {"role": "assistant", "content": reply.text or "(nothing)"},
-            {"role": "user", "content": _again(complaint)},
+            {"role": "assistant", "content": as_storable(reply.text) or "(nothing)"},
+            {"role": "user", "content": as_storable(_again(complaint))},
         ]
         try:
             second, _, repeated = self._ask(messages, critique, check, scope)
         except ChatError as error:
             second, repeated = FeedbackError(str(error)), Reply("")
         usage = reply.usage + repeated.usage
+        if isinstance(second, FeedbackError) and isinstance(first, FeedbackError) and repeated.usage.requests:
+            for asked in (messages[:1], messages):
+                self.client.forget(asked, self.schema, scope)
         if isinstance(second, FeedbackError) and isinstance(first, Feedback):
             return Judgement(first, usage, first, complaint, _reasoning(reply))
         return Judgement(second, usage, first, complaint, _reasoning(repeated))
@@ -199,4 +206,4 @@ def _again(complaint: str) -> str:
 def _reasoning(reply: Reply) -> str:
     objects, _ = json_objects(reply.text)
     reasoning = objects[-1].get("reasoning") if objects else None
-    return reasoning.strip() if isinstance(reasoning, str) else ""
+    return reasoning.strip() if isinstance(reasoning, str) and storable(reasoning) else ""

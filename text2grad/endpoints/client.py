@@ -10,27 +10,29 @@ import json
 import logging
 import os
 import random
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 
+from text2grad.endpoints.answers import UnreadableReplyError, read_answer, within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
 from text2grad.errors import InputError, StopRunError
+from text2grad.gate import as_storable, storable
 from text2grad.records import fingerprint
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
+from text2grad.redaction import MARK, holds_key, redacted
 
 _LONGEST_BACK_OFF = 60.0
 _LONGEST_RETRY_AFTER = 900.0
 _BYTES_PER_TOKEN = 4  # of English text, for the pace only; the budget assumes one
 _MESSAGE_OVERHEAD = 32  # bytes around each message that the chat template adds, at most
+_DEADLINE = 3  # times the limit on silence: what a request may take in all
 _FAILURES_OF_AN_OUTAGE = 8  # requests that fail for good one after the other, none in between answered
 _REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
 _SIGNS = {  # what an error message says about the parameter that it refuses
@@ -41,6 +43,10 @@ _SIGNS = {  # what an error message says about the parameter that it refuses
     "max_tokens": ("max_tokens", "max_completion_tokens"),
 }
 
+_REASONS = ("stop", "length", "content_filter", "refusal", "tool_calls", "function_call")
+_LONGEST_MESSAGE = 2000  # characters of an error answer that are kept
+_MOST_TOKENS = 10**9  # more than that is no count
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,10 +56,6 @@ class ChatError(RuntimeError):
 
 class _OutageError(ChatError):
     """A request that failed although it was sent again and again."""
-
-
-class UnreadableReplyError(Exception):
-    """The server answered 200 with something that is no chat completion."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def endpoint_of(spec: str) -> tuple[str | None, str]:
     else:
         base_url, _, model = spec.partition("#")
     if not model:
-        raise InputError(f"{spec}: names no model; write openai:MODEL or http://HOST:PORT/v1#MODEL")
+        raise InputError(f"{redacted(spec)}: names no model; write openai:MODEL or http://HOST:PORT/v1#MODEL")
     return base_url, model
 
 
@@ -100,7 +102,8 @@ class ChatClient:
         requests_per_minute, tokens_per_minute: requests are spaced so that neither is exceeded.
         max_cost_usd: a request that might exceed it is not sent (:class:`~text2grad.endpoints.spending.Budget`).
         prices: another price table than ``prices.yaml``.
-        timeout: seconds without a byte from the server after which a request counts as lost.
+        timeout: seconds without a byte from the server after which a request counts as lost. Three times as long is
+            what it may take in all, however busily the server drips.
         retries: how often a request is sent again after rate limits, server errors and broken connections.
         max_tokens: length of a reply at most.
         cache: replies from it are not asked for again, and all replies go into it.
@@ -125,7 +128,7 @@ class ChatClient:
         max_tokens: int = 1024,
         cache: ReplyCache | None = None,
     ):
-        self._key = api_key or os.environ.get("OPENAI_API_KEY") or ""
+        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
         if official and not self._key:
             raise InputError(
@@ -133,7 +136,9 @@ class ChatClient:
                 "or work without a model (--annotator programmatic)"
             )
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
-            raise InputError(f"{base_url}: not an address; write http://HOST:PORT/v1")
+            raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
+        if not re.fullmatch(r"[!-~]*", self._key.strip()):
+            raise InputError("the API key holds characters that no key has (only ASCII is sent); check OPENAI_API_KEY")
         self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
         self.concurrency = concurrency
         self.price = load_price(model, prices, batch=self.batch)
@@ -144,10 +149,15 @@ class ChatClient:
         if cache:
             self.remember(cache)
         self.usage = Usage()
+        self._deadline = _DEADLINE * timeout
         self._openai = openai.OpenAI(
-            api_key=self._key or "none needed", base_url=base_url, timeout=timeout, max_retries=0
+            api_key=self._key or "none needed",
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(follow_redirects=False),  # prompts stay with the host that was named
         )
-        self.base_url = str(self._openai.base_url)
+        self.base_url = redacted(str(self._openai.base_url))
         self._pacer = Pacer(requests_per_minute, tokens_per_minute)
         self._slots = threading.Semaphore(concurrency)
         self._lock = threading.Lock()
@@ -195,6 +205,8 @@ class ChatClient:
             InputError: the key, the address or the model is wrong.
         """
         length = max_tokens or self.max_tokens
+        if not all(storable(message["content"]) for message in messages):
+            raise ChatError("the question holds half of a surrogate pair, which cannot be sent")
         key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
         if reply := self.recall(key):
             return reply
@@ -224,6 +236,11 @@ class ChatClient:
         """What the cache knows a request by."""
         wanted = [self.model, list(messages), schema, logprobs, max_tokens or self.max_tokens, self.temperature, scope]
         return fingerprint(wanted)
+
+    def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, scope: str) -> None:
+        """A reply led nowhere: the same request is to be sent again, in a later run as well."""
+        if self.cache:
+            self.cache.void(scope, self.key(messages, schema, scope=scope))
 
     def stop(self) -> None:
         """Send nothing more; requests in flight still end."""
@@ -269,7 +286,7 @@ class ChatClient:
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
                 reached = True
-            except (openai.APIError, json.JSONDecodeError, UnreadableReplyError) as error:
+            except (openai.APIError, UnreadableReplyError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
             else:
                 if dropped - self._without:
@@ -292,7 +309,8 @@ class ChatClient:
             self.budget.reserve(bound, self._stopped)
             number = self.cache.sent(bound) if self.cache else 0
             try:
-                reply = self.read(self._openai.chat.completions.create(**body), self.price, bound)
+                answer = within(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
+                reply = self.read(answer, self.price, bound)
             except BaseException as error:
                 unbilled = isinstance(error, openai.APIStatusError) or _never_arrived(error)
                 self.budget.settle(bound, lost=not unbilled)
@@ -305,18 +323,28 @@ class ChatClient:
         self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
         return reply
 
-    def read(self, answer: ChatCompletion, price: Price, bound: float) -> Reply:
-        """A completion as a ``Reply``; a priced one without token counts is taken to have cost its ``bound``."""
-        choices = getattr(answer, "choices", None)
-        message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
-        content, refusal = getattr(message, "content", None), getattr(message, "refusal", None)
-        if message is None or not isinstance(content, str | None):
+    def read(self, answer: object, price: Price, bound: float) -> Reply:
+        """A decoded completion as a ``Reply``; a priced one without token counts is taken to have cost its ``bound``.
+
+        Raises:
+            UnreadableReplyError: it is no chat completion.
+            ChatError: it holds the API key.
+        """
+        choices = _of(answer, "choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        message = _of(choice, "message")
+        content, refusal = _of(message, "content"), _of(message, "refusal")
+        if not isinstance(message, Mapping) or not isinstance(content, str | None):
             raise UnreadableReplyError("the server's answer is not a chat completion")
-        usage = _usage(getattr(answer, "usage", None))
+        usage = _usage(_of(answer, "usage"))
         usage.cost_usd = price.of(usage) if not usage.uncounted else bound if price.listed else 0.0
         text = content or (refusal if isinstance(refusal, str) else "") or ""
-        reason = "refusal" if refusal and not content else str(getattr(choices[0], "finish_reason", None) or "stop")
-        return Reply(self._clean(text), reason, usage, _logprobs(choices[0]))
+        if holds_key(text, self._key):
+            raise ChatError("the reply holds the API key, and is not kept")
+        finish = _of(choice, "finish_reason")
+        reason = "other" if finish else "stop"
+        reason = "refusal" if refusal and not content else finish if finish in _REASONS else reason
+        return Reply(text, reason, usage, _logprobs(choice))
 
     def _back_off(self, attempt: int, asked: float | None) -> None:
         """Sleep before the next attempt: jittered exponential back-off, and never less than the server asks for."""
@@ -331,37 +359,60 @@ class ChatClient:
 
     def _raise_if_hopeless(self, error: openai.APIStatusError) -> None:
         message, status = self._clean(_message(error)), error.status_code
+        ending = StopRunError if self._answered else InputError  # what was answered before is kept, and written
         if status in (401, 403):
             raise InputError(f"{self.base_url} refuses the API key ({message}); check OPENAI_API_KEY") from None
         if status == 404:
-            raise InputError(f"{self.base_url} knows no model {self.model!r} ({message}); check both names") from None
+            raise ending(f"{self.base_url} knows no model {self.model!r} ({message}); check both names") from None
         if error.code == "insufficient_quota":
-            raise InputError(f"{self.base_url}: the account's quota is used up ({message}); top it up and go on")
+            raise ending(f"{self.base_url}: the account's quota is used up ({message}); top it up and go on")
+        if 300 <= status < 400:
+            target = redacted(as_storable(error.response.headers.get("location") or "nowhere"))
+            raise ChatError(f"the server sends requests on to {target[:200]}, which is not followed; name that address")
         if status not in (408, 409, 429) and status < 500:
             raise ChatError(f"the request was refused: HTTP {status}: {message}") from None
 
     def _clean(self, text: str) -> str:
-        """A text from the server without the key, should it echo it."""
-        return text.replace(self._key, "[key]") if self._key else text
+        """A message from the server as it can be stored and shown: without the key, should it echo it."""
+        text = as_storable(text[:_LONGEST_MESSAGE])
+        return redacted(text.replace(self._key, MARK) if holds_key(text, self._key) else text)
 
 
 def _size(messages: Sequence[Mapping[str, str]]) -> int:
     return sum(len(message["content"].encode("utf-8", "replace")) + _MESSAGE_OVERHEAD for message in messages)
 
 
+def _of(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
 def _usage(counted: object) -> Usage:
-    tokens = [getattr(counted, name, None) for name in ("prompt_tokens", "completion_tokens")]
-    if not all(isinstance(number, int) for number in tokens):
+    """The server's counts; numbers that cannot be counts are none."""
+    tokens = [_of(counted, name) for name in ("prompt_tokens", "completion_tokens")]
+    if not all(_is_count(number) for number in tokens):
         return Usage(requests=1, uncounted=1)
-    cached = getattr(getattr(counted, "prompt_tokens_details", None), "cached_tokens", None) or 0
+    cached = _of(_of(counted, "prompt_tokens_details"), "cached_tokens")
+    cached = min(cached, tokens[0]) if _is_count(cached) else 0
     return Usage(requests=1, prompt_tokens=tokens[0], cached_tokens=cached, completion_tokens=tokens[1])
 
 
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _MOST_TOKENS
+
+
 def _logprobs(choice: object) -> list[dict[str, float]] | None:
-    content = getattr(getattr(choice, "logprobs", None), "content", None)
-    if not content:
-        return None
-    return [{item.token: item.logprob for item in token.top_logprobs or [token]} for token in content]
+    """Log-probabilities by alternative, of each token; None where they are not there or not in that form."""
+    content = _of(_of(choice, "logprobs"), "content")
+    rows = []
+    for token in content if isinstance(content, list) else []:
+        items = _of(token, "top_logprobs") or [token]
+        if not isinstance(items, list):
+            return None
+        pairs = [(_of(item, "token"), _of(item, "logprob")) for item in items]
+        if not all(isinstance(name, str) and storable(name) and type(value) in (int, float) for name, value in pairs):
+            return None
+        rows.append(dict(pairs))
+    return rows or None
 
 
 def _message(error: openai.APIStatusError) -> str:

@@ -14,7 +14,9 @@ from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import json_objects
+from text2grad.gate import fault
 from text2grad.journal import Outcome, map_records
+from text2grad.redaction import redacted
 
 WINNERS = ("first", "second", "tie")
 SCHEMA = {
@@ -67,6 +69,8 @@ class Judge:
             try:
                 reply = self.client.complete([{"role": "user", "content": text}], schema, scope=key)
                 return [read(reply.text)]
+            except InputError:
+                raise  # a refused key, a wrong address: no other question will fare better
             except ValueError as error:
                 self._cache.void(key)  # a later try asks again
                 return [error]
@@ -77,7 +81,11 @@ class Judge:
             questions,
             work,
             journal=journal,
-            settings={"judge": self.config.judge, "judge_tokens": self.config.judge_max_new_tokens, **settings},
+            settings={
+                "judge": redacted(self.config.judge),
+                "judge_tokens": self.config.judge_max_new_tokens,
+                **settings,
+            },
             workers=self.config.concurrency,
             retry_failed=self.config.retry_failed,
             description=description,
@@ -112,6 +120,8 @@ def read_verdict(text: str) -> dict[str, str]:
     named = [item for item in objects if "winner" in item]
     if not named:
         raise ValueError(problem if not objects else f"the judge's reply names no winner: {text[-200:]!r}")
+    if problem := fault(named[-1]):
+        raise ValueError(f"the judge's reply cannot be kept: {problem}")
     winner = str(named[-1]["winner"]).strip().lower()
     if winner not in WINNERS:
         raise ValueError(f"the judge's winner is {winner!r}, not one of {', '.join(WINNERS)}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError
+from text2grad.gate import read_json
 from text2grad.records import check_writable
 
 
@@ -19,7 +20,8 @@ class ReplyCache:
     Lines, in the order of events: ``{"sent": n, "bound": usd}`` before request n goes out, then one of
     ``{"reply": n, "key", "scope", "value"}`` and ``{"refused": n}`` (an error answer, which is not billed). A request
     with neither was lost, by a kill or a broken connection, and may have been billed: ``lost_usd`` is the most that
-    can have cost. ``{"void": scope}`` retires a scope's replies: they led nowhere, so a later try asks anew.
+    can have cost. ``{"void": scope}`` retires a scope's replies, or that
+    of its ``"key"`` alone: they led nowhere, so a later try asks again.
 
     Replies of batches have no number (null): nothing notes their sending here.
 
@@ -53,18 +55,20 @@ class ReplyCache:
         open_bounds: dict[int, float] = {}
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                row = json.loads(line)
+                row = read_json(line)
                 if "sent" in row:
-                    open_bounds[row["sent"]] = row["bound"]
+                    open_bounds[row["sent"]] = float(row["bound"])
                     self._next = max(self._next, row["sent"] + 1)
                 elif "reply" in row:
                     open_bounds.pop(row["reply"], None)
+                    if not isinstance(row["value"]["text"], str):
+                        raise TypeError("the reply is not a text")
                     self._remember(row["key"], row["scope"], row["value"])
                 elif "refused" in row:
                     open_bounds.pop(row["refused"], None)
                 else:
-                    self._forget(row["void"])
-            except (json.JSONDecodeError, KeyError, TypeError):
+                    self._forget(row["void"], row.get("key"))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 self._file.close()
                 raise InputError(f"{self.path}: line {number} is broken; remove that line and run again") from None
         self.lost_usd = sum(open_bounds.values())
@@ -91,12 +95,15 @@ class ReplyCache:
         with self._lock:
             self._append({"refused": number})
 
-    def void(self, scope: str) -> None:
-        """Use a scope's replies no more (their cost stays counted)."""
+    def void(self, scope: str, key: str | None = None) -> None:
+        """Use a scope's replies no more, or only that of one key (their cost stays counted)."""
         with self._lock:
-            if self._keys.get(scope):
+            if key is None and self._keys.get(scope):
                 self._append({"void": scope})
                 self._forget(scope)
+            elif key in self._keys.get(scope, ()):
+                self._append({"void": scope, "key": key})
+                self._forget(scope, key)
 
     def close(self) -> None:
         self._file.close()
@@ -106,9 +113,12 @@ class ReplyCache:
         self._keys.setdefault(scope, set()).add(key)
         self.usage += Usage(**value["usage"])
 
-    def _forget(self, scope: str) -> None:
-        for key in self._keys.pop(scope, ()):
-            self._replies.pop(key, None)
+    def _forget(self, scope: str, key: str | None = None) -> None:
+        keys = self._keys.pop(scope, set()) if key is None else {key}
+        for each in keys:
+            self._replies.pop(each, None)
+        if key is not None:
+            self._keys.get(scope, set()).discard(key)
 
     def _append(self, row: dict[str, Any]) -> None:
         self._file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")

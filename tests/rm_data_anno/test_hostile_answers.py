@@ -1,0 +1,214 @@
+"""Answers that no server should give: one record fails with a reason, the others are annotated, a resume goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+
+from rm_data_anno.annotate import annotate
+from tests.fault_server import FaultServer
+from tests.rm_data_anno.test_annotation_faults import judge, no_key, posts, read, record_of, setting  # noqa: F401
+from text2grad.endpoints.client import ChatClient, ChatError
+from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.errors import InputError
+
+HIT = "t3_2"
+LONG = "1" * 5000
+SECRET = "sk-a-key-of-the-usual-length-0123456789"
+
+
+def answer_with(body: dict, **changes: object) -> dict:
+    """A well-formed completion whose parts are replaced."""
+    message = {"role": "assistant", "content": judge(body)} | changes.pop("message", {})
+    choice = {"index": 0, "finish_reason": "stop", "message": message} | changes.pop("choice", {})
+    usage = {"prompt_tokens": 10, "completion_tokens": 5} | changes.pop("usage", {})
+    return {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage} | changes
+
+
+def content(change):
+    return lambda body: json.dumps(answer_with(body, message={"content": change(judge(body))})).encode()
+
+
+BODIES = {
+    "digits in the body": lambda body: b'{"choices": [], "created": ' + LONG.encode() + b"}",
+    "deep list": lambda body: b"[" * 200_000,
+    "deep object": lambda body: b'{"a":' * 200_000,
+    "not UTF-8": lambda body: json.dumps(answer_with(body)).encode().replace(b"Dog", b"\xff\xfe"),
+    "UTF-16": lambda body: json.dumps(answer_with(body)).encode("utf-16"),
+    "cached is a text": lambda body: json.dumps(
+        answer_with(body, usage={"prompt_tokens_details": {"cached_tokens": "9"}})
+    ).encode(),
+    "cached is a list": lambda body: json.dumps(
+        answer_with(body, usage={"prompt_tokens_details": {"cached_tokens": [1]}})
+    ).encode(),
+    "logprobs are texts": lambda body: json.dumps(answer_with(body, choice={"logprobs": {"content": ["a"]}})).encode(),
+    "logprobs are nothing": lambda body: json.dumps(
+        answer_with(body, choice={"logprobs": {"content": [None]}})
+    ).encode(),
+    "digits in the reply": content(lambda text: text.replace('"reasoning"', f'"n": {LONG}, "reasoning"')),
+    "half pair in the reply": content(lambda text: text + "\ud800"),
+    "half pair in a key": content(lambda text: text.replace('"reasoning"', '"\\ud800": 1, "reasoning"')),
+    "half pair in the reasoning": content(lambda text: text.replace("The post is", "The post \\ud83d is")),
+    "raw half pair in the reasoning": content(lambda text: text.replace("The post is", "The post \ud83d is")),
+    "a megabyte of braces": content(lambda text: "{" * 1_000_000),
+    "two megabytes of braces": content(lambda text: '{"' * 1_000_000),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
+    def raw(body: dict):
+        return (200, {}, BODIES[name](body)) if record_of(body) == HIT else None
+
+    begun = time.monotonic()
+    with FaultServer(judge, raw=raw) as server:
+        try:
+            annotate("slf5k", setting(tmp_path, server, posts(6), retries=0))
+        except SystemExit as ended:
+            assert ended.code == 1
+            (failed,) = read(tmp_path, ".failed.json").values()
+            assert failed
+            assert len(read(tmp_path)) == 5
+        else:
+            assert len(read(tmp_path)) == 6
+    assert time.monotonic() - begun < 30
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(6), retry_failed=True))
+        assert len(server.requests) <= 1
+    assert len(read(tmp_path)) == 6
+    (tmp_path / "out.json").read_text().encode()
+
+
+def test_half_a_pair_in_an_error_message_can_be_listed(tmp_path):
+    def raw(body: dict):
+        refusal = (400, {}, json.dumps({"error": {"message": "no \ud800 \x1b[2J"}}).encode())
+        return refusal if record_of(body) == HIT else None
+
+    with FaultServer(judge, raw=raw) as server, pytest.raises(SystemExit):
+        annotate("slf5k", setting(tmp_path, server, posts(3)))
+    assert "\ufffd" in read(tmp_path, ".failed.json")[HIT]
+
+
+def test_a_server_that_drips_meets_a_deadline():
+    def raw(body: dict):
+        def drip():
+            for _ in itertools.count():
+                time.sleep(0.05)
+                yield b" "
+
+        return 200, {"Content-Type": "application/json"}, drip()
+
+    with FaultServer(judge, raw=raw) as server:
+        client = ChatClient(server.url, "m", timeout=0.3, retries=0)
+        client._answered = True
+        begun = time.monotonic()
+        with pytest.raises(ChatError, match=r"no whole answer within 0\.9 seconds"):
+            client.complete([{"role": "user", "content": "hello"}])
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_prompts_are_not_sent_on_to_another_host(status):
+    with FaultServer(lambda body: "stolen") as other:
+        raw = lambda body: (status, {"Location": f"{other.url}/chat/completions"}, b"")  # noqa: E731
+        with FaultServer(judge, raw=raw) as server:
+            client = ChatClient(server.url, "m", retries=0)
+            with pytest.raises(ChatError, match="sends requests on to http"):
+                client.complete([{"role": "user", "content": "secret post"}])
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("key", ["x", "now", "dog", "EMPTY", "ran"])
+def test_a_dummy_key_does_not_eat_the_replies(tmp_path, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(2)))
+        assert len(server.requests) == 2
+    record = read(tmp_path)["t3_1"]
+    assert (record["good_spans"], record["poor_spans"]) == (["Dog 1 ran off"], ["what now?"])
+    assert record["textual_feedback"] == "It says that the dog 1 ran off, but 'what now?' is vague."
+
+
+@pytest.mark.parametrize("key", ["clé-0123456789abcdef", "ключ", "sk-\x00"])
+def test_a_key_that_cannot_be_sent_is_an_input_error(monkeypatch, key):
+    with pytest.raises(InputError, match="OPENAI_API_KEY"):
+        ChatClient("http://127.0.0.1:1/v1", "m", api_key=key)
+
+
+@pytest.mark.parametrize("place", ["content", "finish_reason", "refusal"])
+def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+    def raw(body: dict):
+        changes = {
+            "content": {"message": {"content": f"{judge(body)} {SECRET}"}},
+            "finish_reason": {"choice": {"finish_reason": f"stop {SECRET}"}},
+            "refusal": {"message": {"content": None, "refusal": f"no, {SECRET}"}},
+        }[place]
+        return 200, {}, json.dumps(answer_with(body, **changes)).encode()
+
+    with FaultServer(judge, raw=raw) as server:
+        try:
+            annotate("slf5k", setting(tmp_path, server, posts(2)))
+        except SystemExit:
+            assert "API key" in read(tmp_path, ".failed.json")["t3_0"]
+    for path in tmp_path.iterdir():
+        assert SECRET not in path.read_text(), path
+
+
+def test_a_password_in_an_address_is_written_nowhere(tmp_path, capsys):
+    with FaultServer(judge) as server:
+        address = server.url.replace("http://", "http://me:hunter2@")
+        annotate("slf5k", setting(tmp_path, server, posts(2), base_url=address))
+    assert len(read(tmp_path)) == 2
+    with pytest.raises(InputError) as dead:
+        annotate("slf5k", setting(tmp_path, server, posts(3), base_url=address, retries=0))
+    streams = capsys.readouterr()
+    shown = [str(dead.value), streams.out, streams.err]
+    shown += [path.read_text() for path in tmp_path.iterdir() if path.name != "in.json"]
+    assert all("hunter2" not in text for text in shown)
+
+
+def test_counts_that_are_none_do_not_raise_the_budget(tmp_path):
+    def raw(body: dict):
+        return 200, {}, json.dumps(answer_with(body, usage={"completion_tokens": -(10**6)})).encode()
+
+    with FaultServer(judge, raw=raw) as server:
+        client = ChatClient(server.url, "gpt-4o", max_cost_usd=0.05, max_tokens=1000)
+        asked = 0
+        for number in range(40):
+            try:
+                client.complete([{"role": "user", "content": f"Post number {number} \n<summary>\na; b\n</summary>"}])
+                asked += 1
+            except Exception as error:  # noqa: BLE001
+                assert "--max_cost_usd" in str(error)
+                break
+    assert asked < 5
+    assert client.budget.spent > 0
+
+
+def test_what_cannot_be_used_is_asked_again_by_a_critic_that_resumes(tmp_path):
+    """In training, a step repeats its rollouts: the replies that ended it must not come from the cache again."""
+    from text2grad.critics.chat import ChatCritic
+
+    nonsense = ["I will not say."]
+    with FaultServer(lambda body: nonsense[0] if nonsense else judge(body)) as server:
+
+        def feedback():
+            cache = ReplyCache(tmp_path / "replies.jsonl")
+            critic = ChatCritic.from_spec(f"{server.url}#m", "slf5k", cache=cache)
+            try:
+                return critic(["Post number 1 "], ["Dog ran; off"])[0]
+            finally:
+                cache.close()
+
+        first = feedback()
+        assert isinstance(first, ValueError)
+        nonsense.clear()
+        assert feedback().good == ["Dog ran"]
+        assert len(server.requests) == 3
+        assert feedback().good == ["Dog ran"]
+        assert len(server.requests) == 3
