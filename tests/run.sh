@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
 # Lint, format check and the test suite, set-up included.
 #   bash tests/run.sh                 everything but the slow proofs
-#   bash tests/run.sh --slow          only the slow proofs
+#   bash tests/run.sh --fast          the checks, and the tests of pure functions: under a minute
+#   bash tests/run.sh --slow          lint, and only the slow proofs
 #   bash tests/run.sh -k grounding    further arguments go to pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash env.sh
 python=${VENV:-.venv}/bin/python
 export TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
+# This checkout's code, also where two checkouts share one environment.
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 "$python" -m ruff check .
 "$python" -m ruff format --check .
-if [ "${1:-}" = "--slow" ]; then
-    shift
-    exec "$python" -m pytest -m slow --timeout 7200 -s "$@"
-fi
-exec "$python" -m pytest -n 2 --dist loadfile "$@"
+case "${1:-}" in
+    --slow)
+        shift
+        exec "$python" -m pytest -m slow --timeout 7200 -s "$@"
+        ;;
+    --fast)
+        shift
+        selection=(-q -m "fast and not slow")
+        ;;
+    *) selection=() ;;
+esac
+exec "$python" -m pytest -n 2 --dist loadfile "${selection[@]}" "$@"

