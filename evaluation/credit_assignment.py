@@ -169,6 +169,8 @@ def main() -> None:
         labelled = [int(len(rewards) - 1 - k) for rewards in rollouts for k in np.flatnonzero(rewards)]
         plot_credit(config.plot, gaps, labelled, decay)
         print(f"  plot -> {config.plot}")
+    else:
+        print("next: --plot credit.svg draws the gaps beside the theory's curve")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import MISSING, asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
@@ -184,6 +185,12 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
         for key, reason in list(outcome.failures.items())[:5]:
             print(f"failed: {key}: {reason}", file=sys.stderr)
         print(f"{len(outcome.failures)} answers failed; --retry_failed asks them again", file=sys.stderr)
+    measuring = Path(__file__).parent / config.task / "evaluate.py"
+    if measuring.is_file():
+        print(
+            f"next: python evaluation/{config.task}/evaluate.py --data_path {config.output_path} --system NAME "
+            "--output_path NAME.result.json"
+        )
 
 
 @command

@@ -19,7 +19,7 @@ from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.results import Figure, load_responses, print_metrics, save_result
+from evaluation.results import Figure, load_responses, print_metrics, print_next_step, save_result
 from text2grad.configs import check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
@@ -151,6 +151,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     if outcome.failures:
         print(f"  {len(outcome.failures)} judgements failed, e.g. {next(iter(outcome.failures.values()))}")
         print("  --retry_failed asks for them again")
+    print_next_step(config.output_path)
     return result
 
 

@@ -16,6 +16,7 @@ from evaluation.results import (
     load_result,
     print_differences,
     print_metrics,
+    print_next_step,
     save_result,
 )
 from text2grad.configs import setting
@@ -99,4 +100,5 @@ def compare_and_save(
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
+    print_next_step(*filter(None, (config.compare_with, config.output_path)))
     return result

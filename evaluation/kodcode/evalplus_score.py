@@ -24,7 +24,7 @@ from typing import Any
 from evaluation.kodcode.evalplus_data import OVERRIDES, Dataset, load_problems
 from evaluation.kodcode.pass_at_k import pass_figures
 from evaluation.optional_packages import optional_package
-from evaluation.results import print_metrics, save_result
+from evaluation.results import print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, fingerprint, load_json, save_json
@@ -119,6 +119,7 @@ def main() -> None:
     print_metrics(
         result["metrics"], f"{config.system} on {len(samples)} of {len(problems)} problems -> {config.output_path}"
     )
+    print_next_step(config.output_path)
 
 
 def load_samples(path: str, problems: Mapping[str, Any]) -> dict[str, list[str]]:

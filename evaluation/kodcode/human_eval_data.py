@@ -74,6 +74,7 @@ def main() -> None:
     problems = human_eval_problems()
     save_json(config.output_path, problems)
     print(f"{len(problems)} problems, {sum(len(p['base_input']) for p in problems)} inputs -> {config.output_path}")
+    print(f"next: evalplus_samples.py --dataset humaneval --base_only --data_path {config.output_path}, with --model")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from evaluation.measuring import (
     load_measured_responses,
     share_finished,
 )
+from evaluation.optional_packages import optional_package
 from evaluation.slf5k.metrics import text_figures
 from evaluation.slf5k.model_metrics import bertscore, perplexity
 from text2grad.configs import parse, setting
@@ -41,6 +42,8 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     responses = {key: task.response(record) for key, record in records.items()}
     posts = {key: task.prompt(record) for key, record in records.items()}
     references = {key: text for key, record in records.items() if (text := task.reference(record))}
+    if config.bertscore_model:
+        optional_package("bert_score")
     if config.bertscore_model and not references:
         raise InputError(f"{config.data_path}: no record has an ideal_human_summary, which BERTScore compares with")
     figures = {**text_figures(responses, posts, references), "finished": share_finished(records)}

