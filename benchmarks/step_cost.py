@@ -99,7 +99,7 @@ class CostConfig:
 class CriticElsewhere:
     """The reward model in a process and on a core of its own; the trainer need not wait until it must."""
 
-    name, elsewhere = "a reward model elsewhere", True
+    name, remote = "a reward model elsewhere", True
 
     def __init__(self, config: PolicyConfig, core: int):
         self._process = ProcessPoolExecutor(1, get_context("spawn"), _load, (config, core))

@@ -16,7 +16,8 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.trainer import NLGradientTrainer, encode_prompt
+from nl_gradient_policy_optimization.rollouts import encode_prompt
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.critics import Critic, load_critic
 from text2grad.deepspeed_setup import prepare_deepspeed

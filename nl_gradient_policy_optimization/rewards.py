@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics import Critic
 from text2grad.feedback import FeedbackError
 from text2grad.tasks import Task
@@ -22,40 +22,47 @@ from text2grad.token_rewards import token_rewards
 
 
 class RewardSource(Protocol):
-    """Judges rollouts: one :class:`Judgement` each, in order, with one reward per sampled token.
+    """Gives rollouts their feedback: one :class:`RolloutFeedback` each, in order, with one reward per sampled token.
 
-    ``elsewhere``: it waits for other processors (an endpoint), so that the trainer can sample and score meanwhile.
+    ``remote``: other processors do the work (an endpoint's), so that the trainer can sample and score at the same time.
     """
 
     name: str
-    elsewhere: bool
+    remote: bool
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]: ...
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]: ...
 
 
-class Batch:
-    """One step's rollouts, and their judgements under way.
+class PendingRollouts:
+    """One step's rollouts, and their feedback on its way.
 
-    A judge that works elsewhere begins with rollouts as soon as they are added, while others are sampled and scored;
-    any other judges all of them together, when its judgements are asked for.
+    A remote reward source begins with rollouts as soon as they are added, while others are sampled and scored. Any
+    other one gets all of them together, when the feedback is asked for.
     """
 
     def __init__(self, rewards: RewardSource):
         self.rollouts: list[Rollout] = []
         self._rewards = rewards
-        self._begun: list[Future[list[Judgement]]] = []
+        self._begun: list[Future[list[RolloutFeedback]]] = []
         self._pool = ThreadPoolExecutor(thread_name_prefix="critic")
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
         self.rollouts += rollouts
-        if self._rewards.elsewhere:
+        if self._rewards.remote:
             self._begun.append(self._pool.submit(self._rewards, rollouts))
 
-    def judgements(self) -> list[Judgement]:
-        """All of them, in the order of the rollouts."""
+    def feedback(self) -> list[RolloutFeedback]:
+        """All of it, in the order of the rollouts; waits for what has not come yet."""
         with self._pool:
-            begun = [judgement for part in self._begun for judgement in part.result()]
+            begun = [feedback for part in self._begun for feedback in part.result()]
         return begun or self._rewards(self.rollouts)
+
+    def state(self) -> list[dict[str, Any]]:
+        """What a checkpoint keeps of them: the sampled ids and what was computed per token, but no feedback."""
+        return [
+            {"id": rollout.id, "response_ids": rollout.response_ids, "columns": rollout.columns()}
+            for rollout in self.rollouts
+        ]
 
 
 class CriticRewards:
@@ -64,9 +71,9 @@ class CriticRewards:
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
         self.critic, self.task, self.tokenizer, self.config = critic, task, tokenizer, config
         self.name = critic.name
-        self.elsewhere = getattr(critic, "elsewhere", False)
+        self.remote = getattr(critic, "remote", False)
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         written = [rollout for rollout in rollouts if rollout.response.strip()]
         replies = iter(
             self.critic(
@@ -78,16 +85,16 @@ class CriticRewards:
             else []
         )
         return [
-            self._judge(rollout, next(replies)) if rollout.response.strip() else _empty(rollout, self.config)
+            self._feedback(rollout, next(replies)) if rollout.response.strip() else _empty(rollout, self.config)
             for rollout in rollouts
         ]
 
-    def _judge(self, rollout: Rollout, reply) -> Judgement:
+    def _feedback(self, rollout: Rollout, reply) -> RolloutFeedback:
         if isinstance(reply, FeedbackError):
             zeros = [0.0] * len(rollout.response_ids)
-            return Judgement(rewards=zeros, error=str(reply) or type(reply).__name__)
+            return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)
         found = token_rewards(rollout.response_ids, self.tokenizer, reply, self.task, self.config.scheme)
-        judgement = Judgement(
+        feedback = RolloutFeedback(
             rewards=place(found.values, self.config.reward_placement),
             deltas=found.values,
             critique=reply.critique,
@@ -97,11 +104,11 @@ class CriticRewards:
             unmatched=found.unmatched,
             conflicts=found.conflicts,
         )
-        return shape(judgement, rollout, self.config)
+        return shape(feedback, rollout, self.config)
 
 
 def place(values: Sequence[float], placement: str) -> list[float]:
-    """Token rewards where they stand (``token``), or gathered on the last token: the scalar baselines' δ.
+    """Token rewards on their own tokens (``token``), or all on the last token: the scalar baselines' δ.
 
     ``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token.
     """
@@ -113,19 +120,19 @@ def place(values: Sequence[float], placement: str) -> list[float]:
     return [0.0] * (len(values) - 1) + [total]
 
 
-def shape(judgement: Judgement, rollout: Rollout, config: PolicyConfig) -> Judgement:
+def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
     """Wishes about length and repetition, as rewards: the sampling distribution itself is never touched."""
-    rewards = list(judgement.rewards)
+    rewards = list(feedback.rewards)
     if not rollout.finished:
         rewards[-1] += config.unfinished_reward
     rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))
     for token in repeats(rollout.response_ids, config.repeat_ngram):
         rewards[token] += config.repeat_reward
-    return replace(judgement, rewards=rewards)
+    return replace(feedback, rewards=rewards)
 
 
 def repeats(ids: Sequence[int], n: int) -> list[int]:
-    """Positions of the tokens that complete an n-gram which stands earlier in the response; none for n = 0."""
+    """Positions of the tokens that complete an n-gram which the response holds already; none for n = 0."""
     seen: set[tuple[int, ...]] = set()
     positions = []
     for end in range(n, len(ids) + 1) if n > 0 else ():
@@ -136,8 +143,8 @@ def repeats(ids: Sequence[int], n: int) -> list[int]:
     return positions
 
 
-def _empty(rollout: Rollout, config: PolicyConfig) -> Judgement:
+def _empty(rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
     """A response without text has nothing to quote: its last token (the end token) takes the whole blame."""
     deltas = [0.0] * (len(rollout.response_ids) - 1) + [config.empty_reward]
-    judgement = Judgement(rewards=list(deltas), deltas=deltas, critique="The response is empty.")
-    return shape(judgement, rollout, config)
+    feedback = RolloutFeedback(rewards=list(deltas), deltas=deltas, critique="The response is empty.")
+    return shape(feedback, rollout, config)

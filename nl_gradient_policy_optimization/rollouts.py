@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from text2grad.records import load_json
-from text2grad.tasks import Interval, Record
+from text2grad.tasks import Interval, Record, Task
+from text2grad.token_text import token_spans
 
 
 @dataclass
-class Judgement:
-    """What a reward source says of one response.
+class RolloutFeedback:
+    """What a reward source gives for one response.
 
     Attributes:
         rewards: what is optimised, one per sampled token.
         deltas: δ_t of the critic's spans, before placement and shaping; for the metrics (None: no critic spoke).
-        error: why there is no judgement; such a rollout moves nothing.
+        error: why there is no feedback; such a rollout moves nothing.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed twice.
     """
 
@@ -40,7 +42,18 @@ class Judgement:
 
 @dataclass
 class Rollout:
-    """One sampled response. ``response_ids`` are the very ids that were sampled, the end token included."""
+    """One sampled response. ``response_ids`` are the very ids that were sampled, the end token included.
+
+    Attributes:
+        feedback: None until it has come.
+        sampler_logprobs: log π of the engine that sampled, where that is not the policy itself. Like all that follow
+            it is a tensor ``[T]``, one entry per response token, None until it is computed.
+        old_logprobs, ref_logprobs, new_logprobs: log π of the policy that sampled, of the reference, and of the policy
+            after the step's updates.
+        entropy, kl, values: of the policy that sampled: its entropy, its KL to the reference, and V(x, y_<t).
+        rewards: r_t = δ_t − β·KL_t.
+        advantages, returns: A_t, and the value function's target.
+    """
 
     id: str
     prompt: str
@@ -51,39 +64,107 @@ class Rollout:
     spans: list[Interval]
     tokens: list[str]
     finished: bool
-    judgement: Judgement | None = None
-    series: dict[str, Tensor] = field(default_factory=dict)
-    """Per token: old_logprobs, ref_logprobs, kl, entropy, values, rewards, advantages, returns, new_logprobs."""
+    feedback: RolloutFeedback | None = None
+    sampler_logprobs: Tensor | None = None
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    new_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    kl: Tensor | None = None
+    values: Tensor | None = None
+    rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
 
     @property
     def counts(self) -> bool:
-        """Whether it was judged, and so may move the policy."""
-        return self.judgement is not None and self.judgement.error is None
+        """Whether it has feedback, and so may move the policy."""
+        return self.feedback is not None and self.feedback.error is None
+
+    def columns(self) -> dict[str, Tensor]:
+        """What has been computed per token, by name."""
+        return {name: column for name in COLUMNS if (column := getattr(self, name)) is not None}
 
     def row(self, step: int) -> dict[str, Any]:
         """Its line in the log."""
-        judgement = self.judgement
-        assert judgement is not None, "a rollout is logged after it was judged"
+        feedback = self.feedback
+        assert feedback is not None, "a rollout is logged after its feedback has come"
         row = {
             "step": step,
             "id": self.id,
             "prompt": self.prompt,
             "response": self.response,
-            "critique": judgement.critique,
-            "good": judgement.good,
-            "poor": judgement.poor,
-            "error": judgement.error,
-            "matched": judgement.matched,
-            "unmatched": judgement.unmatched,
-            "conflicts": judgement.conflicts,
+            "critique": feedback.critique,
+            "good": feedback.good,
+            "poor": feedback.poor,
+            "error": feedback.error,
+            "matched": feedback.matched,
+            "unmatched": feedback.unmatched,
+            "conflicts": feedback.conflicts,
             "tokens": self.tokens,
             "spans": [list(span) for span in self.spans],
-            "rewards": [_short(value) for value in judgement.rewards],
+            "rewards": [rounded(float(value)) for value in feedback.rewards],
             "finished": self.finished,
         }
         for name in ("advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl"):
-            row[name] = [_short(value) for value in self.series[name].tolist()] if name in self.series else None
+            column = getattr(self, name)
+            row[name] = None if column is None else [rounded(value) for value in column.tolist()]
         return row
+
+
+COLUMNS = tuple(each.name for each in fields(Rollout) if each.type == "Tensor | None")
+"""The fields of a rollout with one number per response token."""
+
+
+def write_column(rollouts: Sequence[Rollout], name: str, column: Tensor) -> None:
+    """Store a padded ``[B, T]`` tensor in the rollouts' field ``name``, each row without its padding."""
+    for rollout, row in zip(rollouts, column, strict=True):
+        setattr(rollout, name, row[: len(rollout.response_ids)].cpu().clone())
+
+
+def read_column(rollouts: Sequence[Rollout], name: str, dtype: torch.dtype) -> Tensor:
+    """The rollouts' field ``name`` as ``[B, T]``, 0 on padding."""
+    return padded([getattr(rollout, name) for rollout in rollouts], dtype)
+
+
+def counting_mask(rollouts: Sequence[Rollout], dtype: torch.dtype) -> Tensor:
+    """``[B, T]``: 1 on the response tokens that may move the policy."""
+    return padded([[float(rollout.counts)] * len(rollout.response_ids) for rollout in rollouts], dtype)
+
+
+def model_inputs(rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """``input_ids``, ``attention_mask`` and ``response_mask`` of :class:`~.policy.PolicyScorer`."""
+    prompts = padded([rollout.prompt_ids for rollout in rollouts], torch.long, "left", pad_id)
+    prompt_mask = padded([[1] * len(rollout.prompt_ids) for rollout in rollouts], torch.long, "left")
+    responses = padded([rollout.response_ids for rollout in rollouts], torch.long, "right", pad_id)
+    response_mask = padded([[1] * len(rollout.response_ids) for rollout in rollouts], torch.long, "right")
+    ids, mask = torch.cat([prompts, responses], 1), torch.cat([prompt_mask, response_mask], 1)
+    return ids.to(device), mask.to(device), response_mask.to(device)
+
+
+def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The policy's input for x: the task's messages in the model's own chat template."""
+    encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
+    return list(encoded["input_ids"])
+
+
+def make_rollout(
+    record_id: str,
+    prompt: str,
+    record: Record,
+    prompt_ids: list[int],
+    response_ids: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    end_ids: Sequence[int],
+) -> Rollout:
+    """A rollout of sampled ids, with its text and what each token wrote."""
+    text, spans = token_spans(response_ids, tokenizer)
+    tokens = [
+        text[start:end] if end > start else tokenizer.decode([token])
+        for (start, end), token in zip(spans, response_ids, strict=True)
+    ]
+    finished = response_ids[-1] in end_ids
+    return Rollout(record_id, prompt, record, prompt_ids, response_ids, text, spans, tokens, finished)
 
 
 def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "right", value: float = 0) -> Tensor:
@@ -133,6 +214,6 @@ def shown(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short(value: float) -> float:
-    """Seven significant digits: all that float32 holds."""
-    return float(f"{value:.7g}")
+def rounded(value: Any) -> Any:
+    """A number with seven significant digits, all that float32 holds; anything else as it is."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -11,6 +11,27 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import StepLog
 
 
+def prompts_per_step(config: PolicyConfig, ranks: int) -> int:
+    """Prompts of one step on all ranks."""
+    return config.rollouts_per_device * ranks // config.rollouts_per_prompt
+
+
+def total_steps(config: PolicyConfig, prompts: int, ranks: int) -> int:
+    """Steps of a whole run on so many prompts."""
+    if config.max_steps > 0:
+        return config.max_steps
+    return max(1, math.ceil(config.epochs * prompts / prompts_per_step(config, ranks)))
+
+
+def prompt_order(prompts: int, step: int, count: int, seed: int) -> list[int]:
+    """Which prompts a step takes: the next ``count`` of one endless row, which is shuffled again in each pass."""
+    chosen = []
+    for position in range((step - 1) * count, step * count):
+        order = permutation(prompts, seed, position // prompts)
+        chosen.append(order[position % prompts])
+    return chosen
+
+
 def learning_rate_share(config: PolicyConfig, update: int, total: int) -> float:
     """The share of the learning rate at an update (counted from 0): warm-up, then the schedule down to 0."""
     warmup = round(config.warmup_ratio * total)

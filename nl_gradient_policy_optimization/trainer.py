@@ -1,21 +1,23 @@
 """NL-Gradient policy optimisation: algorithm 4 of the paper as one loop.
 
-    sample y ~ π_old(· | x)  →  critique c and spans A(y)  →  δ_t on the sampled tokens  →  r_t = δ_t − β·KL_t
-    →  GAE, whitening  →  clipped PPO on policy and value function, several passes
+    1  rollouts        y ~ π_old(· | x), with log-probabilities, values and KL to the reference
+    2  feedback        a critique c and spans A(y), which become δ_t on the sampled tokens
+    3  token rewards   r_t = δ_t − β·KL_t
+    4  advantages      GAE, whitened
+    5  updates         clipped PPO on policy and value function, several passes
 
-Randomness is drawn anew at each step from (seed, step, rank); so a step depends on the weights, the optimiser, β and
-rollouts sampled ahead alone, and a resumed run repeats an uninterrupted one bit for bit.
+One *step* is all five; an *update* is one step of the optimiser. Randomness is seeded by (seed, step, rank). So a step
+depends on the weights, the optimiser, β and rollouts sampled ahead alone, and a resumed run repeats an uninterrupted
+one bit for bit.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -26,12 +28,34 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import measure, measure_effect
+from nl_gradient_policy_optimization.metrics import measure, measure_effect, timed
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from nl_gradient_policy_optimization.rewards import Batch, RewardSource
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, StepLog, micro_batches, padded, shown
+from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
+from nl_gradient_policy_optimization.rollouts import (
+    Rollout,
+    RolloutFeedback,
+    StepLog,
+    counting_mask,
+    encode_prompt,
+    make_rollout,
+    micro_batches,
+    model_inputs,
+    padded,
+    read_column,
+    rounded,
+    shown,
+    write_column,
+)
 from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
-from nl_gradient_policy_optimization.schedule import learning_rate_share, mixed_seed, permutation, stop_reason
+from nl_gradient_policy_optimization.schedule import (
+    learning_rate_share,
+    mixed_seed,
+    permutation,
+    prompt_order,
+    prompts_per_step,
+    stop_reason,
+    total_steps,
+)
 from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
@@ -40,7 +64,19 @@ from text2grad.kl import KLController
 from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
 from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task
-from text2grad.token_text import token_spans
+
+
+class Losses(NamedTuple):
+    """What a micro-batch adds to the losses of one update.
+
+    Attributes:
+        policy, value: its share of the means over the minibatch's tokens, for policy and value head to learn from.
+        sums: for the metrics, over its own tokens.
+    """
+
+    policy: Tensor
+    value: Tensor
+    sums: dict[str, float]
 
 
 class NLGradientTrainer:
@@ -48,7 +84,7 @@ class NLGradientTrainer:
 
     Args:
         records: the prompts' records by id; every rank holds all of them.
-        rewards: judges the rollouts (see ``rewards.py``); each rank has its own and judges its own share.
+        rewards: gives the rollouts their feedback (see ``rewards.py``); each rank has its own, for its own share.
         accelerator: made before the model, so that DeepSpeed can shard it while loading.
     """
 
@@ -83,7 +119,7 @@ class NLGradientTrainer:
         self.rollout_log = StepLog(self.run / "rollouts.jsonl")
         self.finished_steps = 0
         self.rollout_count = 0
-        self.ahead: Batch | None = None  # the next step's rollouts, with ``rollouts_ahead``
+        self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
 
     # The run
@@ -91,13 +127,11 @@ class NLGradientTrainer:
     @property
     def prompts_per_step(self) -> int:
         """Over all ranks."""
-        return self.config.rollouts_per_device * self.accelerator.num_processes // self.config.rollouts_per_prompt
+        return prompts_per_step(self.config, self.accelerator.num_processes)
 
     @property
     def total_steps(self) -> int:
-        if self.config.max_steps > 0:
-            return self.config.max_steps
-        return max(1, math.ceil(self.config.epochs * len(self.ids) / self.prompts_per_step))
+        return total_steps(self.config, len(self.ids), self.accelerator.num_processes)
 
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
@@ -128,24 +162,31 @@ class NLGradientTrainer:
                 self.save()
 
     def step(self, step: int) -> dict[str, float]:
-        """One cycle: rollouts, critique, scores, advantages, updates, logs."""
+        """One step of algorithm 4, logged; returns its metrics."""
         seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
         self._seed(step)
-        batch = self.ahead or self.collect(step, seconds)
-        more = self.config.rollouts_ahead and step < self.total_steps
-        self.ahead = self.collect(step + 1, seconds) if more else None
-        with _timed(seconds, "critique"):  # what is left of it, where the critic works elsewhere
-            self.judge(rollouts := batch.rollouts, batch.judgements())
+        # 1 rollouts
+        pending = self.ahead or self.collect(step, seconds)
+        sample_ahead = self.config.rollouts_ahead and step < self.total_steps
+        self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
+        rollouts = pending.rollouts
+        # 2 feedback
+        with timed(seconds, "critique"):  # of a remote critic only the rest of the waiting
+            self.accept(rollouts, pending.feedback())
+        # 3 token rewards
+        self.reward_tokens(rollouts)
+        # 4 advantages
         self.estimate_advantages(rollouts)
-        with _timed(seconds, "update"):
-            update = self.update(rollouts, step)
+        # 5 updates
+        with timed(seconds, "update"):
+            updates = self.update(rollouts, step)
         rescored = self.config.log_rollouts_every and (step % self.config.log_rollouts_every == 0 or step == 1)
         if rescored:
             self.rescore(rollouts)
 
         self.finished_steps = step
         self.rollout_count += len(rollouts) * self.accelerator.num_processes
-        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **update}
+        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **updates}
         if rescored:
             metrics |= measure_effect(rollouts, self.reduce)
         metrics |= {f"seconds/{phase}": spent for phase, spent in seconds.items()}
@@ -154,32 +195,26 @@ class NLGradientTrainer:
         self.log(step, metrics, rollouts, show=bool(rescored))
         return metrics
 
-    # Rollouts
+    # 1 rollouts
 
-    def collect(self, step: int, seconds: dict[str, float]) -> Batch:
+    def collect(self, step: int, seconds: dict[str, float]) -> PendingRollouts:
         """A step's rollouts, sampled and scored by the policy as it is."""
         self._seed(step)
-        batch = Batch(self.rewards)
-        with _timed(seconds, "rollout"):
+        pending = PendingRollouts(self.rewards)
+        with timed(seconds, "rollout"):
             for rollouts in self.sample(self.prompts_of(step)):
-                batch.add(rollouts)
-        with _timed(seconds, "reference"):
-            self.score(batch.rollouts)
-        return batch
+                pending.add(rollouts)
+        with timed(seconds, "reference"):
+            self.score(pending.rollouts)
+        return pending
 
     def _seed(self, step: int) -> None:
         set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
 
     def prompts_of(self, step: int) -> list[str]:
-        """The ids of this rank's prompts of a step, each repeated for its rollouts.
-
-        The prompts stand in one endless row, shuffled anew in each pass; a step takes the next ones.
-        """
-        count, size = self.prompts_per_step, len(self.ids)
-        chosen = []
-        for position in range((step - 1) * count, step * count):
-            order = permutation(size, self.config.seed, position // size)
-            chosen.append(self.ids[order[position % size]])
+        """The ids of this rank's prompts of a step, each repeated for its rollouts."""
+        count = self.prompts_per_step
+        chosen = [self.ids[index] for index in prompt_order(len(self.ids), step, count, self.config.seed)]
         share = count // self.accelerator.num_processes
         mine = chosen[self.accelerator.process_index * share :][:share]
         return [record_id for record_id in mine for _ in range(self.config.rollouts_per_prompt)]
@@ -188,58 +223,30 @@ class NLGradientTrainer:
         """Sample a response to each prompt; each batch as soon as it is sampled."""
         self.scorer.eval()
         prompts = self._prompts(record_ids)
-        asked = iter(prompts)
-        for responses, sampled_with in self.sampler.batches([prompt_ids for *_, prompt_ids in prompts]):
-            rollouts = [self._rollout(*next(asked), response_ids) for response_ids in responses]
-            for rollout, logprobs in zip(rollouts, sampled_with or (), strict=bool(sampled_with)):
-                rollout.series["sampled_with"] = torch.tensor(logprobs, dtype=self.scorer.precision)
+        done = 0
+        for responses, logprobs in self.sampler.batches([prompt_ids for _, _, prompt_ids in prompts]):
+            rollouts = []
+            for position, response_ids in enumerate(responses):
+                rollout = self._rollout(*prompts[done + position], response_ids)
+                if logprobs is not None:
+                    rollout.sampler_logprobs = torch.tensor(logprobs[position], dtype=self.scorer.precision)
+                rollouts.append(rollout)
+            done += len(responses)
             yield rollouts
-        if left := list(asked):
-            raise RuntimeError(f"the sampler gave no response to {len(left)} of {len(prompts)} prompts")
+        if done < len(prompts):
+            raise RuntimeError(f"the sampler gave no response to {len(prompts) - done} of {len(prompts)} prompts")
 
     def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
         """Each record's id, prompt, and the policy's input."""
-        return [
-            (key, prompt := self.task.prompt(self.records[key]), encode_prompt(prompt, self.task, self.tokenizer))
-            for key in record_ids
-        ]
+        prompts = []
+        for record_id in record_ids:
+            prompt = self.task.prompt(self.records[record_id])
+            prompts.append((record_id, prompt, encode_prompt(prompt, self.task, self.tokenizer)))
+        return prompts
 
     def _rollout(self, record_id: str, prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
-        text, spans = token_spans(response_ids, self.tokenizer)
-        tokens = [
-            text[start:end] if end > start else self.tokenizer.decode([token])
-            for (start, end), token in zip(spans, response_ids, strict=True)
-        ]
-        return Rollout(
-            id=record_id,
-            prompt=prompt,
-            record=self.records[record_id],
-            prompt_ids=prompt_ids,
-            response_ids=response_ids,
-            response=text,
-            spans=spans,
-            tokens=tokens,
-            finished=response_ids[-1] in self.end_ids,
-        )
-
-    def judge(self, rollouts: Sequence[Rollout], judgements: Sequence[Judgement]) -> None:
-        """Give every rollout its judgement; stop where too many failed."""
-        for rollout, judgement in zip(rollouts, judgements, strict=True):
-            if len(judgement.rewards) != len(rollout.response_ids):
-                raise RuntimeError(
-                    f"{rollout.id}: {len(judgement.rewards)} rewards, {len(rollout.response_ids)} tokens"
-                )
-            rollout.judgement = judgement
-        failed = [rollout for rollout in rollouts if not rollout.counts]
-        for rollout in failed:
-            tqdm.write(f"no judgement of {rollout.id}: {rollout.judgement.error}")
-        count, total = self.reduce(torch.tensor([float(len(failed)), float(len(rollouts))])).tolist()
-        if count > self.config.max_critic_failures * total:
-            reason = failed[0].judgement.error if failed else "see the other ranks' messages"
-            raise InputError(
-                f"{count:.0f} of {total:.0f} critiques failed ({reason}); mend the critic {self.rewards.name!r}, or "
-                "raise --max_critic_failures, and run the same command again"
-            )
+        record = self.records[record_id]
+        return make_rollout(record_id, prompt, record, prompt_ids, response_ids, self.tokenizer, self.end_ids)
 
     @torch.no_grad()
     def score(self, rollouts: Sequence[Rollout]) -> None:
@@ -247,82 +254,102 @@ class NLGradientTrainer:
         self.scorer.eval()
         for rows, (logprobs, entropy, hidden, ref_logprobs, kl) in self._forward_all(rollouts, self.config.kl):
             values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(logprobs)
-            columns = {
-                "old_logprobs": logprobs,
-                "entropy": entropy,
-                "values": values,
-                "ref_logprobs": ref_logprobs,
-                "kl": kl,
-            }
-            for index, rollout in enumerate(rows):
-                for name, column in columns.items():
-                    rollout.series[name] = column[index, : len(rollout.response_ids)].cpu()
+            write_column(rows, "old_logprobs", logprobs)
+            write_column(rows, "entropy", entropy)
+            write_column(rows, "values", values)
+            write_column(rows, "ref_logprobs", ref_logprobs)
+            write_column(rows, "kl", kl)
 
     @torch.no_grad()
     def rescore(self, rollouts: Sequence[Rollout]) -> None:
-        """Log-probabilities after the update, for the log."""
+        """Log-probabilities after the updates, for the log."""
         self.scorer.eval()
         for rows, (logprobs, *_) in self._forward_all(rollouts, None):
-            for index, rollout in enumerate(rows):
-                rollout.series["new_logprobs"] = logprobs[index, : len(rollout.response_ids)].cpu()
+            write_column(rows, "new_logprobs", logprobs)
+
+    # 2 feedback, 3 token rewards, 4 advantages
+
+    def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> None:
+        """Give every rollout its feedback; stop where too much of it failed."""
+        for rollout, given in zip(rollouts, feedback, strict=True):
+            if len(given.rewards) != len(rollout.response_ids):
+                raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")
+            rollout.feedback = given
+            if given.error is not None:
+                tqdm.write(f"no feedback on {rollout.id}: {given.error}")
+        failed = [given.error for given in feedback if given.error is not None]
+        count, total = self.reduce(torch.tensor([float(len(failed)), float(len(rollouts))])).tolist()
+        if count > self.config.max_critic_failures * total:
+            local = self.config.critic_constrained == "none" and Path(self.config.critic).is_dir()
+            raise InputError(
+                f"{count:.0f} of {total:.0f} critiques failed ({failed[0] if failed else 'on other ranks'}); "
+                f"{'add --critic_constrained quotes, which keeps replies readable, ' if local else ''}check the critic "
+                f"{self.rewards.name!r}, or raise --max_critic_failures, and run the same command again"
+            )
+
+    def reward_tokens(self, rollouts: Sequence[Rollout]) -> None:
+        """r_t = δ_t − β·KL_t; a rollout without feedback gets zeros."""
+        mask = counting_mask(rollouts, self.scorer.precision)
+        deltas = padded([rollout.feedback.rewards for rollout in rollouts], mask.dtype)
+        kl = read_column(rollouts, "kl", mask.dtype)
+        write_column(rollouts, "rewards", total_rewards(deltas, kl, self.kl.coef) * mask)
 
     def estimate_advantages(self, rollouts: Sequence[Rollout]) -> None:
-        """r_t = δ_t − β·KL_t, then A_t and returns; a rollout that was not judged gets zeros."""
-        mask = self._mask(rollouts)
-        deltas = padded([rollout.judgement.rewards for rollout in rollouts], mask.dtype)
-        rewards = total_rewards(deltas, self._column(rollouts, "kl"), self.kl.coef) * mask
-        values = self._column(rollouts, "values")
-        gamma, lam = self.config.gamma, self.config.lam
-        advantages, returns = gae(rewards, values, mask, gamma, lam)
-        if self.config.advantage == "group":
-            advantages = group_advantages(rewards, mask, self.config.rollouts_per_prompt, gamma * lam)
-        if self.config.whiten_advantages:
+        """A_t, whitened, and the returns; a rollout without feedback gets zeros."""
+        config, mask = self.config, counting_mask(rollouts, self.scorer.precision)
+        rewards, values = (read_column(rollouts, name, mask.dtype) for name in ("rewards", "values"))
+        advantages, returns = gae(rewards, values, mask, config.gamma, config.lam)
+        if config.advantage == "group":
+            advantages = group_advantages(rewards, mask, config.rollouts_per_prompt, config.gamma * config.lam)
+        if config.whiten_advantages:
             advantages = whiten(advantages, mask, self.reduce)
-        for index, rollout in enumerate(rollouts):
-            length = len(rollout.response_ids)
-            for name, column in (("rewards", rewards), ("advantages", advantages), ("returns", returns)):
-                rollout.series[name] = column[index, :length].clone()
+        write_column(rollouts, "advantages", advantages)
+        write_column(rollouts, "returns", returns)
 
-    # Updates
+    # 5 updates
 
     def update(self, rollouts: list[Rollout], step: int) -> dict[str, float]:
-        """``ppo_epochs`` passes of clipped PPO over the step's rollouts; returns the updates' metrics."""
+        """``ppo_epochs`` passes of clipped PPO over the step's rollouts; returns the means of the updates' metrics."""
         self.scorer.train()
-        sums: dict[str, list[float]] = defaultdict(list)
+        history: dict[str, list[float]] = defaultdict(list)
         size = len(rollouts) // self.config.minibatches
         done = 0
         for epoch in range(self.config.ppo_epochs):
             order = permutation(len(rollouts), self.config.seed, step, epoch)
             for start in range(0, len(order), size):
                 self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
-                moved = self.update_on([rollouts[index] for index in order[start : start + size]], sums)
+                metrics = self.update_on([rollouts[index] for index in order[start : start + size]])
+                moved = metrics.pop("moved", 0.0)
+                for name, value in metrics.items():
+                    history[name].append(value)
                 done += 1
             if self.config.update_kl_limit and moved > self.config.update_kl_limit:
                 break
-        means = {name: sum(values) / len(values) for name, values in sums.items()}
+        means = {name: sum(values) / len(values) for name, values in history.items()}
         return {**means, "lr": self.learning_rate, "updates": done, "kl/coef": self.kl.coef}
 
-    def update_on(self, minibatch: Sequence[Rollout], sums: dict[str, list[float]]) -> float:
-        """One optimiser step on a minibatch; adds its metrics to ``sums``; returns how far it is from π_old by now.
+    def update_on(self, minibatch: Sequence[Rollout]) -> dict[str, float]:
+        """One update on a minibatch; returns its metrics, and as ``moved`` how far π is from π_old by now.
 
         Losses are means over the minibatch's response tokens on all ranks, so neither padding nor the way rollouts
-        are dealt to ranks and micro-batches changes the gradient.
+        are dealt to ranks and micro-batches changes the gradient. Without any feedback nothing happens.
         """
         world = self.accelerator.num_processes
-        tokens = float(self.reduce(self._mask(minibatch).sum()))
+        tokens = float(self.reduce(counting_mask(minibatch, self.scorer.precision).sum()))
         if tokens == 0:
-            return 0.0
-        totals = torch.zeros(4, dtype=torch.float64)
+            return {}
+        sums: dict[str, float] = defaultdict(float)
         batches = micro_batches(minibatch, self.config.micro_batch_size)
         for micro_batch in batches:
             with self.accelerator.accumulate(self.model):
-                loss, critic_loss, parts = self.losses(micro_batch, tokens)
-                self._stop_if_broken(loss.detach() + critic_loss.detach(), micro_batch)
+                losses = self.losses(micro_batch, tokens)
+                self._stop_if_broken(losses.policy.detach() + losses.value.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
-                self.accelerator.backward(loss * world * len(batches))
+                self.accelerator.backward(losses.policy * world * len(batches))
                 if self.value_function:
-                    critic_loss.backward()
-                totals += parts
+                    losses.value.backward()
+                for name, value in losses.sums.items():
+                    sums[name] += value
                 if self.accelerator.sync_gradients:
                     norm = self._clip()
                 self.optimizer.step()
@@ -330,32 +357,37 @@ class NLGradientTrainer:
         if self.value_function:
             self.value_function.step(self.reduce)
         self._stop_if_broken(torch.tensor(norm), minibatch)
-        policy, clipped, critic, moved = (self.reduce(totals) / tokens).tolist()
-        sums["policy/loss"].append(policy)
-        sums["policy/clip_fraction"].append(clipped)
-        sums["value/loss"].append(critic)
-        sums["grad_norm"].append(norm)
-        return moved
+        totals = self.reduce(torch.tensor(list(sums.values()), dtype=torch.float64))
+        return {**dict(zip(sums, (totals / tokens).tolist(), strict=True)), "grad_norm": norm}
 
-    def losses(self, micro_batch: Sequence[Rollout], tokens: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The policy's and the value head's share of the minibatch's mean losses, and their sums for the metrics."""
+    def losses(self, micro_batch: Sequence[Rollout], tokens: float) -> Losses:
+        """Clipped PPO and the value loss on a micro-batch, of a minibatch with so many ``tokens``."""
         config = self.config
         logprobs, entropy, hidden = self.model(*self._inputs(micro_batch), entropy=config.entropy_coef != 0)
-        mask = self._mask(micro_batch).to(logprobs)
+        mask = counting_mask(micro_batch, self.scorer.precision).to(logprobs)
         old, advantages, old_values, returns = (
-            self._column(micro_batch, name).to(logprobs) for name in ("old_logprobs", "advantages", "values", "returns")
+            read_column(micro_batch, name, self.scorer.precision).to(logprobs)
+            for name in ("old_logprobs", "advantages", "values", "returns")
         )
         surrogate, clipped = policy_loss(logprobs, old, advantages, config.clip_range)
-        if "sampled_with" in micro_batch[0].series:
-            surrogate = surrogate * sampler_correction(old, self._column(micro_batch, "sampled_with").to(old))
-        critic = torch.zeros_like(surrogate)
+        if micro_batch[0].sampler_logprobs is not None:
+            sampled_with = read_column(micro_batch, "sampler_logprobs", self.scorer.precision).to(old)
+            surrogate = surrogate * sampler_correction(old, sampled_with)
+        value_error = torch.zeros_like(surrogate)
         if self.value_function:
-            critic = value_loss(self.value_function.head(hidden), old_values, returns, config.value_clip_range)
-        moved = policy_kl(logprobs, old).detach()
-        loss = ((surrogate - config.entropy_coef * entropy) * mask).sum() / tokens
-        critic_loss = config.value_coef * (critic * mask).sum() / tokens
-        parts = torch.stack([(column * mask).sum() for column in (surrogate, clipped, critic, moved)])
-        return loss, critic_loss, parts.detach().double().cpu()
+            value_error = value_loss(self.value_function.head(hidden), old_values, returns, config.value_clip_range)
+        measured = {
+            "policy/loss": surrogate,
+            "policy/clip_fraction": clipped,
+            "value/loss": value_error,
+            "moved": policy_kl(logprobs, old),
+        }
+        sums = torch.stack([(column.detach() * mask).sum() for column in measured.values()])
+        return Losses(
+            policy=((surrogate - config.entropy_coef * entropy) * mask).sum() / tokens,
+            value=config.value_coef * (value_error * mask).sum() / tokens,
+            sums=dict(zip(measured, sums.double().tolist(), strict=True)),
+        )
 
     def _clip(self) -> float:
         """The norm of the policy's gradient over all ranks, before it is clipped."""
@@ -376,7 +408,8 @@ class NLGradientTrainer:
             return
         path = self.run / f"broken-batch-{self.finished_steps + 1}-rank{self.accelerator.process_index}.pt"
         torch.save(
-            [{"id": r.id, "prompt_ids": r.prompt_ids, "response_ids": r.response_ids, **r.series} for r in batch], path
+            [{"id": r.id, "prompt_ids": r.prompt_ids, "response_ids": r.response_ids, **r.columns()} for r in batch],
+            path,
         )
         raise RuntimeError(
             f"step {self.finished_steps + 1}: loss or gradient norm is {float(value)}; the batch is in {path}. "
@@ -391,14 +424,7 @@ class NLGradientTrainer:
         self.accelerator.log({name: value for name, value in metrics.items() if name != "step"}, step=step)
         if self.accelerator.is_main_process:
             self.rollout_log.append(rows)
-            self.metrics_log.append(
-                [
-                    {
-                        name: float(f"{value:.7g}") if isinstance(value, float) else value
-                        for name, value in metrics.items()
-                    }
-                ]
-            )
+            self.metrics_log.append([{name: rounded(value) for name, value in metrics.items()}])
             if show:
                 tqdm.write(shown(rows[0]))
 
@@ -417,8 +443,7 @@ class NLGradientTrainer:
             if self.value_function and self.accelerator.is_main_process:
                 self.value_function.save(folder)
             if self.ahead:
-                columns = zip(*((r.id, r.response_ids, r.series) for r in self.ahead.rollouts), strict=True)
-                torch.save([list(column) for column in columns], folder / self.ahead_file)
+                torch.save(self.ahead.state(), folder / self.ahead_file)
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, where there is one."""
@@ -443,14 +468,14 @@ class NLGradientTrainer:
             self.rollout_log.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
 
-    def _load_ahead(self, path: Path) -> Batch:
-        """The next step's rollouts as they were sampled; they are judged again."""
-        batch, (ids, *columns) = Batch(self.rewards), torch.load(path, weights_only=True)
-        for asked, response, series in zip(self._prompts(ids), *columns, strict=True):
-            rollout = self._rollout(*asked, response)
-            rollout.series = series
-            batch.add([rollout])
-        return batch
+    def _load_ahead(self, path: Path) -> PendingRollouts:
+        """The next step's rollouts as they were sampled; their feedback is asked for again."""
+        pending, saved = PendingRollouts(self.rewards), torch.load(path, weights_only=True)
+        prompts = self._prompts([row["id"] for row in saved])
+        for prompt, row in zip(prompts, saved, strict=True):
+            rollout = self._rollout(*prompt, row["response_ids"])
+            pending.add([replace(rollout, **row["columns"])])
+        return pending
 
     # Tensors
 
@@ -469,32 +494,4 @@ class NLGradientTrainer:
             yield rows, model(*self._inputs(rows), kl=kl, entropy=kl is not None)
 
     def _inputs(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor, Tensor]:
-        """``input_ids``, ``attention_mask`` and ``response_mask`` of :class:`PolicyScorer`."""
-        pad = self.tokenizer.pad_token_id
-        prompts = padded([r.prompt_ids for r in rollouts], torch.long, "left", pad)
-        prompt_mask = padded([[1] * len(r.prompt_ids) for r in rollouts], torch.long, "left")
-        responses = padded([r.response_ids for r in rollouts], torch.long, "right", pad)
-        response_mask = padded([[1] * len(r.response_ids) for r in rollouts], torch.long, "right")
-        device = self.accelerator.device
-        ids, mask = torch.cat([prompts, responses], 1), torch.cat([prompt_mask, response_mask], 1)
-        return ids.to(device), mask.to(device), response_mask.to(device)
-
-    def _mask(self, rollouts: Sequence[Rollout]) -> Tensor:
-        """``[B, T]``: 1 on the response tokens that may move the policy."""
-        return padded([[float(r.counts)] * len(r.response_ids) for r in rollouts], self.scorer.precision)
-
-    def _column(self, rollouts: Sequence[Rollout], name: str) -> Tensor:
-        return padded([rollout.series[name] for rollout in rollouts], self.scorer.precision)
-
-
-def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The policy's input for x: the task's messages in the model's own chat template."""
-    encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
-    return list(encoded["input_ids"])
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds[phase] += time.perf_counter() - start
+        return model_inputs(rollouts, self.tokenizer.pad_token_id, self.accelerator.device)

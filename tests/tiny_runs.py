@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny import tiny_model
 from text2grad.records import save_json
 
@@ -60,16 +60,16 @@ def deepspeed_file(folder: Path, stage: int) -> str:
 class ScriptedRewards:
     """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
 
-    name, elsewhere = "scripted", False
+    name, remote = "scripted", False
 
     def __init__(self, fail: Sequence[str] = ()):
         self.fail = set(fail)
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         return [
-            Judgement(rewards=[0.0] * len(rollout.response_ids), error="no reply")
+            RolloutFeedback(rewards=[0.0] * len(rollout.response_ids), error="no reply")
             if rollout.id in self.fail
-            else Judgement(rewards=[_sign(token) for token in rollout.response_ids])
+            else RolloutFeedback(rewards=[_sign(token) for token in rollout.response_ids])
             for rollout in rollouts
         ]
 

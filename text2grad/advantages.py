@@ -1,7 +1,7 @@
 """From token rewards to advantages: GAE, returns, whitening, group baselines (paper, section 3.5 and algorithm 4).
 
 Every tensor is ``[B, T]``: rollouts by response tokens, padded on the right; ``mask`` is 1 on response tokens, 0 on
-padding. Whatever stands under the padding never reaches a result. Pure functions: no model, no state.
+padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: floa
 
 
 def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: float, eps: float = 1e-4) -> Tensor:
-    """Critic-free token advantages: each token's discounted sum against its group's, no value function.
+    """Token advantages without a value function: each token's discounted sum against its group's.
 
     With G_t = Σ_l discount^l · r_{t+l}, A_t = (G_t − m) / (s + eps), where m and s are mean and standard deviation of G
     over all response tokens of the ``group_size`` rollouts of one prompt. (GRPO's baseline, Shao et al. 2024, taken per

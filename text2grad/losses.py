@@ -1,4 +1,4 @@
-"""The objectives: the NL-Gradient of definition 1, and the clipped PPO terms it is optimised with (section 3.5).
+"""The objectives: the clipped PPO terms (section 3.5), and the NL-Gradient of definition 1 that they follow.
 
 Losses come back per token, ``[B, T]``, so that the caller decides over which tokens of which ranks to average.
 """
@@ -9,16 +9,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-
-
-def nl_gradient(logprobs: Tensor, deltas: Tensor, parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """g = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}), one tensor per parameter. Source: definition 1, section 3.1.
-
-    Args:
-        logprobs: log π of the sampled tokens, still attached to their graph.
-        deltas: δ_t, of the same shape; 0 on padding.
-    """
-    return torch.autograd.grad((deltas * logprobs).sum(), list(parameters))
 
 
 def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
@@ -54,3 +44,15 @@ def sampler_correction(old_logprobs: Tensor, sampled_with: Tensor, limit: float 
     """
     ratio = torch.exp(old_logprobs - sampled_with).clamp(max=limit)
     return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)
+
+
+def nl_gradient(logprobs: Tensor, deltas: Tensor, parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """g = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}), one tensor per parameter. Source: definition 1, section 3.1.
+
+    This is the definition. Training does not call it: tests hold the gradient of the loss above against it.
+
+    Args:
+        logprobs: log π of the sampled tokens, still attached to their graph.
+        deltas: δ_t, of the same shape; 0 on padding.
+    """
+    return torch.autograd.grad((deltas * logprobs).sum(), list(parameters))

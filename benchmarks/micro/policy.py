@@ -14,8 +14,7 @@ from tqdm.auto import trange
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmarks.micro.task import PROFILES, demonstrate, make_record
-from nl_gradient_policy_optimization.rollouts import padded
-from nl_gradient_policy_optimization.trainer import encode_prompt
+from nl_gradient_policy_optimization.rollouts import encode_prompt, padded
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import PLAIN_CHAT_TEMPLATE

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.micro.task import PROFILES, make_record, quality
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
-from nl_gradient_policy_optimization.trainer import encode_prompt
 from text2grad.tasks import Record
 
 

@@ -13,8 +13,8 @@ from nl_gradient_policy_optimization.baselines.finetuning import RESULT_FILE
 from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pairs
 from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings, train
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
-from nl_gradient_policy_optimization.trainer import encode_prompt
 from text2grad.models import load_model, load_tokenizer
 from text2grad.token_rewards import token_rewards
 

@@ -14,7 +14,7 @@ from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
-from nl_gradient_policy_optimization.trainer import encode_prompt
+from nl_gradient_policy_optimization.rollouts import encode_prompt
 from text2grad.configs import setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.deepspeed_setup import begin_deepspeed

@@ -5,7 +5,7 @@
         --reward_model runs/scalar_reward
 
 With ``--reward_model`` the number is a trained scalar model's score. Without it, it is the sum or the mean of the
-critic's δ (``--reward_placement last_sum``, ``last_mean``): the same judgement as Text2Grad's, its places forgotten.
+critic's δ (``--reward_placement last_sum``, ``last_mean``): the same feedback as Text2Grad's, its places forgotten.
 """
 
 from __future__ import annotations

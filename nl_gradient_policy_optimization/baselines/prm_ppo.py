@@ -18,7 +18,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import RewardSource, shape
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -26,28 +26,28 @@ from text2grad.tasks import Task, get_task
 
 
 class StepRewards:
-    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: a critic's judgement, by steps.
+    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: a critic's feedback, by steps.
 
     Args:
-        spans: judges the rollouts by spans; its quotes say which steps are wrong, its δ stay for the metrics.
+        spans: the critic's own source of rewards; its quotes say which steps are wrong, its δ stay for the metrics.
     """
 
     def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
         self.spans, self.task, self.config = spans, task, config
-        self.name, self.elsewhere = f"steps of {spans.name}", spans.elsewhere
+        self.name, self.remote = f"steps of {spans.name}", spans.remote
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         pairs = zip(rollouts, self.spans(rollouts), strict=True)
-        return [self._by_step(rollout, judgement) for rollout, judgement in pairs]
+        return [self._by_step(rollout, given) for rollout, given in pairs]
 
-    def _by_step(self, rollout: Rollout, judgement: Judgement) -> Judgement:
-        if judgement.error is not None or not rollout.response.strip():
-            return judgement
-        feedback = Feedback(judgement.critique, judgement.good, judgement.poor)
+    def _by_step(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+        if given.error is not None or not rollout.response.strip():
+            return given
+        feedback = Feedback(given.critique, given.good, given.poor)
         steps = split_steps(rollout.response, self.task)
         labels = label_steps(steps, rollout.response, feedback, self.task)
         rewards = at_step_ends(steps, labels, rollout.spans)
-        return shape(replace(judgement, rewards=rewards), rollout, self.config)
+        return shape(replace(given, rewards=rewards), rollout, self.config)
 
 
 @dataclass

@@ -13,8 +13,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import shape
-from nl_gradient_policy_optimization.rollouts import Judgement, Rollout, padded
-from nl_gradient_policy_optimization.trainer import encode_prompt
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt, padded
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import base_of, best_device, is_adapter, load_tokenizer, model_path
@@ -121,24 +120,24 @@ def load_scalar_model(folder: str, task: Task | str) -> tuple[ScalarModel, Scala
 class ScalarRewards:
     """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: the score, standardised, on the last token."""
 
-    elsewhere = False
+    remote = False
 
     def __init__(self, folder: str, task: Task, config: PolicyConfig):
         self.model, self.description = load_scalar_model(folder, task)
         self.config = config
         self.name = f"scalar:{folder}"
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[Judgement]:
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         self.model.model.to(best_device())  # only now has this rank chosen its GPU
         written = [rollout for rollout in rollouts if rollout.response.strip()]
         scores = iter(self.model([r.prompt for r in written], [r.response for r in written]))
-        return [self._judge(rollout, next(scores) if rollout.response.strip() else None) for rollout in rollouts]
+        return [self._feedback(rollout, next(scores) if rollout.response.strip() else None) for rollout in rollouts]
 
-    def _judge(self, rollout: Rollout, score: float | None) -> Judgement:
+    def _feedback(self, rollout: Rollout, score: float | None) -> RolloutFeedback:
         if score is None:
             reward, remark = self.config.empty_reward, "The response is empty."
         else:
             reward = (score - self.description.mean) / self.description.deviation
             remark = f"Score {score:.4g}, standardised {reward:+.3f}."
         rewards = [0.0] * (len(rollout.response_ids) - 1) + [reward]
-        return shape(Judgement(rewards=rewards, critique=remark), rollout, self.config)
+        return shape(RolloutFeedback(rewards=rewards, critique=remark), rollout, self.config)

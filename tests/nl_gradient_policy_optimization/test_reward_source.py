@@ -172,7 +172,7 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
 @pytest.mark.parametrize("batch_size", [0, 1, 3])
 def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
     class Elsewhere(ScriptedRewards):
-        elsewhere = True
+        remote = True
 
     logs = []
     for rewards in (ScriptedRewards(fail=["post-2"]), Elsewhere(fail=["post-2"])):
@@ -184,7 +184,7 @@ def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
 
 def test_what_a_judge_elsewhere_raises_reaches_the_user(tmp_path):
     class Broken(ScriptedRewards):
-        elsewhere = True
+        remote = True
 
         def __call__(self, rollouts):
             raise InputError("no money left")
@@ -199,7 +199,7 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
     class Slow(ScriptedRewards):
         """Has no judgement of a step until the update of the step before it has begun."""
 
-        elsewhere = True
+        remote = True
 
         def __call__(self, rollouts):
             first, self.first = getattr(self, "first", True), False

@@ -119,7 +119,7 @@ def test_learning_raises_the_reward(tmp_path):
     """Thirty of the 596 tokens are rewarded: in 25 steps their share of the samples must rise from 5 % to most."""
 
     class Likes:
-        name, elsewhere = "likes thirty tokens", False
+        name, remote = "likes thirty tokens", False
 
         def __call__(self, rollouts):
             rewards = ScriptedRewards()(rollouts)
@@ -167,7 +167,7 @@ def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     counts = Counter(rollout.response_ids[0] for rollout in rollouts)
     distinct = list({rollout.response_ids[0]: rollout for rollout in rollouts}.values())
     trainer.score(distinct)
-    probabilities = {rollout.response_ids[0]: rollout.series["old_logprobs"].exp().item() for rollout in distinct}
+    probabilities = {rollout.response_ids[0]: rollout.old_logprobs.exp().item() for rollout in distinct}
     likely = {token: p for token, p in probabilities.items() if p > 0.005}
     assert len(distinct) > 30 and len(likely) > 10
     for token, p in likely.items():
@@ -193,7 +193,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
 
     def poisoned(rollouts):
         whole(rollouts)
-        rollouts[1].series["advantages"][0] = float("nan")
+        rollouts[1].advantages[0] = float("nan")
 
     trainer.estimate_advantages = poisoned
     with pytest.raises(RuntimeError, match=r"step 1: .*nan.*broken-batch-1-rank0.pt"):
@@ -430,10 +430,8 @@ def test_continuous_batching_samples_the_same_distribution(tmp_path):
         assert len(rollout.response_ids) == 6 or rollout.finished
     assert len({tuple(rollout.response_ids) for rollout in rollouts}) == 40
     trainer.score(rollouts)
-    surprise = -sum(rollout.series["old_logprobs"].sum() for rollout in rollouts) / sum(
-        len(r.response_ids) for r in rollouts
-    )
-    entropy = sum(rollout.series["entropy"].sum() for rollout in rollouts) / sum(len(r.response_ids) for r in rollouts)
+    surprise = -sum(rollout.old_logprobs.sum() for rollout in rollouts) / sum(len(r.response_ids) for r in rollouts)
+    entropy = sum(rollout.entropy.sum() for rollout in rollouts) / sum(len(r.response_ids) for r in rollouts)
     assert surprise.item() == pytest.approx(entropy.item(), abs=0.1)
 
 

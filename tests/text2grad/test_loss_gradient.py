@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import pytest
 import torch
@@ -53,8 +52,9 @@ def ready_trainer(tmp_path, **settings):
     (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
     for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
         rollout.response_ids = rollout.response_ids[:length]
-    trainer.judge(rollouts, trainer.rewards(rollouts))
+    trainer.accept(rollouts, trainer.rewards(rollouts))
     trainer.score(rollouts)
+    trainer.reward_tokens(rollouts)
     trainer.estimate_advantages(rollouts)
     return trainer, rollouts
 
@@ -78,7 +78,7 @@ def gradients_of_one_update(trainer, rollouts):
 
     trainer.optimizer.optimizer.register_step_pre_hook(catch("policy"))
     trainer.value_function.optimizer.register_step_pre_hook(catch("value"))
-    trainer.update_on(rollouts, defaultdict(list))
+    trainer.update_on(rollouts)
     return caught
 
 
@@ -90,8 +90,8 @@ def reference_loss(trainer, rollouts):
     count = sum(len(rollout.response_ids) for rollout in judged)
     advantages = {}
     for rollout in judged:
-        kl, values = rollout.series["kl"].tolist(), [*rollout.series["values"].tolist(), 0.0]
-        rewards = [delta - config.kl_coef * nats for delta, nats in zip(rollout.judgement.rewards, kl, strict=True)]
+        kl, values = rollout.kl.tolist(), [*rollout.values.tolist(), 0.0]
+        rewards = [delta - config.kl_coef * nats for delta, nats in zip(rollout.feedback.rewards, kl, strict=True)]
         advantages[rollout.id] = [
             sum(
                 (config.gamma * config.lam) ** (k - t) * (rewards[k] + config.gamma * values[k + 1] - values[k])
@@ -110,9 +110,9 @@ def reference_loss(trainer, rollouts):
         with torch.no_grad():
             states = trainer.scorer.base.model(input_ids=ids).last_hidden_state[0]
         for t, token in enumerate(rollout.response_ids):
-            raw, old_value = advantages[rollout.id][t], rollout.series["values"][t]
+            raw, old_value = advantages[rollout.id][t], rollout.values[t]
             advantage = (raw - mean) / deviation
-            ratio = (log_probs[t, token] - rollout.series["old_logprobs"][t]).exp()
+            ratio = (log_probs[t, token] - rollout.old_logprobs[t]).exp()
             clipped = min(max(ratio.item(), 1 - config.clip_range), 1 + config.clip_range)
             surrogate = ratio * advantage if (ratio * advantage).item() <= clipped * advantage else torch.zeros(())
             entropy = -(log_probs[t].exp() * log_probs[t]).sum()
@@ -147,9 +147,9 @@ def test_an_unjudged_rollout_moves_nothing(tmp_path):
     assert expected == {}  # nothing but a failed critique: no step at all, so momentum cannot move weights either
     judged = [rollout for rollout in rollouts if rollout.counts]
     logprobs, *_ = trainer.scorer(*trainer._inputs([rollouts[2]]))
-    with_it = trainer.losses(rollouts, 22.0)[0]
-    assert trainer.losses([rollouts[2]], 22.0)[0].item() == 0
-    assert with_it.item() == pytest.approx(sum(trainer.losses([r], 22.0)[0].item() for r in judged), rel=1e-9)
+    with_it = trainer.losses(rollouts, 22.0).policy
+    assert trainer.losses([rollouts[2]], 22.0).policy.item() == 0
+    assert with_it.item() == pytest.approx(sum(trainer.losses([r], 22.0).policy.item() for r in judged), rel=1e-9)
     assert logprobs.shape == (1, 5)
 
 
@@ -162,14 +162,14 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
     parameters = trainable(trainer.scorer)
     expected = [torch.zeros_like(p) for p in parameters]
     for rollout in judged:
-        rollout.series["advantages"] = torch.tensor(rollout.judgement.rewards, dtype=torch.float64)
-        for t, delta in enumerate(rollout.judgement.rewards):
+        rollout.advantages = torch.tensor(rollout.feedback.rewards, dtype=torch.float64)
+        for t, delta in enumerate(rollout.feedback.rewards):
             if delta:
                 log_prob = token_distributions(trainer.scorer.model, rollout, 0.7)[t, rollout.response_ids[t]]
                 for total, part in zip(expected, torch.autograd.grad(delta * log_prob, parameters), strict=True):
                     total -= part / count
     logprobs, *_ = trainer.scorer(*trainer._inputs(judged))
-    deltas = padded([rollout.judgement.rewards for rollout in judged], torch.float64)
+    deltas = padded([rollout.feedback.rewards for rollout in judged], torch.float64)
     own = [-g / count for g in nl_gradient(logprobs, deltas, parameters)]
     assert relative_error(own, expected) < 1e-6
     assert relative_error(gradients_of_one_update(trainer, rollouts)["policy"], expected) < 1e-6
@@ -194,27 +194,27 @@ def test_scores_are_the_models_own(tmp_path, family):
             "kl": (log_probs.exp() * (log_probs - ref_log_probs)).sum(-1),
         }
         for name, values in expected.items():
-            torch.testing.assert_close(rollout.series[name].double(), values.detach(), rtol=rtol, atol=atol)
-        assert rollout.series["kl"].min() > 0
+            torch.testing.assert_close(getattr(rollout, name).double(), values.detach(), rtol=rtol, atol=atol)
+        assert rollout.kl.min() > 0
 
 
 @pytest.mark.parametrize("kl", ["k1", "abs", "mse", "k3"])
 def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
     _, rollouts = ready_trainer(tmp_path, kl=kl)
     for rollout in rollouts:
-        log_ratio = rollout.series["old_logprobs"] - rollout.series["ref_logprobs"]
+        log_ratio = rollout.old_logprobs - rollout.ref_logprobs
         expected = {
             "k1": log_ratio,
             "abs": log_ratio.abs(),
             "mse": log_ratio**2 / 2,
             "k3": (-log_ratio).exp() - 1 + log_ratio,
         }[kl]
-        torch.testing.assert_close(rollout.series["kl"], expected, rtol=1e-6, atol=1e-12)
-        deltas = torch.tensor(rollout.judgement.rewards, dtype=torch.float64)
+        torch.testing.assert_close(rollout.kl, expected, rtol=1e-6, atol=1e-12)
+        deltas = torch.tensor(rollout.feedback.rewards, dtype=torch.float64)
         if rollout.counts:
-            torch.testing.assert_close(rollout.series["rewards"], deltas - 0.3 * expected)
+            torch.testing.assert_close(rollout.rewards, deltas - 0.3 * expected)
         else:
-            assert not rollout.series["rewards"].any()
+            assert not rollout.rewards.any()
 
 
 def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
@@ -252,14 +252,14 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     trainer = prepare("slf5k", config, ScriptedRewards())
     (rollouts,) = trainer.sample(["post-0", "post-1"])
     trainer.score(rollouts)
-    assert max(rollout.series["kl"].abs().max() for rollout in rollouts) < 1e-6
+    assert max(rollout.kl.abs().max() for rollout in rollouts) < 1e-6
     names = [name for name, p in trainer.scorer.named_parameters() if p.requires_grad]
     assert names and all(".default." in name for name in names)
-    before = rollouts[0].series["ref_logprobs"]
+    before = rollouts[0].ref_logprobs
     shake(trainer, 0.05)
     trainer.score(rollouts)
-    torch.testing.assert_close(rollouts[0].series["ref_logprobs"], before)
-    assert rollouts[0].series["kl"].max() > 1e-4
+    torch.testing.assert_close(rollouts[0].ref_logprobs, before)
+    assert rollouts[0].kl.max() > 1e-4
     assert [name for name, p in trainer.scorer.named_parameters() if p.requires_grad] == names
 
 
@@ -269,4 +269,4 @@ def test_all_weights_are_measured_against_a_frozen_copy(tmp_path):
     for rollout in rollouts:
         chosen = torch.tensor(rollout.response_ids)[:, None]
         expected = token_distributions(reference, rollout, 0.7).gather(1, chosen)[:, 0]
-        torch.testing.assert_close(rollout.series["ref_logprobs"], expected.detach())
+        torch.testing.assert_close(rollout.ref_logprobs, expected.detach())

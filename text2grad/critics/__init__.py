@@ -13,7 +13,7 @@ from text2grad.tasks import Record, Task, get_task
 class Critic(Protocol):
     """Judges responses. ``name`` goes into logs and annotated records.
 
-    A critic whose ``elsewhere`` is true works on other processors: policies are trained on while it does.
+    A critic whose ``remote`` is true works on other processors: policies are trained on while it does.
     """
 
     name: str

@@ -48,7 +48,7 @@ class ChatCritic:
         feedback_field: the field of a record in which a person's feedback stands (variant ``human_feedback``).
     """
 
-    elsewhere = True
+    remote = True
 
     def __init__(
         self, client: ChatClient, task: Task, prompt: Prompt, variant: str = "cot", feedback_field: str | None = None
