@@ -37,7 +37,7 @@ from text2grad.configs import parse
 from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.models import load_model, load_tokenizer
+from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.records import save_json, save_text
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
@@ -153,7 +153,6 @@ def ours(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[s
 def trl(config: PolicyConfig) -> list[dict[str, float]]:
     """The same in TRL's GRPOTrainer; one of its generations and ``ppo_epochs`` updates are a step."""
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
@@ -182,9 +181,6 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
                 ends.append(time.perf_counter())
 
     settings = grpo_settings(config, generation_kwargs={"min_new_tokens": config.max_new_tokens})
-    adapter = LoraConfig(
-        r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
     rows = [{"prompt": task.messages(task.prompt(record)), "id": key} for key, record in records.items()]
     trainer = GRPOTrainer(
         model=load_model(config.model),
@@ -192,7 +188,7 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
         args=settings,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
-        peft_config=adapter,
+        peft_config=lora_config(config),
         callbacks=[Clock()],
     )
     trainer.train()

@@ -2,110 +2,157 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
+from typing import Literal
 
-from text2grad.configs import setting
+from text2grad.configs import check_choices, setting
 from text2grad.errors import InputError
-from text2grad.kl import KL_KINDS
-from text2grad.token_rewards import SCHEMES
+from text2grad.kl import KLKind
+from text2grad.models import long_dtype_name
+from text2grad.token_rewards import Scheme
 
-GENERATION = ("transformers", "continuous", "vllm_server", "vllm_colocate")
-PLACEMENTS = ("token", "last_sum", "last_mean")
+Placement = Literal["token", "last_sum", "last_mean"]
+_TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}
+_POSITIVE = (
+    "temperature", "max_prompt_tokens", "max_new_tokens", "epochs", "rollouts_per_prompt", "ppo_epochs", "minibatches",
+    "micro_batch_size", "save_total_limit",
+)  # fmt: skip
 
 
 @dataclass
 class PolicyConfig:
-    """Settings of one run; one *step* is one cycle of rollouts, critiques and PPO updates on them."""
+    """Settings of one run. A *step* is one cycle of rollouts, feedback and updates; an *update* one optimiser step."""
 
-    model: str = setting("", "the policy: hub id, folder, adapter folder (goes on training), or smollm2")
-    data_path: str = setting("", "records of the task (JSON or JSONL); only their prompts are used")
+    # the run
+    data_path: str = setting(
+        "",
+        "records of the task (JSON or JSONL), or a data set of the hub; only their prompts are used",
+        "--dataset_path",
+        "--input_file",
+        "--responses",
+    )
+    output_dir: str = setting(
+        "", "the run's folder; the same command goes on from its newest complete checkpoint", "--save_dir"
+    )
+    method: str = setting("text2grad", "the run's name in reports")
+    seed: int = setting(42, "decides the order of prompts, sampling and minibatches")
+    epochs: float = setting(4.0, "passes over the prompts")
+    max_steps: int = setting(-1, "stop after this many steps; -1: as many as --epochs makes")
+    allow_changed: bool = setting(
+        False, "continue a run with other settings than it was begun with; run.json keeps which applied from which step"
+    )
+
+    # policy
+    model: str = setting(
+        "", "the policy: hub id, folder, adapter folder (training continues), or smollm2", "--model_path"
+    )
+    reference: str = setting("", "with --lora_r 0: the reference model (default: --model itself)")
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
+        "auto", "of the model's weights; auto: what the device computes fast", "--precision"
+    )
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora_alpha: int = setting(32, "LoRA's alpha")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only")
+    lora_target_modules: list[str] = setting(["all-linear"], "names of the layers to adapt, or all-linear")
+    deepspeed: str = setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
+    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
+    head_chunk: int = setting(0, "response positions whose vocabulary scores are in memory at one time; 0: fit them")
+
+    # rollouts
+    rollouts_per_device: int = setting(12, "responses per step on each device")
+    rollouts_per_prompt: int = setting(1, "responses to each prompt of a step")
+    rollouts_ahead: bool = setting(
+        False, "sample the next step's responses before this step's updates, so that an API critic can score them then"
+    )
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
+    max_new_tokens: int = setting(
+        128, "sampling ends here; such a response counts as unfinished", "--max_response_tokens", "--max_tokens"
+    )
+    temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike")
+    top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
+    top_k: int = setting(0, "must stay 0, for the same reason")
+    repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
+    generation: Literal["transformers", "continuous", "vllm_server", "vllm_colocate"] = setting(
+        "transformers", "what samples"
+    )
+    generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
+    vllm_url: str = setting("", "for vllm_server: http://HOST:PORT of its server; the README has the command")
+    vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
+
+    # critic
     critic: str = setting(
-        "programmatic", "programmatic, a reward model's folder, openai:MODEL, or http://HOST/v1#MODEL"
+        "programmatic",
+        "who gives feedback: programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, "
+        "or module:function",
+        "--annotator",
     )
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
     critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses judged at one time")
-    critic_constrained: str = setting("none", "for a reward model's folder: none, json or quotes (of the response)")
-    output_dir: str = setting("", "the run's folder; the same command goes on from its newest complete checkpoint")
-    reference: str = setting("", "full fine-tuning only: the reference model (default: --model itself)")
-    method: str = setting("text2grad", "the run's name in reports")
-    seed: int = setting(42, "decides prompts' order, sampling and minibatches")
-    dtype: str = setting("auto", "of the model's weights: auto, float32, bfloat16, float16 or float64")
-
-    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
-    lora_alpha: int = setting(32, "LoRA's alpha")
-    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only")
-    lora_target_modules: list[str] = field(
-        default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
+    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
+    critic_constrained: Literal["none", "json", "quotes"] = setting(
+        "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
-    deepspeed: str = setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
-    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
-    head_chunk: int = setting(0, "response positions whose vocabulary scores are in memory at one time; 0: fit them")
-
-    epochs: float = setting(4.0, "passes over the prompts")
-    max_steps: int = setting(-1, "stop after this many steps; -1: as many as --epochs makes")
-    rollouts_per_device: int = setting(12, "responses per step on each device")
-    rollouts_per_prompt: int = setting(1, "responses to each prompt of a step")
-    rollouts_ahead: bool = setting(
-        False, "sample a step's responses before the step before it updates: an endpoint judges them meanwhile"
-    )
-    ppo_epochs: int = setting(4, "passes of updates over a step's rollouts")
-    minibatches: int = setting(1, "updates per pass")
-    micro_batch_size: int = setting(1, "responses in one forward and backward pass")
-
-    optimizer: str = setting("adafactor", "adafactor or adamw")
-    learning_rate: float = setting(1e-6, "of the policy")
-    lr_schedule: str = setting("linear", "linear, cosine or constant")
-    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises")
-    weight_decay: float = setting(0.0, "of the policy's weights")
-    max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm")
-    value_learning_rate: float = setting(1e-2, "of the value head")
-    value_max_grad_norm: float = setting(1.0, "clip the value head's gradient to this norm")
-
-    gamma: float = setting(1.0, "discount γ")
-    lam: float = setting(0.95, "λ of the advantage estimate")
-    clip_range: float = setting(0.2, "ε of PPO's ratio clip")
-    value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
-    value_coef: float = setting(0.1, "c_v, weight of the value loss")
-    entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus")
-    advantage: str = setting("gae", "gae (with a value head), or group (critic-free, within a prompt's rollouts)")
-    whiten_advantages: bool = setting(True, "to mean 0 and variance 1 over all response tokens of a step")
-    kl: str = setting("full", f"KL to the reference per token: {', '.join(KL_KINDS)}")
-    kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)")
-    kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
-    kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %")
-    update_kl_limit: float | None = setting(
-        None, "end a step's updates once they moved a token by this KL on average; 0: never"
-    )
-
-    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
-    max_new_tokens: int = setting(
-        128, "sampling ends here; such a response counts as unfinished", "--max_response_tokens"
-    )
-    temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike")
-    top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
-    top_k: int = setting(0, "must stay 0, for the same reason")
-    repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
-    generation: str = setting("transformers", f"what samples: {', '.join(GENERATION)}")
-    vllm_url: str = setting("", "for vllm_server: http://HOST:PORT of a server started with trl vllm-serve")
-    vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
-    generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
-
+    max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool = setting(False, "kodcode: run each response's unit tests and show the critic their log")
-    scheme: str = setting("uniform", f"how a span's reward spreads over its tokens: {', '.join(SCHEMES)}")
-    reward_placement: str = setting("token", "token, or on the last token: last_sum, last_mean (scalar baselines)")
+
+    # rewards and their shaping
+    scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
+    reward_placement: Placement = setting(
+        "token", "on which tokens rewards lie: their own, or all on the last one (scalar baselines)"
+    )
     empty_reward: float = setting(-1.0, "on the last token of a response without text (no critic sees it)")
     unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
     min_response_tokens: int = setting(0, "responses with fewer tokens get --short_reward for each that is missing")
     short_reward: float = setting(-1.0, "added on the last token for each token short of --min_response_tokens")
     repeat_ngram: int = setting(0, "tokens that end an n-gram seen before in the response get --repeat_reward; 0: off")
     repeat_reward: float = setting(-1.0, "added on tokens that repeat")
-    max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
 
+    # KL to the reference
+    kl: KLKind = setting("full", "kind of KL per token")
+    kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)")
+    kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
+    kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %")
+
+    # advantages
+    advantage: Literal["gae", "group"] = setting(
+        "gae", "gae: with a value head; group: against the other rollouts of a prompt, without a value head"
+    )
+    gamma: float = setting(1.0, "discount γ")
+    lam: float = setting(0.95, "λ of the advantage estimate")
+    whiten_advantages: bool = setting(True, "to mean 0 and variance 1 over all response tokens of a step")
+
+    # PPO
+    ppo_epochs: int = setting(4, "passes of updates over a step's rollouts")
+    minibatches: int = setting(1, "updates per pass")
+    micro_batch_size: int = setting(1, "responses in one forward and backward pass")
+    clip_range: float = setting(0.2, "ε of PPO's ratio clip")
+    value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
+    value_coef: float = setting(0.1, "c_v, weight of the value loss")
+    entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus")
+    update_kl_limit: float | None = setting(
+        None, "end a step's updates once they moved a token by this KL on average; 0: never"
+    )
+
+    # optimiser
+    optimizer: Literal["adafactor", "adamw"] = setting("adafactor", "of the policy")
+    learning_rate: float = setting(1e-6, "of the policy")
+    lr_schedule: Literal["linear", "cosine", "constant"] = setting("linear", "of the learning rate, over all updates")
+    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises")
+    weight_decay: float = setting(0.0, "of the policy's weights")
+    max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm")
+    value_learning_rate: float = setting(1e-2, "of the value head")
+    value_max_grad_norm: float = setting(1.0, "clip the value head's gradient to this norm")
+
+    # when to stop
+    kl_limit: float | None = setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
+    patience: int = setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
+    stop_grad_norm: float = setting(1e4, "a gradient norm above this stops the run and saves the batch")
+
+    # checkpoints and logs
     save_every: int = setting(
         50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps"
     )
@@ -113,12 +160,7 @@ class PolicyConfig:
     log_rollouts_every: int = setting(
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
     )
-    report_to: list[str] = field(
-        default_factory=lambda: ["tensorboard"], metadata={"help": "tensorboard, wandb, trackio (several), or none"}
-    )
-    kl_limit: float | None = setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
-    patience: int = setting(0, "stop when the mean δ of 5 steps has no new best for this many steps; 0: never")
-    stop_grad_norm: float = setting(1e4, "a gradient norm above this stops the run and saves the batch")
+    report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
     merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
 
     def __post_init__(self) -> None:
@@ -126,51 +168,39 @@ class PolicyConfig:
             value = getattr(self, item.name)
             if item.type in ("float", "float | None") and isinstance(value, str):
                 setattr(self, item.name, float(value))
+        self.dtype = long_dtype_name(self.dtype)
 
     def check(self) -> None:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
+        check_choices(self)
         for name in ("model", "data_path", "output_dir"):
             if not getattr(self, name):
                 raise InputError(f"--{name} is missing; see --help")
-        choices = {
-            "kl": KL_KINDS,
-            "scheme": SCHEMES,
-            "reward_placement": PLACEMENTS,
-            "advantage": ("gae", "group"),
-            "generation": GENERATION,
-            "optimizer": ("adafactor", "adamw"),
-            "lr_schedule": ("linear", "cosine", "constant"),
-            "dtype": ("auto", "float32", "bfloat16", "float16", "float64"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"--{name} {getattr(self, name)!r} does not exist; choose one of {', '.join(allowed)}")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        if self.head_chunk < 0:
+            raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
+        self._check_sampling()
+        self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)
+        self._check_division("--minibatches times --micro_batch_size", self.minibatches * self.micro_batch_size)
+        for name in self.report_to:
+            if name not in _TRACKERS or not find_spec(_TRACKERS[name]):
+                raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
+        if self.advantage == "group" and self.rollouts_per_prompt < 2:
+            raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")
+
+    def _check_sampling(self) -> None:
         for name, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):
             if getattr(self, name) != neutral:
                 raise InputError(
                     f"--{name} {getattr(self, name)} would sample from another distribution than the one that is "
                     f"optimised; leave it at {neutral} and use --temperature, or a reward such as --repeat_ngram"
                 )
-        if self.head_chunk < 0:
-            raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
-        positive = ("temperature", "max_prompt_tokens", "max_new_tokens", "epochs", "rollouts_per_prompt")
-        positive += ("ppo_epochs", "minibatches", "micro_batch_size", "save_total_limit")
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
-        for divisor in ("rollouts_per_prompt", "updates"):
-            parts = self.minibatches * self.micro_batch_size if divisor == "updates" else self.rollouts_per_prompt
-            if self.rollouts_per_device % parts:
-                how = "--rollouts_per_prompt" if divisor != "updates" else "--minibatches times --micro_batch_size"
-                raise InputError(
-                    f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {how} ({parts}); "
-                    "change one of them"
-                )
-        for name in self.report_to:
-            module = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}.get(
-                name
+
+    def _check_division(self, divisor: str, parts: int) -> None:
+        if self.rollouts_per_device % parts:
+            raise InputError(
+                f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {divisor} ({parts}); "
+                "change one of them"
             )
-            if module is None or not find_spec(module):
-                raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
-        if self.advantage == "group" and self.rollouts_per_prompt < 2:
-            raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs, set_seed
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -23,7 +23,7 @@ from text2grad.critics import Critic, load_critic
 from text2grad.deepspeed_setup import prepare_deepspeed
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
-from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer
+from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config
 from text2grad.records import check_writable, load_json, load_records, save_json
 from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
@@ -163,16 +163,9 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
                 parameter.data.copy_(own[name.replace(f".{REFERENCE_ADAPTER}.", ".default.")].data)
                 parameter.requires_grad_(False)
     elif config.lora_r:
-        targets = config.lora_target_modules
-        adapter = LoraConfig(
-            r=config.lora_r,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-            target_modules=targets[0] if targets == ["all-linear"] else targets,
-            task_type="CAUSAL_LM",
-        )
         # DeepSpeed wants all weights in one dtype, and keeps float32 copies of those it trains.
-        model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=not config.deepspeed)
+        adapter, recast = lora_config(config), not config.deepspeed
+        model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=recast)
     else:
         model = load_model(config.model, dtype)
         with unsharded():

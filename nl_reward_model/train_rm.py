@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -24,9 +23,9 @@ from nl_reward_model.trainer import RewardTrainer
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError
-from text2grad.models import load_model, load_tokenizer
+from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.prompts import Prompt
-from text2grad.records import Records, check_writable, fingerprint, load_json, save_json
+from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json
 from text2grad.tasks import Task, get_task
 
 RUN_FILE = "run.json"
@@ -157,17 +156,7 @@ def _begin_or_resume(
     run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
     path = output / RUN_FILE
     if path.is_file():
-        begun = load_json(path)
-        differing = [
-            f"{name}: {begun.get(name)!r} then, {run.get(name)!r} now"
-            for name in sorted(set(begun) | set(run))
-            if begun.get(name) != run.get(name)
-        ]
-        if differing:
-            raise InputError(
-                f"{output}: begun with other settings ({'; '.join(differing)}); "
-                "use those, or choose another --output_dir"
-            )
+        check_same_settings(output, load_json(path), run)
     with config.main_process_first():
         if config.process_index == 0 and not path.is_file():
             save_json(path, run)
@@ -187,13 +176,6 @@ def _last_checkpoint(output: Path) -> str | None:
 def _trainer(
     task: Task, config: RewardModelConfig, tokenizer, encoded: Encoded, held_out: Encoded, monitor: Monitor
 ) -> RewardTrainer:
-    lora = LoraConfig(
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules="all-linear" if config.lora_target_modules == ["all-linear"] else config.lora_target_modules,
-        task_type="CAUSAL_LM",
-    )
     model = load_model(config.model, config.weights_dtype)
     try:
         trainer = RewardTrainer(
@@ -202,7 +184,7 @@ def _trainer(
             train_dataset=Dataset.from_list(encoded.examples),
             eval_dataset=Dataset.from_list(held_out.examples) if held_out.examples else None,
             processing_class=tokenizer,
-            peft_config=lora if config.lora else None,
+            peft_config=lora_config(config) if config.lora else None,
             callbacks=[monitor],
         )
     except ValueError as error:

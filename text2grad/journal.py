@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from text2grad.errors import InputError, StopRunError
 from text2grad.gate import UnreadableError, as_storable, fault, read_json
-from text2grad.records import check_writable, fingerprint
+from text2grad.records import check_same_settings, check_writable, fingerprint
 
 
 class Journal:
@@ -62,19 +62,12 @@ class Journal:
                     f"{self.path}: line {number} is broken ({error}); remove that line and run again"
                 ) from None
             if number == 1:
-                begun = row.get("settings")
-                if begun != settings:
-                    keys = sorted(set(begun or {}) | set(settings))
-                    differing = ", ".join(
-                        f"{key}: {(begun or {}).get(key)!r} then, {settings.get(key)!r} now"
-                        for key in keys
-                        if (begun or {}).get(key) != settings.get(key)
-                    )
+                try:
+                    remedy = "choose another output path, or delete the journal to start over"
+                    check_same_settings(self.path, row["settings"], settings, remedy)
+                except InputError:
                     self._file.close()
-                    raise InputError(
-                        f"{self.path}: begun with other settings ({differing}); "
-                        "use those, choose another output path, or delete the journal to start over"
-                    )
+                    raise
             elif "error" in row:
                 self.errors[row["id"]] = (row["input"], row["error"])
             else:

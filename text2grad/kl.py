@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ k1 is unbiased and may be negative; mse = ½·k1² (Schulman's k2) and k3 = 1/ρ
 negative, k3 unbiased too. Source: J. Schulman, "Approximating KL Divergence", 2020.
 """
 
-KL_KINDS = (*ESTIMATORS, "full")
+KLKind = Literal["k1", "abs", "mse", "k3", "full"]
+"""The estimators, and ``full``: the sum over the vocabulary."""
 
 
 def sampled_kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from text2grad.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+    from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BUILT_IN = "smollm2"
@@ -122,11 +123,43 @@ folder too and set `base_model_name_or_path` to its new path.
     return text
 
 
+def long_dtype_name(name: str) -> str:
+    """``float32`` for ``fp32`` and so on; any other name as it is."""
+    return _SHORT_DTYPES.get(name, name)
+
+
 def named_dtype(name: str, device: torch.device | str | None = None) -> torch.dtype:
     """The torch dtype of a name: ``float32`` or ``fp32``, …; ``auto`` is :func:`best_dtype`."""
     import torch
 
-    return best_dtype(device) if name == "auto" else getattr(torch, _SHORT_DTYPES.get(name, name))
+    return best_dtype(device) if name == "auto" else getattr(torch, long_dtype_name(name))
+
+
+class LoraSettings(Protocol):
+    """Any settings with these four fields."""
+
+    lora_r: int
+    lora_alpha: int
+    lora_dropout: float
+    lora_target_modules: list[str]
+
+
+def lora_config(settings: LoraSettings, **options: Any) -> LoraConfig:
+    """PEFT's configuration of the adapter that the settings describe.
+
+    Args:
+        options: further settings of PEFT, such as ``task_type`` (a causal LM by default).
+    """
+    from peft import LoraConfig
+
+    targets = settings.lora_target_modules
+    return LoraConfig(
+        r=settings.lora_r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear" if targets == ["all-linear"] else targets,
+        **{"task_type": "CAUSAL_LM", **options},
+    )
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

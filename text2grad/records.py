@@ -180,6 +180,30 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def differing_settings(begun: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """``(then, now)`` by name, of the settings that differ; None where one side has no such setting."""
+    names = sorted(set(begun) | set(now))
+    return {name: (begun.get(name), now.get(name)) for name in names if begun.get(name) != now.get(name)}
+
+
+def check_same_settings(
+    path: str | Path,
+    begun: Mapping[str, Any],
+    now: Mapping[str, Any],
+    remedy: str = "choose another --output_dir",
+) -> None:
+    """Raise ``InputError`` where work that was begun with other settings would be continued with those of ``now``.
+
+    Args:
+        path: the file or folder of that work.
+        remedy: what to do, other than to use the old settings.
+    """
+    differing = differing_settings(begun, now)
+    if differing:
+        told = "; ".join(f"{name}: {then!r} then, {value!r} now" for name, (then, value) in differing.items())
+        raise InputError(f"{path}: begun with other settings ({told}); use those, or {remedy}")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -9,7 +9,7 @@ character intervals of that text, and a token is rewarded when its characters li
     space alone: when all of it does). A token that straddles a boundary gets the default.
 (c) Poor beats good where both claim a token; such tokens are counted.
 (d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text; inside a
-    word only where they stand nowhere else.
+    word only where they occur nowhere else.
 (e) Every occurrence of a quote gets its label when the quote has three words or more, or is a whole line of code;
     else only the first occurrence that no other span has taken (the first, where all are taken). Long quotes choose
     before short ones, and poor before good. A Chinese, Japanese or Korean character counts as a word.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -31,9 +31,10 @@ from text2grad.token_text import token_spans
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SCHEMES = ("uniform", "importance", "decay", "dense", "continuous")
+Scheme = Literal["uniform", "importance", "decay", "dense", "continuous"]
 """How a span's reward spreads over its tokens (appendix I.1): uniform ±1; ±1 on nouns and verbs and ±0.2 on the rest;
 decaying over the span; and, for feedback with ``scores``, the sign of each score or the score itself."""
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def token_rewards(
     tokenizer: PreTrainedTokenizerBase,
     feedback: Feedback,
     task: Task | str,
-    scheme: str = "uniform",
+    scheme: Scheme = "uniform",
 ) -> TokenRewards:
     """The pseudo-rewards that ``feedback`` gives to sampled ids, by the rules at the head of this module.
 

@@ -21,9 +21,8 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from text2grad.critics import Critic
-from text2grad.errors import InputError
 from text2grad.models import load_tokenizer
-from text2grad.records import fingerprint, load_json, save_json
+from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 
 RESULT = "result.json"
 
@@ -55,8 +54,7 @@ def run(
     settings["base"] = fingerprint(load_json(Path(materials.base) / "base.json"))
     if (folder / RESULT).is_file():
         result = load_json(folder / RESULT)
-        if result["settings"] != settings:
-            raise InputError(f"{folder}: holds a run with other settings; choose another --output_dir, or delete it")
+        check_same_settings(folder, result["settings"], settings, "choose another --output_dir, or delete it")
         return result
     shutil.rmtree(folder, ignore_errors=True)
     method = method_of(name)

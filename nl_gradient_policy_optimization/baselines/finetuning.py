@@ -19,8 +19,8 @@ from text2grad.configs import setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
-from text2grad.models import best_device, best_dtype
-from text2grad.records import check_writable, fingerprint, load_json, save_json
+from text2grad.models import best_device, best_dtype, lora_config
+from text2grad.records import check_same_settings, check_writable, fingerprint, load_json, save_json
 from text2grad.tasks import Task
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -77,16 +77,7 @@ class FineTuning:
         return self.compute_dtype if self.lora or self.deepspeed else torch.float32
 
     def adapter(self, **options: Any) -> LoraConfig | None:
-        if not self.lora:
-            return None
-        targets = self.lora_target_modules
-        return LoraConfig(
-            r=self.lora_r,
-            lora_alpha=self.lora_alpha,
-            lora_dropout=self.lora_dropout,
-            target_modules="all-linear" if targets == ["all-linear"] else targets,
-            **{"task_type": "CAUSAL_LM", **options},
-        )
+        return lora_config(self, **options) if self.lora else None
 
 
 @dataclass(frozen=True)
@@ -154,11 +145,7 @@ def begin(config: FineTuning, method: str, data: Any) -> bool:
     check_writable(path)
     with config.main_process_first():
         if path.is_file():
-            begun = load_json(path)
-            differing = [name for name in run if begun.get(name) != run[name]]
-            if differing:
-                told = "; ".join(f"{name}: {begun.get(name)!r} then, {run[name]!r} now" for name in differing)
-                raise InputError(f"{folder}: begun with other settings ({told}); choose another --output_dir")
+            check_same_settings(folder, load_json(path), run)
         elif config.process_index == 0:
             save_json(path, run)
     if (folder / RESULT_FILE).is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import METHODS
-from nl_gradient_policy_optimization.config import PLACEMENTS
+from nl_gradient_policy_optimization.config import Placement
 from tests.report_files import hand_made, result_file, rows, write_run
 
 
@@ -122,6 +123,6 @@ def test_collapse_is_called_out(tmp_path):
 
 
 def test_every_policy_method_has_a_readers_name():
-    for placement in PLACEMENTS:
+    for placement in get_args(Placement):
         assert ("text2grad" if placement == "token" else f"ppo_{placement}") in METHODS
     assert {"ppo_scalar", "prm_ppo"} <= set(METHODS)
