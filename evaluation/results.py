@@ -1,8 +1,8 @@
 """Result files: a system's figures on a benchmark, with intervals over its records, and comparisons between systems.
 
-A figure is a function of sums over records (a mean is Σx/Σ1, a rate per token Σδ/Σtokens, BLEU a function of summed
-n-gram counts), so resampling needs only the records' rows, and all resamples are one matrix product. Several answers to
-one prompt are drawn together: taken as independent, they would make every interval too narrow.
+A figure is a function of sums over records: a mean is Σx/Σ1, a rate per token Σδ/Σtokens, BLEU a function of summed
+n-gram counts. :mod:`text2grad.statistics` resamples the records' rows; here figures get names, ids and files. Several
+answers to one prompt are drawn together, because they are not independent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.redaction import redacted
-from text2grad.statistics import Combine, percentile_interval, ratio, resampled_sums
+from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task
 from text2grad.tasks.base import content_id
 
@@ -110,15 +110,14 @@ class Figure:
     def value(self) -> float:
         return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
 
-    def interval(self) -> tuple[float, float]:
-        """95 % percentile bootstrap over prompts."""
-        prompts = self.grouped(by_prompt(self.rows))
-        return percentile_interval(COMBINE[self.combine](resampled_sums(prompts._matrix())))
+    def estimate(self) -> Estimate:
+        """The figure with its 95 % percentile bootstrap over prompts."""
+        return bootstrap(self._matrix(), COMBINE[self.combine], groups=[prompt_of(key) for key in self.rows])
 
     def summary(self) -> dict[str, float | int | None]:
-        low, high = self.interval()
-        prompts = len(by_prompt(self.rows))
-        return {"value": _json(self.value()), "low": _json(low), "high": _json(high), "n": prompts}
+        """What a result file says of the figure; ``n`` is the number of prompts."""
+        found = self.estimate()
+        return {"value": _json(self.value()), "low": _json(found.low), "high": _json(found.high), "n": found.n}
 
     def _matrix(self) -> np.ndarray:
         return np.array(list(self.rows.values()), dtype=float)
@@ -145,20 +144,11 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
         shared = [key for key in figure.rows if other and key in other.rows]
         if not shared or figure.combine != other.combine:
             continue
-        prompts = by_prompt(shared)
-        pair = [side.grouped(prompts)._matrix() for side in (figure, other)]
-        combine = COMBINE[figure.combine]
-        resampled = combine(resampled_sums(pair[0])) - combine(resampled_sums(pair[1]))  # the same records in both
-        resampled = resampled[np.isfinite(resampled)]
-        low, high = percentile_interval(resampled)
-        tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
-        differences[name] = {
-            "difference": _json(float(combine(pair[0].sum(axis=0)) - combine(pair[1].sum(axis=0)))),
-            "low": _json(low),
-            "high": _json(high),
-            "p": float(min(1.0, 2 * (tail + 1) / (len(resampled) + 1))),
-            "n": len(prompts),
-        }
+        own, others = ([side.rows[key] for key in shared] for side in (figure, other))
+        prompts = [prompt_of(key) for key in shared]
+        found, p = paired_difference(own, others, COMBINE[figure.combine], groups=prompts)
+        interval = {"low": _json(found.low), "high": _json(found.high)}
+        differences[name] = {"difference": _json(found.value), **interval, "p": p, "n": found.n}
     return differences
 
 

@@ -56,7 +56,7 @@ def bootstrap(
 
     Args:
         rows: [records, columns]; what each record adds to the sums.
-        groups: which records belong together; each stands alone by default.
+        groups: which records belong together; by default each is a group of its own.
     """
     sums = _grouped(rows, groups)
     value = float(combine(sums.sum(axis=0))) if len(sums) else math.nan
@@ -71,12 +71,26 @@ def paired_bootstrap(
     seed: int = 42,
 ) -> Estimate:
     """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike."""
+    return paired_difference(first, second, combine, groups, seed)[0]
+
+
+def paired_difference(
+    first: Sequence[Sequence[float]] | np.ndarray,
+    second: Sequence[Sequence[float]] | np.ndarray,
+    combine: Combine = ratio,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 42,
+) -> tuple[Estimate, float]:
+    """:func:`paired_bootstrap`, and the two-sided p: twice the smaller share of resamples on either side of zero."""
     if len(first) != len(second):
         raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
     a, b = _grouped(first, groups), _grouped(second, groups)
     value = float(combine(a.sum(axis=0)) - combine(b.sum(axis=0))) if len(a) else math.nan
     resampled = combine(resampled_sums(a, seed)) - combine(resampled_sums(b, seed))
-    return Estimate(value, *percentile_interval(resampled), len(a))
+    defined = resampled[np.isfinite(resampled)]
+    tail = min((defined <= 0).sum(), (defined >= 0).sum())
+    p = min(1.0, 2 * (tail + 1) / (len(defined) + 1))
+    return Estimate(value, *percentile_interval(resampled), len(a)), float(p)
 
 
 def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:

@@ -78,7 +78,7 @@ def test_paired_bootstrap_agrees_with_sacrebleus(pairs):
     assert ours["difference"] == pytest.approx(theirs.score - table["BLEU"][0].score, abs=1e-6)
     assert ours["low"] > 0 and ours["p"] < 0.01 and theirs.p_value < 0.01
     alone = bleu(better, references)
-    low, high = alone.interval()
+    low, high = alone.estimate().low, alone.estimate().high
     assert (high - low) / 2 == pytest.approx(theirs.ci, rel=0.15)
     same = compare({"bleu": alone}, {"bleu": alone})["bleu"]
     assert same["difference"] == 0 and same["p"] == 1
@@ -168,7 +168,7 @@ def test_intervals_of_a_mean_are_scipys():
     figure = Figure.mean({str(i): value for i, value in enumerate(values)})
     theirs = bootstrap((values,), np.mean, method="percentile", n_resamples=9999, random_state=0).confidence_interval
     assert figure.value() == pytest.approx(values.mean())
-    assert figure.interval() == pytest.approx((theirs.low, theirs.high), abs=0.02)
+    assert (figure.estimate().low, figure.estimate().high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
 
 
 def test_95_percent_intervals_hold_the_truth_about_95_times_in_100():
@@ -177,8 +177,8 @@ def test_95_percent_intervals_hold_the_truth_about_95_times_in_100():
     for _ in range(200):
         tokens = random.integers(5, 60, size=80)
         rewards = random.binomial(tokens, 0.3)
-        low, high = Figure({str(i): pair for i, pair in enumerate(zip(rewards, tokens, strict=True))}).interval()
-        hits += low <= 0.3 <= high
+        found = Figure({str(i): pair for i, pair in enumerate(zip(rewards, tokens, strict=True))}).estimate()
+        hits += found.low <= 0.3 <= found.high
     assert 0.89 <= hits / 200 <= 0.99
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from text2grad.statistics import bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap
+from text2grad.statistics import RESAMPLES, bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap, paired_difference
 
 
 def test_bootstrap_agrees_with_scipy_on_a_ratio():
@@ -87,3 +87,10 @@ def test_fleiss_kappa_on_the_example_of_fleiss_style_tables():
     assert math.isnan(fleiss_kappa([[3, 0], [3, 0]]))
     with pytest.raises(ValueError, match="same number of judges"):
         fleiss_kappa([[3, 0], [1, 1]])
+
+
+def test_a_clear_difference_has_a_small_p_and_no_difference_has_p_one():
+    better, worse = [(1.0, 1.0)] * 30, [(0.0, 1.0)] * 30
+    _, p = paired_difference(better, worse)
+    assert p == 2 * (0 + 1) / (RESAMPLES + 1)  # no resample on the other side of zero
+    assert paired_difference(better, better)[1] == 1.0
