@@ -3,6 +3,8 @@
 A figure here is a function of sums over records (a precision is Σ true positives / Σ predictions), so that drawing
 records with replacement takes only their rows, and all resamples are one matrix product. Records that belong together
 (several responses to one prompt) are drawn together: as if they were independent, intervals would be too narrow.
+scipy.stats.bootstrap knows no groups, and it draws whole records where their sums suffice. Fleiss' kappa is a function
+here, because statsmodels would be a dependency for that function alone.
 """
 
 from __future__ import annotations

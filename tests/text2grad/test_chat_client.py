@@ -6,10 +6,14 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.fault_server import FaultServer
+from text2grad.endpoints import spending
 from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Usage, load_price
@@ -193,6 +197,23 @@ def test_prices_by_pattern(tmp_path):
     table.write_text("models: [1, 2]")
     with pytest.raises(InputError, match="not a price table"):
         load_price("my-model", table)
+
+
+@pytest.mark.parametrize(("age", "warned"), [(300, False), (400, True)])
+def test_an_old_price_table_is_pointed_out(tmp_path, caplog, age, warned):
+    table = tmp_path / "prices.yaml"
+    as_of = date.today() - timedelta(days=age)
+    table.write_text(f"as_of: {as_of}\nmodels:\n  my-*: {{input: 1, cached_input: 1, output: 2}}\n")
+    assert load_price("my-model", table).output == 2
+    assert (f"{table}: the prices are of {as_of}" in caplog.text) == warned
+    table.write_text("as_of: last year\nmodels:\n  my-*: {input: 1, cached_input: 1, output: 2}\n")
+    with pytest.raises(InputError, match="not a price table"):
+        load_price("my-model", table)
+
+
+def test_the_price_table_has_a_date():
+    table = yaml.safe_load(Path(spending.__file__).with_name("prices.yaml").read_text(encoding="utf-8"))
+    assert isinstance(table["as_of"], date)
 
 
 def test_the_budget_holds_with_many_requests_in_flight(tmp_path):

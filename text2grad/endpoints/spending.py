@@ -1,9 +1,15 @@
-"""What requests to an API cost, and a budget that stops them in time."""
+"""What requests to an API cost, and a budget that stops them in time.
+
+The prices are a dated table of our own, checked against the price map of litellm 1.109.1. litellm itself would be a
+40 MB dependency for these few lines, and its budget counts a request after it was paid, where ours stops before.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, fields
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,7 +18,10 @@ import yaml
 
 from text2grad.errors import InputError, StopRunError
 
+log = logging.getLogger(__name__)
+
 _PRICES = Path(__file__).with_name("prices.yaml")
+_OLD_AFTER_DAYS = 365
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
         share = float(table["batch_discount"]) if batch else 1.0
         for pattern, row in table["models"].items():
             if fnmatchcase(model, pattern):
+                _warn_if_old(table.get("as_of"), path)
                 values = {name: share * float(row[name]) for name in ("input", "cached_input", "output")}
                 return Price(**values, listed=True)
     except OSError as error:
@@ -55,6 +65,13 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a price table like {_PRICES.name}: {' '.join(str(error).split())}") from None
     return Price()
+
+
+def _warn_if_old(as_of: date | None, path: Path) -> None:
+    if as_of is not None and (date.today() - as_of).days > _OLD_AFTER_DAYS:
+        log.warning(
+            "%s: the prices are of %s; compare them with the provider's, then correct them and as_of", path, as_of
+        )
 
 
 @dataclass

@@ -1,4 +1,12 @@
-"""Words, sentences and quotes: what the programs need to read English prose without a model."""
+"""Words, sentences and quotes: what the programs need to read English prose without a model.
+
+Libraries that were tried on the quickstart's posts, and why the lists are ours:
+
+- lemminflect (inflections): 24 of these 127 irregular forms have several lemmas (saw: see, saw), so it needs a tagger.
+- wordfreq (common words): the common words here are those that carry no fact of a post, frequent or not. By frequency
+  car, bank, job and money would be among them.
+- pysbd (sentences): 483 sentences where this file finds 482, in 19 times the time.
+"""
 
 from __future__ import annotations
 
