@@ -1,0 +1,184 @@
+"""Ways to spoil a summary so that the place is known: each change says which characters of the new text are wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from text2grad.critics.programs.english import listed, sentences, words
+from text2grad.tasks import Interval
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A changed summary.
+
+    Attributes:
+        kind: how it was changed.
+        text: the new summary.
+        wrong: the characters that the change made wrong; none where something was left out, or nothing changed.
+        remark: what a critique says of it.
+    """
+
+    kind: str
+    text: str
+    wrong: Interval | None = None
+    remark: str = ""
+
+
+Corruption = Callable[[str, str, Sequence[str], random.Random], "Spoilt | None"]
+"""Takes a post, a summary of it, summaries of other posts, and a source of chance; None where it cannot be done."""
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
+_NUMBER_WORDS = sorted(
+    listed("two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty")
+)
+_ROLES = [
+    group.split()
+    for group in (
+        "sister brother cousin",
+        "mother father grandmother grandfather",
+        "mom dad grandma grandpa",
+        "wife husband girlfriend boyfriend",
+        "daughter son nephew",
+        "boss landlord teacher doctor lawyer",
+        "roommate neighbor coworker classmate",
+        "car bike truck van",
+        "dog cat rabbit parrot",
+        "house apartment garage office",
+        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        "January February March April June July August September October November December",
+    )
+]
+_NAMES = sorted(
+    listed("Alice Brian Carol Derek Emma Frank Grace Henry Julia Kevin Laura Martin Nina Peter Rachel Simon")
+)
+_NO_NAMES = listed("i i'm i've i'd i'll reddit")
+_RUN = 12
+"""Words of the post that a copy takes."""
+
+
+def unchanged(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    return Spoilt("unchanged", summary)
+
+
+def left_out(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """Without one of its sentences."""
+    parts = split(summary)
+    if len(parts) < 2:
+        return None
+    gone = rng.randrange(len(parts))
+    return Spoilt("left_out", " ".join(parts[:gone] + parts[gone + 1 :]))
+
+
+def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """With one number exchanged for one that the post does not have."""
+    digits = [(match.start(), match.end()) for match in _NUMBER.finditer(summary)]
+    spelt = [(word.start, word.end) for word in words(summary) if word.text.lower() in _NUMBER_WORDS]
+    places = digits + spelt
+    if not places:
+        return None
+    start, end = rng.choice(places)
+    old, known = summary[start:end], {word.text.lower() for word in words(post)}
+    if (start, end) in digits:
+        value = int(old.replace(",", "").partition(".")[0])
+        options = [str(other) for other in (value * 2, value * 3 + 1, value + 7, value // 2, value * 10)]
+    else:
+        options = _NUMBER_WORDS
+    options = [option for option in options if option not in known and option != old.lower()]
+    return _exchanged("number", summary, (start, end), rng.choice(options)) if options else None
+
+
+def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """With one person, thing, day or name exchanged for one that the post does not have."""
+    known = {word.text.lower() for word in words(post)}
+    starts = {match.start() for match in re.finditer(r"(?:^|[.!?]\s+)[\"'“(]*(?=\S)", summary)}
+    options: list[tuple[Interval, str]] = []
+    for word in words(summary):
+        place, lower = (word.start, word.end), word.text.lower()
+        for group in _ROLES:
+            if lower in map(str.lower, group):
+                options += [(place, _like(other, word.text)) for other in group if other.lower() not in known]
+        proper = word.text[0].isupper() and not word.text.isupper() and lower not in _NO_NAMES
+        sentence_begins = any(word.start - start in (0, 1, 2) for start in starts)
+        if proper and not sentence_begins and lower in known and not any(_in(lower, group) for group in _ROLES):
+            options += [(place, other) for other in _NAMES if other.lower() not in known]
+    options = [(place, new) for place, new in options if _article_fits(summary, place[0], new)]
+    if not options:
+        return None
+    place = rng.choice(sorted({place for place, _ in options}))
+    return _exchanged("name", summary, place, rng.choice([new for at, new in options if at == place]))
+
+
+def borrowed(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """With a sentence of another post's summary in it."""
+    foreign = [sentence for other in others for sentence in split(other)]
+    if not foreign:
+        return None
+    return _inserted("borrowed", summary, rng.choice(foreign), rng, "Tells another story")
+
+
+def copied(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """With a run of the post's own words as a sentence."""
+    found = words(post)
+    if len(found) < 2 * _RUN:
+        return None
+    first = rng.randrange(len(found) - _RUN)
+    run = " ".join(post[found[first].start : found[first + _RUN - 1].end].split())
+    return _inserted("copied", summary, run[0].upper() + run[1:] + ".", rng, "Copies the post word for word")
+
+
+def repeated(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+    """With one of its sentences said again at the end."""
+    again = rng.choice(split(summary))
+    text = f"{summary.rstrip()} {again}"
+    return Spoilt("repeated", text, (len(text) - len(again), len(text)), f"Repeats itself (“{_short(again)}”).")
+
+
+CORRUPTIONS: dict[str, Corruption] = {
+    each.__name__: each for each in (unchanged, left_out, number, name, borrowed, copied, repeated)
+}
+
+
+def split(text: str) -> list[str]:
+    """The sentences of a text, each with what ends it."""
+    found = words(text)
+    starts = [found[first].start for first, _, _ in sentences(text, found)]
+    edges = [0, *starts[1:], len(text)]
+    return [part for start, end in pairwise(edges) if (part := text[start:end].strip())]
+
+
+def _exchanged(kind: str, text: str, place: Interval, new: str) -> Spoilt:
+    start, end = place
+    spoilt = text[:start] + new + text[end:]
+    return Spoilt(kind, spoilt, (start, start + len(new)), f"Says “{new}”, which the post does not.")
+
+
+def _inserted(kind: str, text: str, sentence: str, rng: random.Random, verdict: str) -> Spoilt:
+    parts = split(text)
+    at = rng.randint(0, len(parts))
+    before = " ".join(parts[:at]) + (" " if at else "")
+    spoilt = " ".join([*parts[:at], sentence, *parts[at:]])
+    return Spoilt(kind, spoilt, (len(before), len(before) + len(sentence)), f"{verdict} (“{_short(sentence)}”).")
+
+
+def _like(new: str, old: str) -> str:
+    return new[0].upper() + new[1:] if old[0].isupper() else new
+
+
+def _in(lower: str, group: Sequence[str]) -> bool:
+    return lower in (each.lower() for each in group)
+
+
+def _article_fits(text: str, start: int, new: str) -> bool:
+    before = text[:start].split()[-1:]
+    vowel = new[0].lower() in "aeiou"
+    return before not in (["a"], ["A"], ["an"], ["An"]) or vowel == (before[0].lower() == "an")
+
+
+def _short(text: str) -> str:
+    found = text.split()
+    return " ".join(found[:6]) + ("…" if len(found) > 6 else "")
