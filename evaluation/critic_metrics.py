@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.policies import model_identity
 from evaluation.results import Figure
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
+from text2grad.models import model_identity
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import token_rewards
 

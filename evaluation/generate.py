@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
-from evaluation.results import prompt_id
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.records import Records, check_writable, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
-
-ANSWER_TOKENS = {"slf5k": 128, "kodcode": 512, "ultrafeedback": 512}
-"""Longest answer by task (the answer tokens of training, DESIGN table of the paper's runs)."""
 
 
 @dataclass
@@ -94,7 +90,7 @@ def prompts_of(records: Records, task: Task) -> dict[str, Record]:
     """One record per prompt, by an id that is equal for every policy."""
     by_id: dict[str, Record] = {}
     for key, record in records.items():
-        own = key if records.keyed else prompt_id(task, record)
+        own = key if records.keyed else task.prompt_id(record)
         by_id[own if own not in by_id else f"{own}~{key}"] = record
     return by_id
 
@@ -116,7 +112,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
     task = get_task(config.task)
     check_writable(config.output_path)
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(prompts_of(source, task).items())[: config.limit])
 
     limit = config.max_prompt_tokens

@@ -16,14 +16,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from evaluation.results import Figure, load_responses, print_metrics, print_next_step, save_result
 from text2grad.configs import check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
-from text2grad.prompts import load_prompt
+from text2grad.prompts import load_prompt, prompt_path
 from text2grad.records import check_writable
 from text2grad.tasks import Task, get_task
 
@@ -102,7 +101,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     task = get_task(config.task)
     check_writable(config.output_path)
     prompt = load_prompt(
-        config.judge_prompt or Path(__file__).parent / task.name / "judge_prompt.txt",
+        config.judge_prompt or prompt_path(task, "judge"),
         required=("prompt", "first", "second"),
         offered=("prompt", "first", "second"),
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
-from text2grad.models import DtypeName, base_of, best_device, is_adapter, load_model, load_tokenizer, model_path
+from text2grad.models import DtypeName, best_device, end_token_ids, load_model, load_tokenizer, model_identity
 
 if TYPE_CHECKING:
     import torch
@@ -111,9 +110,7 @@ class LocalPolicy:
         self.device = device or best_device()
         self.tokenizer = load_tokenizer(name)
         self.model = load_model(name, dtype, self.device)
-        stops = self.model.generation_config.eos_token_id
-        stops = {self.tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
-        self.stops = sorted(stops)
+        self.stops = end_token_ids(self.model, self.tokenizer)
         # Replaced as a whole: a model's own file may set top-k or a repetition penalty that nobody asked for here.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.stops, pad_token_id=self.tokenizer.pad_token_id, bos_token_id=self.tokenizer.bos_token_id
@@ -233,23 +230,3 @@ class ServedPolicy:
 def _seed(seed: int, answer_id: str) -> int:
     digest = hashlib.sha256(f"{seed}:{answer_id}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7], "big")
-
-
-def model_identity(name: str) -> str:
-    """The model's name and a hash of its weights where they lie in a folder, so that retrained weights are noticed.
-
-    Of a large file its size and evenly spaced pieces are hashed, not the whole.
-    """
-    path = Path(model_path(name))
-    if not path.is_dir():
-        return name
-    digest = hashlib.sha256()
-    for file in sorted((*path.glob("*.safetensors"), *path.glob("*.bin"))):
-        size = file.stat().st_size
-        digest.update(f"{file.name}:{size}".encode())
-        with file.open("rb") as content:
-            for piece in range(256):
-                content.seek(piece * size // 256)
-                digest.update(content.read(min(1 << 16, size // 256 + 1)))
-    own = f"{name}@{digest.hexdigest()[:12]}"
-    return f"{own} on {model_identity(base_of(str(path)))}" if is_adapter(str(path)) else own

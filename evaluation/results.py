@@ -21,7 +21,6 @@ from text2grad.records import load_json, save_json
 from text2grad.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task
-from text2grad.tasks.base import content_id
 
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
@@ -252,11 +251,6 @@ def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) 
             print(f"  {name:<24} {row['difference']:>+10.4f}  {spread}  p={row['p']:.3f}")
 
 
-def prompt_id(task: Task, record: Record) -> str:
-    """An id of a record of a list file that does not depend on its response."""
-    return task.id_of(task.with_response(record, "")).removesuffix(content_id("", ""))
-
-
 def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
     """A file of responses by ids that are equal for equal prompts, whatever system answered; empty answers included.
 
@@ -278,9 +272,9 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
             if not task.prompt(record).strip():
                 raise InputError("its prompt is empty")
             task.response(record)
-            key = (record.get("generation") or {}).get("id") or key or prompt_id(task, record)
+            key = (record.get("generation") or {}).get("id") or key or task.prompt_id(record)
         except InputError as error:
-            raise InputError(f"{where}: {error}; see the {task.name} format in README.md") from None
+            raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
         records[str(key)] = record

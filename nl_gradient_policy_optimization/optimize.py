@@ -21,6 +21,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.critics import Critic, load_critic
 from text2grad.deepspeed_setup import prepare_deepspeed
+from text2grad.endpoints.client import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config
@@ -63,7 +64,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator) -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
-    if config.critic.startswith(("openai:", "http://", "https://")):
+    if is_endpoint(config.critic):
         cache = Path(config.output_dir) / f"critic_replies-{accelerator.process_index}.jsonl"
         return load_critic(
             config.critic,

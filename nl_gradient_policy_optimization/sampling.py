@@ -170,14 +170,6 @@ def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
-def end_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every token that ends a response, for the model or for its tokenizer."""
-    base = base_model(model)
-    declared = base.generation_config.eos_token_id
-    declared = declared if isinstance(declared, list) else [declared]
-    return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
-
-
 @contextmanager
 def _own_settings(base: nn.Module, settings: GenerationConfig) -> Iterator[None]:
     """``generate`` fills what ``settings`` leaves open from the model's own; so these stand in for them meanwhile."""

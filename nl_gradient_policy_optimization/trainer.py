@@ -46,7 +46,7 @@ from nl_gradient_policy_optimization.rollouts import (
     shown,
     write_column,
 )
-from nl_gradient_policy_optimization.sampling import end_token_ids, make_sampler
+from nl_gradient_policy_optimization.sampling import make_sampler
 from nl_gradient_policy_optimization.schedule import (
     learning_rate_share,
     mixed_seed,
@@ -62,6 +62,7 @@ from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
 from text2grad.kl import KLController
 from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
+from text2grad.models import end_token_ids
 from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task
 

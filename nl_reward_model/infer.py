@@ -169,7 +169,7 @@ def _in_process(prompt: RewardPrompt, description: RewardModelDescription, confi
     task = prompt.task
 
     def judge(batch: list[Record]) -> list[str | FeedbackError]:
-        return critic.judge([task.prompt(item) for item in batch], [task.response(item) for item in batch], batch)
+        return critic.write([task.prompt(item) for item in batch], [task.response(item) for item in batch], batch)
 
     return judge, config.model_path
 

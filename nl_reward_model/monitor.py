@@ -51,7 +51,7 @@ class Monitor(TrainerCallback):
         was_training = model.training
         model.eval()
         with self.trainer.accelerator.autocast():
-            texts = critic.judge(
+            texts = critic.write(
                 [task.prompt(record) for record in records], [task.response(record) for record in records]
             )
         model.train(was_training)

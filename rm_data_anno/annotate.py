@@ -17,8 +17,8 @@ from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
 from text2grad.critics import Critic, load_critic
-from text2grad.critics.chat import ChatCritic, Judgement
-from text2grad.endpoints.client import ChatClient
+from text2grad.critics.chat import ChatCritic, ChatFeedback
+from text2grad.endpoints.client import ChatClient, is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -125,7 +125,7 @@ class _Annotator:
         prepare: Prepare | None,
         program_options: Mapping[str, Any],
     ) -> _Annotator:
-        if config.annotator != "chat" and not config.annotator.startswith(("openai:", "http://", "https://")):
+        if config.annotator != "chat" and not is_endpoint(config.annotator):
             for option in fields(ChatOptions):
                 if getattr(config, option.name) != option.default:
                     raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
@@ -166,19 +166,19 @@ class _Annotator:
                 judged = [ask() for ask in questions]
         else:
             prompts, responses = map(self.task.prompt, prepared), map(self.task.response, prepared)
-            judged = [Judgement(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
+            judged = [ChatFeedback(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
         return [row[-1] and self._added(*row) for row in zip(ids, batch, prepared, judged, strict=True)]
 
-    def _ask(self, record_id: str, record: Record) -> Judgement:
+    def _ask(self, record_id: str, record: Record) -> ChatFeedback:
         prompt, response = self.task.prompt(record), self.task.response(record)
-        return self.critic.judge(
+        return self.critic.feedback_on(
             prompt, response, record, lambda feedback: self._validate(feedback, record).complaint(), scope=record_id
         )
 
     def _validate(self, feedback: Feedback, record: Record) -> Validated:
         return validate(feedback, self.task.response(record), self.task)
 
-    def _added(self, record_id: str, before: Record, record: Record, judged: Judgement) -> dict | Exception:
+    def _added(self, record_id: str, before: Record, record: Record, judged: ChatFeedback) -> dict | Exception:
         if isinstance(judged.feedback, FeedbackError):
             if self.client:
                 self.client.cache.void(record_id)

@@ -21,18 +21,15 @@ from text2grad.gate import UnreadableError, as_storable, fault, read_json
 from text2grad.records import check_same_settings, check_writable, fingerprint
 
 
-class Journal:
-    """An append-only JSONL file of finished and failed records.
+class LockedLog:
+    """An append-only JSONL file that one process at a time writes; a last line cut off by a kill is dropped.
 
-    The first line holds the settings of the run; a journal begun with other settings is refused. Each further line is
-    ``{"id", "input", "result"}`` or ``{"id", "input", "error"}``, on disk before the call returns. A last line cut off
-    by a kill is dropped.
+    Args:
+        to_disk: each row is on the disk, not only with the operating system, before :meth:`append` returns.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any]):
-        self.path = Path(path)
-        self.results: dict[str, tuple[str, Any]] = {}
-        self.errors: dict[str, tuple[str, str]] = {}
+    def __init__(self, path: str | Path, to_disk: bool = True):
+        self.path, self._to_disk = Path(path), to_disk
         self._lock = threading.Lock()
         check_writable(self.path)
         self._file = self.path.open("a+b")
@@ -41,32 +38,75 @@ class Journal:
         except OSError:
             self._file.close()
             raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
-        self._read(settings)
 
-    def _read(self, settings: dict[str, Any]) -> None:
+    def rows(self) -> list[dict[str, Any]]:
+        """What the file holds; ``InputError`` names a line that is no JSON object."""
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
-        lines = whole.splitlines()
-        if len(lines) < 2:  # nothing was finished yet, so that a slip in the settings costs nothing
-            self._file.truncate(0)
-            self._append({"settings": settings})
-            return
-        for number, line in enumerate(lines, 1):
+        rows = []
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
-                row = _row(line, first=number == 1)
+                rows.append(read_json(line))
             except UnreadableError as error:
-                self._file.close()
-                raise InputError(
-                    f"{self.path}: line {number} is broken ({error}); remove that line and run again"
-                ) from None
+                raise self.broken(number, str(error)) from None
+            if not isinstance(rows[-1], dict):
+                raise self.broken(number, "it is no object")
+        return rows
+
+    def broken(self, number: int, why: str = "") -> InputError:
+        """Close the file; the error says which line cannot be used."""
+        self._file.close()
+        reason = f" ({why})" if why else ""
+        return InputError(f"{self.path}: line {number} is broken{reason}; remove that line and run again")
+
+    def clear(self) -> None:
+        self._file.truncate(0)
+
+    def append(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        with self._lock:
+            self._file.write(line)
+            self._file.flush()
+            if self._to_disk:
+                os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Journal:
+    """A log of finished and failed records.
+
+    The first line holds the settings of the run; a journal begun with other settings is refused. Each further line is
+    ``{"id", "input", "result"}`` or ``{"id", "input", "error"}``, on disk before the call returns.
+    """
+
+    def __init__(self, path: str | Path, settings: dict[str, Any]):
+        self.path = Path(path)
+        self.results: dict[str, tuple[str, Any]] = {}
+        self.errors: dict[str, tuple[str, str]] = {}
+        self._log = LockedLog(path)
+        self._read(settings)
+
+    def _read(self, settings: dict[str, Any]) -> None:
+        rows = self._log.rows()
+        if len(rows) < 2:  # nothing was finished yet, so that a slip in the settings costs nothing
+            self._log.clear()
+            self._log.append({"settings": settings})
+            return
+        for number, row in enumerate(rows, 1):
+            try:
+                _check_row(row, first=number == 1)
+            except UnreadableError as error:
+                raise self._log.broken(number, str(error)) from None
             if number == 1:
                 try:
                     remedy = "choose another output path, or delete the journal to start over"
                     check_same_settings(self.path, row["settings"], settings, remedy)
                 except InputError:
-                    self._file.close()
+                    self._log.close()
                     raise
             elif "error" in row:
                 self.errors[row["id"]] = (row["input"], row["error"])
@@ -74,42 +114,33 @@ class Journal:
                 self.results[row["id"]] = (row["input"], row["result"])
                 self.errors.pop(row["id"], None)
 
-    def _append(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-        with self._lock:
-            self._file.write(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
     def add(self, record_id: str, input_hash: str, result: Any) -> None:
         self.results[record_id] = (input_hash, result)
         self.errors.pop(record_id, None)
-        self._append({"id": record_id, "input": input_hash, "result": result})
+        self._log.append({"id": record_id, "input": input_hash, "result": result})
 
     def fail(self, record_id: str, input_hash: str, error: str) -> None:
         self.errors[record_id] = (input_hash, error)
-        self._append({"id": record_id, "input": input_hash, "error": error})
+        self._log.append({"id": record_id, "input": input_hash, "error": error})
 
     def close(self) -> None:
-        self._file.close()
+        self._log.close()
 
 
-def _row(line: bytes, first: bool) -> dict[str, Any]:
-    """A line of a journal; ``UnreadableError`` where it is no such thing."""
-    row = read_json(line)
+def _check_row(row: dict[str, Any], first: bool) -> None:
+    """Raise ``UnreadableError`` where a row is none of a journal."""
     kinds = {"settings": dict} if first else {"id": str, "input": str}
-    if not isinstance(row, dict) or any(not isinstance(row.get(name), kind) for name, kind in kinds.items()):
+    if any(not isinstance(row.get(name), kind) for name, kind in kinds.items()):
         raise UnreadableError(f"it lacks {' or '.join(kinds)}")
     if not first and not (isinstance(row.get("error"), str) or "result" in row):
         raise UnreadableError("it holds neither a result nor an error")
-    return row
 
 
 @dataclass
 class Outcome:
-    """What became of each record: a JSON result, or the reason of its failure. Both in input order.
+    """Each record's result (JSON), or the reason of its failure. Both in input order.
 
-    ``stopped`` says why the run ended before all records had their turn; it is empty where they had.
+    ``stopped`` says why the run ended early; it is empty where all records had their turn.
     """
 
     results: dict[str, Any] = field(default_factory=dict)

@@ -218,6 +218,43 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
     return torch.bfloat16 if _cpu_has_bf16() else torch.float32
 
 
+def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends a response, for the model (or the base of an adapter) or for its tokenizer."""
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    declared = base.generation_config.eos_token_id if base.generation_config is not None else None
+    declared = declared if isinstance(declared, list) else [declared]
+    return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
+
+
+def weights_fingerprint(name: str) -> str:
+    """A hash that changes with the weights in a model's folder; empty for a model that is in no folder.
+
+    Of a large file its size and evenly spaced pieces are hashed, not the whole.
+    """
+    path = Path(model_path(name))
+    if not path.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for file in sorted((*path.glob("*.safetensors"), *path.glob("*.bin"))):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as content:
+            for piece in range(256):
+                content.seek(piece * size // 256)
+                digest.update(content.read(min(1 << 16, size // 256 + 1)))
+    return digest.hexdigest()[:12]
+
+
+def model_identity(name: str) -> str:
+    """The model's name and the fingerprint of its weights, and of its base's for an adapter."""
+    stamp = weights_fingerprint(name)
+    if not stamp:
+        return name
+    own = f"{name}@{stamp}"
+    path = model_path(name)
+    return f"{own} on {model_identity(base_of(path))}" if is_adapter(path) else own
+
+
 def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> None:
     """Fold a LoRA adapter into its base (or ``base``) and save the whole model and tokenizer."""
     import torch

@@ -9,6 +9,7 @@ from string import Template
 
 from text2grad.errors import InputError
 from text2grad.records import fingerprint
+from text2grad.tasks import Task, get_task
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ def load_prompt(
     if unknown:
         raise InputError(f"{path}: names {_shown(unknown)}; it may name {_shown(offered or ())}")
     return Prompt(text, frozenset(names), str(path))
+
+
+def prompt_path(task: Task, kind: str, name: str = "") -> Path:
+    """The task's own prompt file of a kind (``Task.places``), else the general one of the task ``plain``.
+
+    Raises:
+        InputError: the task has none, and the general one asks for other fields than this task's feedback has.
+    """
+    own, general = task.place(kind, name), get_task("plain")
+    if own.is_file():
+        return own
+    same_fields = task.fields == general.fields or kind in ("judge", "reflect")
+    if same_fields and general.place(kind, name).is_file():
+        return general.place(kind, name)
+    what = f"{kind} prompt {name!r}" if name else f"{kind} prompt"
+    raise InputError(
+        f"{task.name} has no {what}: {own} does not exist; write it, or name another prompt file. "
+        "An installed package comes without prompts; a clone of the repository has them"
+    )
 
 
 def placeholders(text: str, source: str = "the prompt file") -> set[str]:

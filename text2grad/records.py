@@ -1,8 +1,10 @@
-"""The JSON files between stages: read with clear errors, written atomically."""
+"""The files between stages (JSON; a user's own may be CSV): read with clear errors, written atomically."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -12,7 +14,7 @@ from typing import Any
 
 from text2grad.errors import InputError
 from text2grad.gate import UnreadableError, fault, shown, whole_number
-from text2grad.tasks.base import Record, Task
+from text2grad.tasks.base import Record, Task, content_id
 
 
 class Records(dict[str, Record]):
@@ -30,14 +32,7 @@ class Records(dict[str, Record]):
 def load_json(path: str | Path) -> Any:
     """The value in a JSON or JSONL file. ``InputError`` where the file is missing, not JSON, or names a key twice."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8 JSON") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable JSON file") from None
+    text = _read_text(path)
 
     try:
         if path.suffix == ".jsonl":
@@ -67,7 +62,7 @@ def _decoded(text: str) -> Any:
         if len(value) != len(pairs):
             seen: set[str] = set()
             double = next(key for key, _ in pairs if key in seen or seen.add(key))
-            raise UnreadableError(f"the id or key {shown(double)} stands twice in one object; make each one unique")
+            raise UnreadableError(f"the id or key {shown(double)} is there twice in one object; make each one unique")
         return value
 
     try:
@@ -76,19 +71,45 @@ def _decoded(text: str) -> Any:
         raise UnreadableError("it nests lists and objects too deeply to read") from None
 
 
+def load_csv(path: str | Path) -> list[Record]:
+    """The rows of a CSV file with a header, as texts by column; an empty cell is left out of its row.
+
+    Raises:
+        InputError: the file is missing or not UTF-8, a column has no name or another's, or a row has too many cells.
+    """
+    path = Path(path)
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    rows = []
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if not all(header) or len(set(header)) < len(header):
+            raise InputError(f"{path}: its first line must name each column once; it holds {header}")
+        for cells in reader:
+            if len(cells) > len(header):
+                raise InputError(
+                    f"{path}: line {reader.line_num} has {len(cells)} cells where the header has {len(header)}; "
+                    "put texts that hold a comma in double quotes"
+                )
+            if any(cell.strip() for cell in cells):
+                rows.append({name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()})
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num} is not CSV: {error}; correct it there") from None
+    return rows
+
+
 def load_records(path: str | Path, task: Task, responses: bool = True) -> Records:
     """A task's records by id, each checked against the task's format.
 
     Args:
-        path: ``{id: record}`` or a list of records, as JSON or JSONL.
+        path: ``{id: record}`` or a list of records, as JSON or JSONL; or CSV, whose columns are the records' fields.
         responses: False where only prompts matter (stage 3): responses may be missing, and the first record of each
-            prompt is kept.
+            prompt is kept, by its prompt's id.
 
     Raises:
         InputError: names the file, the record and the remedy.
     """
     path = Path(path)
-    value = load_json(path)
+    value = load_csv(path) if path.suffix == ".csv" else load_json(path)
     if not isinstance(value, dict | list):
         raise InputError(f"{path}: holds {type(value).__name__}; a {task.name} file is an object or a list of records")
     if not value:
@@ -112,11 +133,13 @@ def load_records(path: str | Path, task: Task, responses: bool = True) -> Record
                 continue
             prompts.add(task.prompt(record))
             if key is None:
-                key = task.id_of(record) if responses else f"prompt-{index}"
+                key = task.id_of(record) if responses else task.prompt_id(record)
+                if not responses and key in records:  # one id for two prompts
+                    key = content_id(key, task.prompt(record))
         except InputError as error:
-            raise InputError(f"{where}: {error}; see the {task.name} format in README.md") from None
+            raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
-            raise InputError(f"{where}: the id {key!r} stands twice; remove one of the two records")
+            raise InputError(f"{where}: the id {key!r} is there twice; remove one of the two records")
         records[str(key)] = record
     return Records(records, path, isinstance(value, dict))
 
@@ -202,6 +225,17 @@ def check_same_settings(
     if differing:
         told = "; ".join(f"{name}: {then!r} then, {value!r} now" for name, (then, value) in differing.items())
         raise InputError(f"{path}: begun with other settings ({told}); use those, or {remedy}")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
 
 
 def _umask() -> int:

@@ -15,8 +15,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from text2grad.feedback import FeedbackFields
-from text2grad.tasks import TASKS, Interval, LabelValues, Record, Task, get_task
+from text2grad.tasks import Interval, Record, Task, register
 
 NAMES = (
     "Anna", "Boris", "Carla", "Dario", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luca", "Marta",
@@ -67,8 +66,6 @@ class Profiles(Task):
     """Records: ``{"id", "notes": {"Job": "nurse", …}, "name", "response"?}``."""
 
     name = "profiles"
-    fields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
-    values = LabelValues(poor=-1.0, good=1.0, default=0.0)
 
     def prompt(self, record: Record) -> str:
         return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())
@@ -86,7 +83,7 @@ class Profiles(Task):
         return [{"role": "user", "content": prompt}]
 
 
-PROFILES = get_task(TASKS.setdefault(Profiles.name, Profiles()))
+PROFILES = register(Profiles())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 
-from evaluation.generate import ANSWER_TOKENS, answer_chats
+from evaluation.generate import answer_chats
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
 from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
@@ -58,7 +58,7 @@ def main() -> None:
         for task_id, problem in problems.items()
         for sample in range(config.num_samples)
     }
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     outcome = answer_chats(
         load_policy(answering),
         chats,

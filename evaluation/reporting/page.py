@@ -14,8 +14,9 @@ from markupsafe import Markup
 
 from evaluation.reporting import charts, story
 from evaluation.reporting.assemble import judge_charts, update_charts
-from evaluation.reporting.wording import PHASES, method_name, span_words, wording
+from evaluation.reporting.wording import PHASES, method_name, wording
 from text2grad.statistics import RESAMPLES
+from text2grad.tasks import get_task
 
 _HERE = Path(__file__).parent
 VERDICTS = {
@@ -194,7 +195,7 @@ def _kicker(report: dict[str, Any]) -> list[str]:
 def _gloss(report: dict[str, Any]) -> str:
     """What a newcomer must know to read the first screen."""
     tasks = [run["task"] for run in report["runs"]] + [table["task"] for table in report["tables"]]
-    values = {span_words(task).values: task for task in reversed(tasks)}
+    values = {get_task(task).span_words.values: task for task in reversed(tasks)}
     told = "; ".join(f"on {task}, {value}" if len(values) > 1 else value for value, task in reversed(values.items()))
     return (
         f"Text2Grad learns from critiques. δ is the reward that a critique gives each token: {told}. "

@@ -11,7 +11,7 @@ import numpy as np
 
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import method_name, span_words
+from evaluation.reporting.wording import method_name
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
@@ -94,9 +94,9 @@ def _scale(series: list[np.ndarray]) -> float:
 
 
 def _about(run: Run, label: str) -> dict[str, Any]:
-    words = span_words(run.task)
-    good = get_task(run.task).values.good
-    spans = {"good": words.good, "poor": words.poor, "goodValue": good, "values": words.values}
+    task = get_task(run.task)
+    words = task.span_words
+    spans = {"good": words.good, "poor": words.poor, "goodValue": task.values.good, "values": words.values}
     return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": spans}
 
 
@@ -133,7 +133,7 @@ def _short(value: float) -> float | int:
 
 def _pair(pair: dict[str, Any]) -> dict[str, Any]:
     before, after = pair["before"], pair["after"]
-    words = span_words(before["task"])
+    words = get_task(before["task"]).span_words
     sides = [[_answer(result, key) for key in pair["ids"]] for result in (before, after)]
     return {
         "benchmark": pair["benchmark"],

@@ -42,22 +42,6 @@ def is_secondary(name: str) -> bool:
     return name in _SECONDARY or not (name in known_metrics() or name.startswith("kl/"))
 
 
-@dataclass(frozen=True)
-class SpanWords:
-    """What a task calls the spans in its two slots, and what δ is there."""
-
-    good: str = "good"
-    poor: str = "poor"
-    values: str = "+1 in good spans, −1 in poor spans, 0 elsewhere"
-
-
-KODCODE = SpanWords("improvable", "wrong", "−1 in wrong code, 0 in improvable code and prose, +1 in all other code")
-
-
-def span_words(task: str) -> SpanWords:
-    return KODCODE if task == "kodcode" else SpanWords()
-
-
 @cache
 def known_metrics() -> dict[str, Wording]:
     """The metrics of ``metrics.yaml``, in its order."""

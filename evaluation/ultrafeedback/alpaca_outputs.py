@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, replace
 
-from evaluation.generate import ANSWER_TOKENS, answer_chats
+from evaluation.generate import answer_chats
 from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
@@ -39,7 +39,7 @@ def main() -> None:
     check_writable(config.output_path)
     task = get_task("ultrafeedback")
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS[task.name])
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     outcome = answer_chats(
         load_policy(answering),
         {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},

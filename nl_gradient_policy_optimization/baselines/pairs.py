@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from nl_gradient_policy_optimization.baselines.preferences import Pair, known_value, logged_verdict, save_pairs
+from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pairs
 from text2grad.configs import parse
 from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
@@ -87,13 +87,13 @@ def _is_comparison(record: Record) -> bool:
 
 def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[str, float], str]:
     """What each response is worth, and who says so; responses without a verdict are left out, and counted."""
-    if task.name == "slf5k":
+    if not task.known_value_from:
         outcome, source = _judged(records, task, config), f"mean δ of {config.critic}"
-    elif task.name == "kodcode":
-        outcome, source = _run(records, config), "unit tests"
+    elif task.has_unit_tests:
+        outcome, source = _run(records, task, config), task.known_value_from
     else:
-        known = {key: known_value(record, task) for key, record in records.items()}
-        missing = {key: "neither is_chosen nor score" for key, value in known.items() if value is None}
+        known = {key: task.known_value(record) for key, record in records.items()}
+        missing = {key: f"the record has no {task.known_value_from}" for key, value in known.items() if value is None}
         outcome = Outcome({key: value for key, value in known.items() if value is not None}, missing)
         source = "dataset"
     for key, reason in list(outcome.failures.items())[:5]:
@@ -129,24 +129,24 @@ def _judged(records: Records, task: Task, config: PairsConfig) -> Outcome:
     )
 
 
-def _run(records: Records, config: PairsConfig) -> Outcome:
+def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
     sandbox: list[Sandbox] = []  # made when the first program must be run, for a machine may offer none
 
     def verdict(record: Record) -> float | ValueError:
-        passed = logged_verdict(record)
-        if passed is None:
+        value = task.known_value(record)
+        if value is None:
             if not str(record.get("test") or "").strip():
                 return ValueError("no log that tells, and no tests")
             if not sandbox:
                 sandbox.append(Sandbox())
-            passed = logged_verdict(with_log({**record, "log": ""}, sandbox[0]))
-        return float(bool(passed))
+            value = task.known_value(with_log({**record, "log": ""}, sandbox[0]))
+        return value or 0.0
 
     return map_records(
         records,
         lambda ids, batch: [verdict(record) for record in batch],
         journal=f"{config.output_path}.journal.jsonl",
-        settings={"task": "kodcode", "by": "unit tests"},
+        settings={"task": task.name, "by": "unit tests"},
         description="tests",
     )
 

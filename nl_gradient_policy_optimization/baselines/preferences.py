@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
-from text2grad.tasks import Record, Task
 
 
 @dataclass(frozen=True)
@@ -46,32 +43,3 @@ def load_pairs(path: str | Path) -> dict[str, Pair]:
         key = str(row.get("id", index))
         pairs[key] = Pair(key, prompt, chosen, rejected, *values, str(row.get("source", "")))
     return pairs
-
-
-def known_value(record: Record, task: Task) -> float | None:
-    """What a record itself says its response is worth; None where it says nothing.
-
-    kodcode: 1 where its log says that the unit tests passed, 0 where they failed. ultrafeedback: 1 where it is the
-    chosen response, 0 where it is the rejected one; without that mark, its score.
-    """
-    if task.name == "kodcode":
-        passed = logged_verdict(record)
-        return None if passed is None else float(passed)
-    if task.name == "ultrafeedback":
-        if isinstance(record.get("is_chosen"), bool):
-            return float(record["is_chosen"])
-        score = record.get("score")
-        return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
-    return None
-
-
-def logged_verdict(record: Record) -> bool | None:
-    """Whether a KodCode record's log says that its tests passed."""
-    log = record.get("log")
-    if isinstance(log, str) and log.lstrip().startswith("{"):
-        try:
-            log = json.loads(log)
-        except json.JSONDecodeError:
-            return None
-    passed = log.get("passed") if isinstance(log, Mapping) else None
-    return passed if isinstance(passed, bool) else None

@@ -13,22 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from nl_gradient_policy_optimization.rollouts import padded
-from nl_gradient_policy_optimization.sampling import end_token_ids
 from text2grad.configs import parse
 from text2grad.critics import Critic, load_critic
-from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
+from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of, is_endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
-from text2grad.models import best_device, load_model, load_tokenizer, model_path
-from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import Records, check_writable, fingerprint, load_records, save_records
+from text2grad.models import best_device, end_token_ids, load_model, load_tokenizer, model_identity
+from text2grad.prompts import Prompt, load_prompt, prompt_path
+from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
 Chat = list[dict[str, str]]
@@ -70,7 +68,7 @@ class LocalWriter:
         self.model = load_model(name, device=best_device())
         self.end_ids = end_token_ids(self.model, self.tokenizer)
         self.max_new_tokens = max_new_tokens
-        self.identity = _identity(name)
+        self.identity = model_identity(name)
 
     @torch.no_grad()
     def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
@@ -115,7 +113,7 @@ class ServedWriter:
 
 def load_writer(config: ReflectConfig) -> Writer:
     """The policy that ``--model`` names."""
-    if config.model.startswith(("openai:", "http://", "https://")):
+    if is_endpoint(config.model):
         return ServedWriter(config.model, config.max_new_tokens, config.batch_size)
     return LocalWriter(config.model, config.max_new_tokens)
 
@@ -217,14 +215,6 @@ def _complete(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _identity(name: str) -> str:
-    """The model's name and what changes when a folder's weights are written anew."""
-    folder = Path(model_path(name))
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    stamp = fingerprint([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files])
-    return f"{name}@{stamp[:8]}" if files else name
-
-
 @command
 def main() -> None:
     config = parse(ReflectConfig)
@@ -233,8 +223,9 @@ def main() -> None:
         if getattr(config, name) < 1:
             raise InputError(f"--{name} must be at least 1, not {getattr(config, name)}")
     check_writable(config.output_path)
-    path = config.prompt or Path(__file__).parent / task.name / "reflect.txt"
-    prompt = load_prompt(path, required=("critique",), offered=("critique", "good", "poor"))
+    prompt = load_prompt(
+        config.prompt or prompt_path(task, "reflect"), required=("critique",), offered=("critique", "good", "poor")
+    )
     records = load_records(config.data_path, task)
     output = reflect(records, task, load_critic(config.critic, task), load_writer(config), prompt, config)
     save_records(config.output_path, output)

@@ -21,7 +21,6 @@ from nl_gradient_policy_optimization.baselines.finetuning import (
     setting,
     split,
 )
-from nl_gradient_policy_optimization.baselines.preferences import known_value
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.models import is_adapter, load_model, load_tokenizer
@@ -50,7 +49,7 @@ def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple
     for key, record in records.items():
         reference = task.reference(record)
         answer = reference if target != "response" else None
-        if answer is None and target != "reference" and known_value(record, task) != 0.0:
+        if answer is None and target != "reference" and task.known_value(record) != 0.0:
             answer = task.response(record)
         pair = (task.prompt(record), answer)
         if answer and pair not in seen:

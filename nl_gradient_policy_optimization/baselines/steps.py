@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from text2grad.critics.programs.english import sentence_ends, words
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.tasks import Interval, Task
 from text2grad.token_rewards import span_intervals
 
-_ABBREVIATION = re.compile(r"(?:\b(?:mr|mrs|ms|dr|st|vs|etc|e\.g|i\.e|approx|no)|\b[a-z])\.$", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[」』”’]*\s*|\s*\n\s*")
 _CLAUSE_END = re.compile(
     r"[;:]\s+|\s[–—-]{1,2}\s|—"
     r"|,\s+(?=(?:and|but|so|or|yet|because|although|though|while|which|who|since|when|if|unless|after|before)\b)",
@@ -33,12 +32,8 @@ def split_steps(text: str, task: Task) -> list[Interval]:
     Raises:
         InputError: the task's responses have no steps.
     """
-    if task.name == "ultrafeedback":
-        raise InputError(
-            "PRM-PPO is not for ultrafeedback: its answers are long and open, without reasoning steps that could be "
-            "right or wrong one by one, and labelling them would cost 6 to 8 times the tokens (appendix N); "
-            "the paper leaves it out as well"
-        )
+    if task.no_steps:
+        raise InputError(f"PRM-PPO is not for {task.name}: {task.no_steps}")
     steps = []
     for start, end in task.judged(text):
         cuts = _statement_starts(text[start:end]) if task.is_code else _clause_starts(text[start:end])
@@ -68,7 +63,7 @@ def at_step_ends(steps: Sequence[Interval], labels: Sequence[float], spans: Sequ
 
 def _clause_starts(text: str) -> Iterator[int]:
     """Where sentences begin, and clauses that leave three words or more on both sides."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text) if not _abbreviated(text, match)]
+    ends = [match.end() for _, match in sentence_ends(text, words(text))]
     yield from ends
     for low, high in pairwise([0, *ends, len(text)]):
         begun = low
@@ -77,16 +72,6 @@ def _clause_starts(text: str) -> Iterator[int]:
             if enough and len(text[match.end() : high].split()) >= _SHORTEST_CLAUSE:
                 yield match.end()
                 begun = match.end()
-
-
-def _abbreviated(text: str, match: re.Match) -> bool:
-    following = text[match.end() : match.end() + 1]
-    return (
-        match[0].startswith(".")
-        and "\n" not in match[0]
-        and bool(_ABBREVIATION.search(text[: match.start() + 1]))
-        and (following.islower() or bool(re.search(r"\b(?:mr|mrs|ms|dr|st)\.$", text[: match.start() + 1], re.I)))
-    )
 
 
 def _statement_starts(code: str) -> Iterator[int]:

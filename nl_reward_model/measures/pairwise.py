@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from text2grad.configs import parse
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.prompts import load_prompt
+from text2grad.prompts import load_prompt, prompt_path
 from text2grad.records import check_writable, load_records, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks import Record, Task, get_task
@@ -60,7 +59,7 @@ def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
     """Judge all pairs, write ``config.output_path``, and return what it holds."""
     task = get_task(config.task)
     check_writable(config.output_path)
-    path = config.prompt_file or Path(__file__).parents[1] / task.name / "prompts" / "pairwise.txt"
+    path = config.prompt_file or prompt_path(task, "reward_model", "pairwise")
     prompt = load_prompt(path, required=("response", "first", "second"))
     pairs = load_pairs(config, task)
 

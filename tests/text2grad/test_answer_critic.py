@@ -34,7 +34,7 @@ def delta(feedback: Feedback, answer: str) -> float:
 
 
 def judge(request: str, answer: str) -> Feedback:
-    feedback = CRITIC.judge(request, answer)
+    feedback = CRITIC.feedback_on(request, answer)
     assert all(len(ground(quote, answer)) == 1 for quote in feedback.good + feedback.poor)
     assert feedback.critique.strip()
     return feedback
@@ -77,7 +77,7 @@ def test_demands_of_form(request_text, obeys, breaks, quote):
     feedback = judge(request_text, breaks)
     assert any(quote.strip(".") in span or span in quote for span in feedback.poor)
     assert f"the request asks for {demand.wanted}" in feedback.critique
-    assert "Breaks the form" not in CRITIC.judge(request_text, obeys).critique
+    assert "Breaks the form" not in CRITIC.feedback_on(request_text, obeys).critique
 
 
 @pytest.mark.parametrize(
@@ -269,18 +269,18 @@ def test_answers_without_words(answer):
     ],
 )
 def test_odd_answers_are_judged_without_a_crash(answer):
-    feedback = CRITIC.judge(ROME, answer)
+    feedback = CRITIC.feedback_on(ROME, answer)
     assert all(ground(quote, answer) for quote in feedback.good + feedback.poor)
 
 
 def test_the_same_answer_gets_the_same_feedback():
-    assert judge(ROME, GOOD) == AnswerCritic().judge(ROME, GOOD)
+    assert judge(ROME, GOOD) == AnswerCritic().feedback_on(ROME, GOOD)
 
 
 def test_as_a_critic():
     critic = load_critic("programmatic", "ultrafeedback")
     assert isinstance(critic, AnswerCritic)
-    assert critic([ROME, ROME], [GOOD, ""]) == [CRITIC.judge(ROME, GOOD), CRITIC.judge(ROME, "")]
+    assert critic([ROME, ROME], [GOOD, ""]) == [CRITIC.feedback_on(ROME, GOOD), CRITIC.feedback_on(ROME, "")]
     with pytest.raises(InputError):
         critic([ROME], [])
 

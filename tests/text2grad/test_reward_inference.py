@@ -14,7 +14,7 @@ from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelCritic
-from text2grad.critics.reward_model.decoding import JudgementDecoder, Lookahead, ObjectEnd
+from text2grad.critics.reward_model.decoding import FeedbackDecoder, Lookahead, ObjectEnd
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.grounding import ground
@@ -36,7 +36,7 @@ def test_decoding_writes_what_generate_writes(family):
         ids = lm.generate(torch.tensor([prompt]), max_new_tokens=limit, do_sample=False, pad_token_id=0)[0]
         expected.append([token for token in ids[len(prompt) :].tolist() if token != tok.eos_token_id])
     for lookahead, known in ((0, prefix), (3, []), (3, prefix), (3, [*prefix[:4], 7])):
-        decoder = JudgementDecoder(lm, tok, known, lookahead=lookahead)
+        decoder = FeedbackDecoder(lm, tok, known, lookahead=lookahead)
         assert decoder(prompts, limits, batch_size=2) == expected
 
 
@@ -48,7 +48,7 @@ def test_guesses_save_passes_and_the_prefix_is_computed_once():
     lm.register_forward_pre_hook(
         lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    decoder = JudgementDecoder(lm, tok, [5, 6, 7, 8], lookahead=4)
+    decoder = FeedbackDecoder(lm, tok, [5, 6, 7, 8], lookahead=4)
     decoder(prompts, [30] * 3, batch_size=2)
     assert decoder.tokens == 90 and decoder.passes < 60
     assert lengths[:2] == [4, 1] and lengths.count(4) >= 1
@@ -106,7 +106,7 @@ def test_a_model_that_knows_its_records_judges_them_as_annotated(critic):
     records = list(known.values())
     assert ask(critic, records) == [SLF5K.feedback(record) for record in records]
     assert ask(critic, records[::-1]) == [SLF5K.feedback(record) for record in records[::-1]]
-    text = critic.judge([SLF5K.prompt(records[0])], [SLF5K.response(records[0])])[0]
+    text = critic.write([SLF5K.prompt(records[0])], [SLF5K.response(records[0])])[0]
     assert text == SLF5K.render_feedback(SLF5K.feedback(records[0]))
     assert critic.decoder.passes < critic.decoder.tokens
 
@@ -160,7 +160,7 @@ def test_guesses_do_not_change_constrained_judgements():
     texts = [
         RewardModelCritic.load(
             folder, "slf5k", dtype="float32", constrained="quotes", lookahead=lookahead, max_new_tokens=90
-        ).judge([SLF5K.prompt(r) for r in records[:3]], [SLF5K.response(r) for r in records[:3]])
+        ).write([SLF5K.prompt(r) for r in records[:3]], [SLF5K.response(r) for r in records[:3]])
         for lookahead in (0, 4)
     ]
     assert texts[0] == texts[1]
@@ -170,7 +170,7 @@ def test_json_constraint_keeps_the_fields():
     pytest.importorskip("xgrammar")
     folder, _ = memorised()
     bound = RewardModelCritic.load(folder, "slf5k", dtype="float32", constrained="json", max_new_tokens=60)
-    texts = bound.judge(["a stranger"], ["Something else."])
+    texts = bound.write(["a stranger"], ["Something else."])
     assert texts[0].startswith('{"textual_feedback": "')
 
 

@@ -53,7 +53,7 @@ def rewards(tokenizer):
 
     def rewards(post: str, response: str) -> list[float]:
         ids = tokenizer(response, add_special_tokens=False)["input_ids"]
-        result = token_rewards(ids, tokenizer, CRITIC.judge(post, response), "slf5k")
+        result = token_rewards(ids, tokenizer, CRITIC.feedback_on(post, response), "slf5k")
         assert result.unmatched == 0
         return result.values or [0.0]
 
@@ -139,7 +139,7 @@ def cheats(post: str, reference: str) -> dict[str, str]:
     ],
 )
 def test_each_rule_marks_what_it_is_about(reason, response, poor):
-    feedback = CRITIC.judge(POST, response)
+    feedback = CRITIC.feedback_on(POST, response)
     assert reason.lower() in feedback.critique.lower()
     assert any(poor in quote for quote in feedback.poor), feedback.poor
 
@@ -149,13 +149,13 @@ def test_each_rule_marks_what_it_is_about(reason, response, poor):
 )
 @pytest.mark.parametrize(("post", "good"), [(POST, GOOD), (DOG, DOG_GOOD)])
 def test_a_good_summary_has_none_of_these_faults(post, good, reason):
-    assert reason not in CRITIC.judge(post, good).critique
+    assert reason not in CRITIC.feedback_on(post, good).critique
 
 
 def test_the_critique_names_what_is_told_and_what_is_missing():
-    told = CRITIC.judge(POST, GOOD).critique
+    told = CRITIC.feedback_on(POST, GOOD).critique
     assert "Tells the story" in told and "deposit" in told and "landlord" in told
-    partly = CRITIC.judge(POST, "I moved out of a flat, and there is something on the kitchen floor.").critique
+    partly = CRITIC.feedback_on(POST, "I moved out of a flat, and there is something on the kitchen floor.").critique
     assert re.search(r"Leaves out .*(landlord|scratches|photos|deposit)", partly)
     assert "Does not say what the writer asks" in partly
     assert "what the writer asks" not in told
@@ -163,7 +163,7 @@ def test_the_critique_names_what_is_told_and_what_is_missing():
 
 def test_advice_is_no_fault_where_the_post_gives_it():
     post = "You should never water a cactus every day. If you water it, you must use little. Remember that roots rot."
-    assert "advice" not in CRITIC.judge(post, "You should water a cactus rarely, or its roots rot.").critique
+    assert "advice" not in CRITIC.feedback_on(post, "You should water a cactus rarely, or its roots rot.").critique
 
 
 def test_inflections_families_and_synonyms_count_as_support():
@@ -177,8 +177,11 @@ def test_inflections_families_and_synonyms_count_as_support():
 
 
 def test_numbers_may_be_words_or_digits():
-    assert "support" not in CRITIC.judge(DOG, "Our dog ate 3 pairs of shoes while we were at work. Any fix?").critique
-    assert "support" in CRITIC.judge(DOG, "Our dog ate 4 pairs of shoes while we were at work. Any fix?").critique
+    assert (
+        "support"
+        not in CRITIC.feedback_on(DOG, "Our dog ate 3 pairs of shoes while we were at work. Any fix?").critique
+    )
+    assert "support" in CRITIC.feedback_on(DOG, "Our dog ate 4 pairs of shoes while we were at work. Any fix?").critique
     assert concept("1,200") == concept("1200")
 
 
@@ -237,7 +240,7 @@ def test_words_beyond_the_limit_are_poor():
     feedback = critic([POST], [GOOD])[0]
     assert "Goes on for too long" in feedback.critique
     assert feedback.poor[-1].endswith("small claims court?")
-    assert "Goes on" not in CRITIC.judge(POST, GOOD).critique
+    assert "Goes on" not in CRITIC.feedback_on(POST, GOOD).critique
     with pytest.raises(InputError, match="max_words"):
         SummaryCritic(max_words=0)
 
@@ -246,7 +249,9 @@ def test_answers_come_in_order_and_the_same_every_time():
     posts, answers = [POST, DOG, POST], [GOOD, DOG_GOOD, "You should sue him."]
     first = CRITIC(posts, answers, records=[{}, {}, {}])
     assert (
-        first == CRITIC(posts, answers) == [SummaryCritic().judge(*pair) for pair in zip(posts, answers, strict=True)]
+        first
+        == CRITIC(posts, answers)
+        == [SummaryCritic().feedback_on(*pair) for pair in zip(posts, answers, strict=True)]
     )
     assert first[0] != first[2]
     with pytest.raises(ValueError):
@@ -254,10 +259,10 @@ def test_answers_come_in_order_and_the_same_every_time():
 
 
 def test_empty_and_wordless_answers():
-    assert CRITIC.judge(POST, "") == CRITIC.judge(POST, " \n ")
-    assert CRITIC.judge(POST, "").poor == [] and "empty" in CRITIC.judge(POST, "").critique
-    assert CRITIC.judge(POST, " ...!? ").poor == ["...!?"]
-    assert CRITIC.judge(POST, "Yes").poor == ["Yes"]
+    assert CRITIC.feedback_on(POST, "") == CRITIC.feedback_on(POST, " \n ")
+    assert CRITIC.feedback_on(POST, "").poor == [] and "empty" in CRITIC.feedback_on(POST, "").critique
+    assert CRITIC.feedback_on(POST, " ...!? ").poor == ["...!?"]
+    assert CRITIC.feedback_on(POST, "Yes").poor == ["Yes"]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,7 @@ def test_empty_and_wordless_answers():
 )
 def test_hostile_text_as_answer_and_as_post(text, rewards):
     for post, answer in ((POST, text), (text, GOOD), (text, text)):
-        feedback = CRITIC.judge(post, answer)
+        feedback = CRITIC.feedback_on(post, answer)
         assert all(quote and quote in answer for quote in feedback.good + feedback.poor)
         get_task("slf5k").parse_feedback(get_task("slf5k").render_feedback(feedback))
     if len(text) < 5_000:
@@ -297,7 +302,7 @@ def test_hostile_text_as_answer_and_as_post(text, rewards):
 )
 def test_quotes_are_exact_and_stand_in_one_place(parts):
     text = " ".join(parts)
-    feedback = CRITIC.judge(POST, text)
+    feedback = CRITIC.feedback_on(POST, text)
     assert isinstance(feedback, Feedback) and feedback.critique
     for quote in feedback.good + feedback.poor:
         assert quote in text
@@ -371,7 +376,7 @@ def test_people_beat_the_cheats_on_real_posts(real, delta):
 
 def test_people_are_hardly_ever_accused_of_copying(real):
     verdicts = [
-        CRITIC.judge(post, piece).critique
+        CRITIC.feedback_on(post, piece).critique
         for post, records in real.items()
         for piece in records[0]["references"]
         if piece

@@ -1,17 +1,30 @@
-"""Critics: R(x, y) = (c, A(y)) (paper, section 3.3); one interface for LLMs, reward models and programs."""
+"""Critics: R(x, y) = (c, A(y)) (paper, section 3.3); one interface for LLMs, reward models, programs and your own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol
 
+from text2grad.endpoints.client import is_endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.loading import load_object, names_object
+
+CRITIC_FORMS = (
+    "programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, or your own: package.module:FUNCTION "
+    "or file.py:FUNCTION"
+)
+"""What a critic's spec may be, for help texts and errors."""
+
+_ITEM, _BATCH = ("prompt", "response", "record"), ("prompts", "responses", "records")
 
 
 class Critic(Protocol):
-    """Judges responses. ``name`` goes into logs and annotated records.
+    """Gives feedback on responses. ``name`` goes into logs and annotated records.
 
     A critic whose ``remote`` is true works on other processors: policies are trained on while it does.
     """
@@ -21,7 +34,7 @@ class Critic(Protocol):
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
-        """One item per response, in order; a judgement that failed is a ``FeedbackError`` that says why.
+        """One item per response, in order; feedback that failed is a ``FeedbackError`` that says why.
 
         Args:
             prompts: x of each response: the post, the question (``task.prompt(record)``).
@@ -30,27 +43,115 @@ class Critic(Protocol):
         ...
 
 
-def load_critic(spec: str, task: str | Task, **options) -> Critic:
+def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     """A critic from a short text.
 
     Args:
         spec: ``programmatic``; ``openai:MODEL``; ``http://HOST:PORT/v1#MODEL`` (any OpenAI-compatible server, a served
-            reward model too); or the folder of a trained reward model.
+            reward model too); the folder of a trained reward model; or a function of your own,
+            ``package.module:FUNCTION`` or ``file.py:FUNCTION`` (see :func:`as_critic`).
         task: the task, or its name.
         options: passed to the critic (for a reward model: ``device``, ``batch_size``, …).
+
+    Raises:
+        InputError: the text has none of these forms, or names nothing that exists.
     """
     task = get_task(task)
     if spec == "programmatic":
-        from text2grad.critics.programs import program_for
-
-        return program_for(task, **options)
-    if spec.startswith(("openai:", "http://", "https://")):
+        return programmatic_critic(task, **options)
+    if is_endpoint(spec):
         from text2grad.critics.chat import ChatCritic
 
         return ChatCritic.from_spec(spec, task, **options)
+    if names_object(spec) and not Path(spec).is_dir():
+        return as_critic(load_object(spec), spec)
+    if not Path(spec).exists():
+        close = get_close_matches(spec, ["programmatic"], n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise InputError(f"there is no critic {spec!r}{hint}; give {CRITIC_FORMS}")
     from text2grad.critics.reward_model.critic import RewardModelCritic
 
     return RewardModelCritic.load(spec, task, **options)
 
 
-__all__ = ["Critic", "Feedback", "FeedbackError", "InputError", "load_critic"]
+def programmatic_critic(task: Task, **options: Any) -> Critic:
+    """The program that gives feedback on a task's responses (``Task.programmatic_critic``)."""
+    if not task.programmatic_critic:
+        raise InputError(f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be")
+    return as_critic(load_object(task.programmatic_critic, task.folder), "programmatic", **options)
+
+
+def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
+    """A critic from anything that can be called as one; a critic with a name of its own is passed through.
+
+    Args:
+        judge: a function of ``(prompt, response)`` or ``(prompt, response, record)``, which is asked about one response
+            at a time; a function of ``(prompts, responses)`` or ``(prompts, responses, records)``, which is asked about
+            a batch; an object with such a ``__call__``; or a class, which is made with ``options`` first.
+        name: what logs and records call it; the function's own name by default.
+
+    Raises:
+        InputError: its parameters have other names.
+    """
+    found = judge(**options) if isinstance(judge, type) else judge
+    if hasattr(found, "name") and callable(found):
+        return found
+    return OwnCritic(found, name or f"{found.__module__}:{found.__qualname__}")
+
+
+class OwnCritic:
+    """A user's function as a critic: what it returns is checked, and errors name it."""
+
+    elsewhere = False
+
+    def __init__(self, function: Callable, name: str):
+        self.function, self.name = function, name
+        try:
+            parameters = tuple(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            raise InputError(f"{name}: is {type(function).__name__}, which cannot be called as a critic") from None
+        self._count = len(parameters)
+        self._by_item = parameters in (_ITEM, _ITEM[:2])
+        if not self._by_item and parameters not in (_BATCH, _BATCH[:2]):
+            raise InputError(
+                f"{name}: takes ({', '.join(parameters)}); a critic takes (prompt, response) for one response, or "
+                "(prompts, responses) for a batch, and record or records as a third parameter if it needs them"
+            )
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        columns = (list(prompts), list(responses), list(records or [{}] * len(prompts)))[: self._count]
+        rows = zip(*columns, strict=True)
+        given = [self._ask(*row) for row in rows] if self._by_item else self.function(*columns)
+        if not isinstance(given, list | tuple) or len(given) != len(prompts):
+            shown = f"{len(given)} items" if isinstance(given, list | tuple) else type(given).__name__
+            raise InputError(
+                f"{self.name}: returned {shown} for {len(prompts)} responses; return a list, one item each"
+            )
+        for item in given:
+            if not isinstance(item, Feedback | FeedbackError):
+                raise InputError(
+                    f"{self.name}: returned {type(item).__name__}; return text2grad.feedback.Feedback(critique, good, "
+                    "poor), or FeedbackError where it has nothing to say"
+                )
+        return list(given)
+
+    def _ask(self, *row: Any) -> Feedback | FeedbackError:
+        try:
+            return self.function(*row)
+        except FeedbackError as error:
+            return error
+
+
+__all__ = [
+    "CRITIC_FORMS",
+    "Critic",
+    "Feedback",
+    "FeedbackError",
+    "InputError",
+    "OwnCritic",
+    "as_critic",
+    "load_critic",
+    "programmatic_critic",
+]

@@ -13,18 +13,16 @@ from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
 from text2grad.gate import as_storable, storable
-from text2grad.prompts import Prompt, load_prompt
+from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
-_ROOT = Path(__file__).resolve().parents[2]
-_HUMAN_FIELDS = {"slf5k": "feedback", "ultrafeedback": "critique", "kodcode": "feedback"}
 _REFUSED = ("refusal", "content_filter")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the model made of one response.
+class ChatFeedback:
+    """What the model says about one response, and what asking for it took.
 
     Attributes:
         usage: tokens and cost of all requests that it took.
@@ -45,7 +43,7 @@ class ChatCritic:
     Args:
         prompt: the annotation prompt, or a reward model's ``reward_prompt.txt``.
         variant: one of ``VARIANTS``: the form of the reply that the prompt asks for.
-        feedback_field: the field of a record in which a person's feedback stands (variant ``human_feedback``).
+        feedback_field: the field of a record in which a person's feedback is (variant ``human_feedback``).
     """
 
     remote = True
@@ -58,7 +56,7 @@ class ChatCritic:
         if ("feedback" in prompt.names) != (variant == "human_feedback"):
             raise InputError(f"{prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
         self.client, self.task, self.prompt, self.variant = client, task, prompt, variant
-        self.feedback_field = feedback_field or _HUMAN_FIELDS[task.name]
+        self.feedback_field = feedback_field or task.human_feedback_field
         self.schema = reply_schema(task.fields, variant)
         self.name = f"{client.base_url.rstrip('/')}#{client.model}"
 
@@ -86,9 +84,9 @@ class ChatCritic:
         if variant is None:
             stem = Path(prompt).stem if prompt else "cot"
             variant = stem if stem in VARIANTS else "no_cot"
-        path = prompt or _ROOT / "rm_data_anno" / task.name / "prompts" / f"{variant}.txt"
+        path = prompt or prompt_path(task, "annotation", variant)
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
-        loaded = load_prompt(path, required, offered=(*_offered(task), "feedback"))
+        loaded = load_prompt(path, required, offered=("prompt", "response", "feedback", *task.extra_prompt_fields))
         critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field)
         critic.name = redacted(spec)
         return critic
@@ -96,20 +94,20 @@ class ChatCritic:
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
-        """Judgements in order; a request that failed is a ``FeedbackError``."""
-        given = records if records is not None else [None] * len(prompts)
+        """Feedback in order; a request that failed is a ``FeedbackError``."""
+        about = records if records is not None else [None] * len(prompts)
         with ThreadPoolExecutor(max(1, min(self.client.concurrency, len(prompts)))) as pool:
-            return [judged.feedback for judged in pool.map(self.judge, prompts, responses, given)]
+            return [given.feedback for given in pool.map(self.feedback_on, prompts, responses, about)]
 
-    def judge(
+    def feedback_on(
         self,
         prompt: str,
         response: str,
         record: Record | None = None,
         check: Callable[[Feedback], str | None] | None = None,
         scope: str = "",
-    ) -> Judgement:
-        """Judge one response; ask once more, saying why, where the reply cannot be read or ``check`` objects to it.
+    ) -> ChatFeedback:
+        """Feedback on one response. Asks once more, saying why, if the reply cannot be read or ``check`` objects to it.
 
         Args:
             record: where placeholders beyond prompt and response come from (tests, their log, a person's feedback).
@@ -121,11 +119,11 @@ class ChatCritic:
         try:
             first, complaint, reply = self._ask(messages, critique, check, scope)
         except ChatError as error:
-            return Judgement(FeedbackError(str(error)))
+            return ChatFeedback(FeedbackError(str(error)))
         if isinstance(first, FeedbackError) and reply.finish_reason in _REFUSED:
             self.client.forget(messages, self.schema, scope)
         if not complaint or reply.finish_reason in _REFUSED:
-            return Judgement(first, reply.usage, reasoning=_reasoning(reply))
+            return ChatFeedback(first, reply.usage, reasoning=_reasoning(reply))
 
         messages += [
             {"role": "assistant", "content": as_storable(reply.text) or "(nothing)"},
@@ -140,8 +138,8 @@ class ChatCritic:
             for asked in (messages[:1], messages):
                 self.client.forget(asked, self.schema, scope)
         if isinstance(second, FeedbackError) and isinstance(first, Feedback):
-            return Judgement(first, usage, first, complaint, _reasoning(reply))
-        return Judgement(second, usage, first, complaint, _reasoning(repeated))
+            return ChatFeedback(first, usage, first, complaint, _reasoning(reply))
+        return ChatFeedback(second, usage, first, complaint, _reasoning(repeated))
 
     def _ask(
         self,
@@ -165,20 +163,12 @@ class ChatCritic:
 
     def _fields(self, prompt: str, response: str, record: Record | None) -> dict[str, str]:
         """The placeholders' values. A record that holds another response lends only what fits any response."""
-        fields = dict.fromkeys(_offered(self.task), "")
+        fields = dict.fromkeys(self.task.extra_prompt_fields, "")
         if record is not None:
-            same = self._holds(record, response)
-            fields |= self.task.prompt_fields(record if same else self.task.with_response(record, response))
+            fields |= self.task.prompt_fields(self.task.about(record, response))
         if self.variant == "human_feedback":
             fields["feedback"] = self._human_feedback(record)
         return {**fields, "prompt": prompt.strip(), "response": response}
-
-    def _holds(self, record: Record, response: str) -> bool:
-        """Whether the record is about this response, not another to the same prompt (a rollout, in training)."""
-        try:
-            return self.task.response(record) == response
-        except InputError:
-            return False
 
     def _human_feedback(self, record: Record | None) -> str:
         text = (record or {}).get(self.feedback_field)
@@ -188,11 +178,6 @@ class ChatCritic:
                 "(--feedback_field), or choose a prompt variant that needs none"
             )
         return text.strip()
-
-
-def _offered(task: Task) -> list[str]:
-    """The placeholders that a task's records fill."""
-    return ["prompt", "response", "test", "log"] if task.is_code else ["prompt", "response"]
 
 
 def _again(complaint: str) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import threading
 from pathlib import Path
 from typing import Any
 
 from text2grad.endpoints.spending import Usage
-from text2grad.errors import InputError
-from text2grad.gate import read_json
-from text2grad.records import check_writable
+from text2grad.journal import LockedLog
 
 
 class ReplyCache:
@@ -38,24 +34,13 @@ class ReplyCache:
         self._keys: dict[str, set[str]] = {}
         self._next = 0
         self._lock = threading.Lock()
-        check_writable(self.path)
-        self._file = self.path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
+        self._log = LockedLog(path, to_disk=False)
         self._read()
 
     def _read(self) -> None:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._file.truncate(len(whole))
         open_bounds: dict[int, float] = {}
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, row in enumerate(self._log.rows(), 1):
             try:
-                row = read_json(line)
                 if "sent" in row:
                     open_bounds[row["sent"]] = float(row["bound"])
                     self._next = max(self._next, row["sent"] + 1)
@@ -69,8 +54,7 @@ class ReplyCache:
                 else:
                     self._forget(row["void"], row.get("key"))
             except (ValueError, KeyError, TypeError, AttributeError):
-                self._file.close()
-                raise InputError(f"{self.path}: line {number} is broken; remove that line and run again") from None
+                raise self._log.broken(number) from None
         self.lost_usd = sum(open_bounds.values())
 
     def get(self, key: str) -> dict[str, Any] | None:
@@ -81,32 +65,32 @@ class ReplyCache:
         """Note a request that is about to go out; returns its number."""
         with self._lock:
             number, self._next = self._next, self._next + 1
-            self._append({"sent": number, "bound": bound})
+            self._log.append({"sent": number, "bound": bound})
         return number
 
     def replied(self, number: int | None, key: str, scope: str, value: dict[str, Any]) -> None:
         """Keep a reply: a JSON object whose ``usage`` is that of a :class:`~text2grad.endpoints.spending.Usage`."""
         with self._lock:
-            self._append({"reply": number, "key": key, "scope": scope, "value": value})
+            self._log.append({"reply": number, "key": key, "scope": scope, "value": value})
             self._remember(key, scope, value)
 
     def refused(self, number: int) -> None:
         """The server answered with an error."""
         with self._lock:
-            self._append({"refused": number})
+            self._log.append({"refused": number})
 
     def void(self, scope: str, key: str | None = None) -> None:
         """Use a scope's replies no more, or only that of one key (their cost stays counted)."""
         with self._lock:
             if key is None and self._keys.get(scope):
-                self._append({"void": scope})
+                self._log.append({"void": scope})
                 self._forget(scope)
             elif key in self._keys.get(scope, ()):
-                self._append({"void": scope, "key": key})
+                self._log.append({"void": scope, "key": key})
                 self._forget(scope, key)
 
     def close(self) -> None:
-        self._file.close()
+        self._log.close()
 
     def _remember(self, key: str, scope: str, value: dict[str, Any]) -> None:
         self._replies[key] = value
@@ -119,7 +103,3 @@ class ReplyCache:
             self._replies.pop(each, None)
         if key is not None:
             self._keys.get(scope, set()).discard(key)
-
-    def _append(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-        self._file.flush()

@@ -1,22 +1,86 @@
-"""The three tasks behind one interface: ``get_task("slf5k" | "kodcode" | "ultrafeedback")``."""
+"""Tasks behind one interface: ``get_task("slf5k")``, or a task of one's own by ``get_task("my_task.py")``."""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
 from text2grad.errors import InputError
-from text2grad.tasks.base import Interval, LabelValues, Record, Task
+from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task
 from text2grad.tasks.kodcode import KodCode
+from text2grad.tasks.loading import load_task, names_object
+from text2grad.tasks.plain import PlainTask
 from text2grad.tasks.slf5k import SLF5K
 from text2grad.tasks.ultrafeedback import UltraFeedback
 
-TASKS: dict[str, Task] = {task.name: task for task in (SLF5K(), KodCode(), UltraFeedback())}
+TASKS: dict[str, Task] = {}
 
-__all__ = ["TASKS", "Interval", "LabelValues", "Record", "Task", "get_task"]
+__all__ = [
+    "TASKS",
+    "Interval",
+    "LabelValues",
+    "PlainTask",
+    "Record",
+    "SpanWords",
+    "Task",
+    "get_task",
+    "register",
+    "task_of",
+]
+
+
+def register(task: Task) -> Task:
+    """Make a task known by its name. Returns the task now known: the first, where the same one is registered twice.
+
+    Raises:
+        InputError: another task has that name, or it cannot be part of a file name.
+    """
+    if not re.fullmatch(r"[\w.-]+", task.name):
+        raise InputError(f"a task cannot be called {task.name!r}; use letters, digits, - and _")
+    known = TASKS.setdefault(task.name, task)
+    if known is not task and _origin(known) != _origin(task):
+        where = known.source or "it comes with the package"
+        raise InputError(f"there is another task {task.name!r} already ({where}); rename yours")
+    return known
 
 
 def get_task(name: str | Task) -> Task:
-    """The task of that name (a task is passed through)."""
+    """The task of that name, or the user's own that ``my_task.py`` or ``package.module:OBJECT`` names.
+
+    A task is passed through.
+    """
     if isinstance(name, Task):
         return name
-    if name not in TASKS:
-        raise InputError(f"there is no task {name!r}; choose one of {', '.join(TASKS)}")
-    return TASKS[name]
+    if name in TASKS:
+        return TASKS[name]
+    if names_object(name):
+        return register(load_task(name))
+    close = get_close_matches(name, TASKS, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise InputError(
+        f"there is no task {name!r}{hint}; choose one of {', '.join(TASKS)}, or name your own as my_task.py or "
+        "package.module:OBJECT"
+    )
+
+
+def task_of(about: Mapping[str, Any]) -> Task:
+    """The task that a file of an earlier stage names: ``task``, and ``task_source`` where it is a user's own."""
+    if about["task"] not in TASKS and about.get("task_source"):
+        return get_task(about["task_source"])
+    return get_task(about["task"])
+
+
+def _origin(task: Task) -> tuple[str, ...]:
+    """What is equal for one task whose module is imported twice: its class, and its own file for a ready class."""
+    kind = type(task)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__
+    return file, kind.__qualname__, task.source if kind.__module__.startswith(__name__) else ""
+
+
+PLAIN = PlainTask()
+PLAIN.places = UltraFeedback.places  # its prompts ask about any request and any answer
+for _task in (SLF5K(), KodCode(), UltraFeedback(), PLAIN):
+    register(_task)

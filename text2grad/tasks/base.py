@@ -1,9 +1,14 @@
-"""What a task is: its record format, its prompts' inputs, what its labels are worth, and which text is judged."""
+"""What a task is: its record format, its labels' values, the text that is judged, and where its prompts are.
+
+A new task is one file with one subclass of :class:`Task` (docs/own_task_and_critic.md). Only ``name`` and the three
+abstract methods are required; every other attribute has a default.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +17,9 @@ from text2grad.feedback import Feedback, FeedbackFields
 
 Record = dict
 Interval = tuple[int, int]
+
+PROJECT = Path(__file__).resolve().parents[2]
+"""The repository's root, where the stages' folders are. An installed package has none of them beside it."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,60 @@ class LabelValues:
     default: float
 
 
+@dataclass(frozen=True)
+class SpanWords:
+    """What reports call the spans in a task's two slots, and the value of δ in each."""
+
+    good: str = "good"
+    poor: str = "poor"
+    values: str = "+1 in good spans, −1 in poor spans, 0 elsewhere"
+
+
 class Task(ABC):
-    """One task. Every method takes one record, as it stands in the task's JSON file."""
+    """One task. Every method takes one record, as it is in the task's file."""
 
     name: str
-    fields: FeedbackFields
-    values: LabelValues
+    fields: FeedbackFields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
+    values: LabelValues = LabelValues(poor=-1.0, good=1.0, default=0.0)
+    span_words: SpanWords = SpanWords()
     is_code: bool = False
-    """Responses are programs: a quote that is a whole line stands for every such line."""
+    """Responses are programs: a quote that is a whole line means every such line."""
+
+    id_fields: tuple[str, ...] = ("id", "prompt_id", "question_id")
+    """The fields of a record that may hold its prompt's id; the first that does counts."""
+    prompt_noun: str = "prompt"
+    """What ids begin with where a record has none of its own."""
+    extra_prompt_fields: tuple[str, ...] = ()
+    """What prompt files may name beside ``${prompt}`` and ``${response}``; :meth:`prompt_fields` fills them."""
+    human_feedback_field: str = "feedback"
+    """The field of a record that holds a person's feedback."""
+    max_response_tokens: int = 512
+    """The longest response that evaluation asks a policy for."""
+    programmatic_critic: str = ""
+    """The critic ``programmatic``, as ``package.module:NAME`` or ``file.py:NAME``; empty where there is none."""
+    has_unit_tests: bool = False
+    """Records may hold unit tests (``test``) that a response is run against, and their log (``log``)."""
+    known_value_from: str = ""
+    """What :meth:`known_value` reads, in words. Empty: records do not say which response is better."""
+    no_steps: str = ""
+    """Why the responses have no steps for a process reward model; empty where they have."""
+    format_help: str = "docs/own_task_and_critic.md says what a record needs"
+    """The remedy in errors about records."""
+
+    folder: Path | None = None
+    """What ``places`` are relative to: the folder of the task's file, or the repository's root."""
+    places: Mapping[str, str] = {
+        "annotation": "prompts/annotation",
+        "reward_model": "prompts/reward_model",
+        "policy": "prompts/policy.txt",
+        "judge": "prompts/judge.txt",
+        "reflect": "prompts/reflect.txt",
+        "reward_model_config": "reward_model.yaml",
+        "policy_config": "policy.yaml",
+    }
+    """Where the task's prompts and settings are. The first two are folders with one file per variant."""
+    source: str = ""
+    """Where ``get_task`` finds this task again; empty for the tasks of the package."""
 
     @abstractmethod
     def prompt(self, record: Record) -> str:
@@ -44,9 +98,33 @@ class Task(ABC):
     def with_response(self, record: Record, response: str) -> Record:
         """A copy of the record that holds another response."""
 
-    @abstractmethod
+    def prompt_id(self, record: Record) -> str:
+        """A stable id of the record's prompt: its own, or one made of the prompt's text."""
+        for name in self.id_fields:
+            if record.get(name) not in (None, ""):
+                return str(record[name])
+        return content_id(self.prompt_noun, self.prompt(record))
+
     def id_of(self, record: Record) -> str:
-        """A stable id for a record of a list file."""
+        """A stable id of a record of a list file, where one prompt may have several responses."""
+        return content_id(self.prompt_id(record), self.response(record))
+
+    def place(self, kind: str, name: str = "") -> Path:
+        """The file or folder of a kind (see ``places``); with a name, the prompt of that name in the folder."""
+        path = (self.folder or PROJECT) / self.places[kind]
+        return path / f"{name}.txt" if name else path
+
+    def about(self, record: Record, response: str) -> Record:
+        """The record if it is about this response; else a copy that is (a rollout's, in training)."""
+        try:
+            same = self.response(record) == response
+        except InputError:  # a record of a prompt alone
+            same = False
+        return record if same else self.with_response(record, response)
+
+    def known_value(self, record: Record) -> float | None:
+        """How good the record itself says its response is (``known_value_from``); None where it says nothing."""
+        return None
 
     def reference(self, record: Record) -> str | None:
         """A human (or known correct) answer, where the record has one."""
@@ -57,8 +135,11 @@ class Task(ABC):
         return [(0, len(response))]
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
-        """The chat that asks a policy for a response to x (``<task>.policy.txt`` beside this file, edited in place)."""
-        template = (Path(__file__).parent / f"{self.name}.policy.txt").read_text(encoding="utf-8").strip()
+        """The chat that asks a policy for a response to x: the text of the place ``policy``, or x alone."""
+        try:
+            template = self.place("policy").read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            template = "${prompt}"
         return [{"role": "user", "content": template.replace("${prompt}", prompt.strip())}]
 
     def prompt_fields(self, record: Record) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from text2grad.feedback import FeedbackFields
-from text2grad.tasks.base import Interval, LabelValues, Record, Task, content_id, text_field
+from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -15,10 +16,29 @@ class KodCode(Task):
     name = "kodcode"
     fields = FeedbackFields(critique="code_feedback", good="improvement_code", poor="wrong_code")
     values = LabelValues(poor=-1.0, good=0.0, default=1.0)
+    span_words = SpanWords(
+        "improvable", "wrong", "−1 in wrong code, 0 in improvable code and prose, +1 in all other code"
+    )
     is_code = True
+    id_fields = ("question_id", "id")
+    prompt_noun = "question"
+    extra_prompt_fields = ("test", "log")
+    programmatic_critic = "text2grad.critics.programs.kodcode.critic:CodeCritic"
+    has_unit_tests = True
+    known_value_from = "unit tests"
+    format_help = "see the kodcode format in README.md"
+    places: Mapping[str, str] = {
+        "annotation": "rm_data_anno/kodcode/prompts",
+        "reward_model": "nl_reward_model/kodcode/prompts",
+        "policy": "text2grad/tasks/kodcode.policy.txt",
+        "judge": "evaluation/kodcode/judge_prompt.txt",
+        "reflect": "nl_gradient_policy_optimization/baselines/kodcode/reflect.txt",
+        "reward_model_config": "nl_reward_model/kodcode/config.yaml",
+        "policy_config": "nl_gradient_policy_optimization/kodcode/config.yaml",
+    }
 
     def prompt(self, record: Record) -> str:
-        return text_field(record, "question")
+        return text_field(record, "question", "prompt")
 
     def response(self, record: Record) -> str:
         return text_field(record, "solution")
@@ -26,9 +46,16 @@ class KodCode(Task):
     def with_response(self, record: Record, response: str) -> Record:
         return {**record, "solution": response, "log": ""}
 
-    def id_of(self, record: Record) -> str:
-        base = str(record.get("question_id") or content_id("question", self.prompt(record)))
-        return content_id(base, self.response(record))
+    def known_value(self, record: Record) -> float | None:
+        """1 where the record's log says that its unit tests passed, 0 where it says that they failed."""
+        log = record.get("log")
+        if isinstance(log, str) and log.lstrip().startswith("{"):
+            try:
+                log = json.loads(log)
+            except json.JSONDecodeError:
+                return None
+        passed = log.get("passed") if isinstance(log, Mapping) else None
+        return float(passed) if isinstance(passed, bool) else None
 
     def judged(self, response: str) -> list[Interval]:
         """The insides of the fenced blocks; the whole response where there are none."""

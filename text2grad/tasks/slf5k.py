@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from text2grad.feedback import FeedbackFields
-from text2grad.tasks.base import LabelValues, Record, Task, content_id, text_field
+from collections.abc import Mapping
+
+from text2grad.tasks.base import Record, Task, content_id, text_field
 
 
 class SLF5K(Task):
     name = "slf5k"
-    fields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
-    values = LabelValues(poor=-1.0, good=1.0, default=0.0)
+    id_fields = ("id",)
+    prompt_noun = "post"
+    max_response_tokens = 128
+    programmatic_critic = "text2grad.critics.programs.slf5k.critic:SummaryCritic"
+    format_help = "see the slf5k format in README.md"
+    places: Mapping[str, str] = {
+        "annotation": "rm_data_anno/slf5k/prompts",
+        "reward_model": "nl_reward_model/slf5k/prompts",
+        "policy": "text2grad/tasks/slf5k.policy.txt",
+        "judge": "evaluation/slf5k/judge_prompt.txt",
+        "reflect": "nl_gradient_policy_optimization/baselines/slf5k/reflect.txt",
+        "reward_model_config": "nl_reward_model/slf5k/config.yaml",
+        "policy_config": "nl_gradient_policy_optimization/slf5k/config.yaml",
+    }
 
     def prompt(self, record: Record) -> str:
-        post = text_field(record, "post", "Post").strip()
+        post = text_field(record, "post", "Post", "prompt").strip()
         return post.removesuffix("TL;DR:").rstrip()
 
     def response(self, record: Record) -> str:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from text2grad.errors import InputError
-from text2grad.feedback import FeedbackFields
-from text2grad.tasks.base import LabelValues, Record, Task, content_id, text_field
+from text2grad.tasks.base import Record, Task, text_field
 
 
 class UltraFeedback(Task):
     name = "ultrafeedback"
-    fields = FeedbackFields(critique="textual_feedback", good="good_spans", poor="poor_spans")
-    values = LabelValues(poor=-1.0, good=1.0, default=0.0)
+    id_fields = ("prompt_id", "id")
+    human_feedback_field = "critique"
+    programmatic_critic = "text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
+    known_value_from = "is_chosen or score"
+    no_steps = (
+        "its answers are long and open, without reasoning steps that could be right or wrong one by one, and labelling "
+        "them would cost 6 to 8 times the tokens (appendix N); the paper leaves it out as well"
+    )
+    format_help = "see the ultrafeedback format in README.md"
+    places: Mapping[str, str] = {
+        "annotation": "rm_data_anno/ultrafeedback/prompts",
+        "reward_model": "nl_reward_model/ultrafeedback/prompts",
+        "policy": "text2grad/tasks/ultrafeedback.policy.txt",
+        "judge": "evaluation/ultrafeedback/judge_prompt.txt",
+        "reflect": "nl_gradient_policy_optimization/baselines/ultrafeedback/reflect.txt",
+        "reward_model_config": "nl_reward_model/ultrafeedback/config.yaml",
+        "policy_config": "nl_gradient_policy_optimization/ultrafeedback/config.yaml",
+    }
 
     def prompt(self, record: Record) -> str:
         return text_field(record, "prompt")
@@ -22,9 +39,12 @@ class UltraFeedback(Task):
         user = {"content": self.prompt(record), "role": "user"}
         return {**record, "response": [user, {"content": response, "role": "assistant"}]}
 
-    def id_of(self, record: Record) -> str:
-        base = str(record.get("prompt_id") or content_id("prompt", self.prompt(record)))
-        return content_id(base, self.response(record))
+    def known_value(self, record: Record) -> float | None:
+        """1 for the chosen response and 0 for the rejected one; without that mark, the record's score."""
+        if isinstance(record.get("is_chosen"), bool):
+            return float(record["is_chosen"])
+        score = record.get("score")
+        return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
 
     @staticmethod
     def _answer(record: Record) -> Record:

@@ -11,7 +11,7 @@ Libraries that were tried on the quickstart's posts, and why the lists are ours:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,7 +24,7 @@ def listed(text: str) -> frozenset[str]:
 
 
 _WORD = re.compile(r"\d[\d.,:]*\d(?!\w)|[^\W_]+(?:['’.][^\W_]+)*")
-_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|\n\s*")
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|[。！？]+[」』”’]*|\n\s*")
 _ABBREVIATIONS = listed("mr mrs ms dr st vs etc e.g i.e approx no")
 _STEMMER = EnglishStemmer()
 
@@ -231,17 +231,23 @@ def has_verb(sentence: list[Word]) -> bool:
     return False
 
 
-def sentences(text: str, found: list[Word]) -> list[tuple[int, int, bool]]:
-    """Word intervals ``[i, j)`` of the sentences, and whether each one has its end mark."""
-    cuts = []
+def sentence_ends(text: str, found: list[Word]) -> Iterator[tuple[int, re.Match]]:
+    """``(number of words before it, match)`` of each end of a sentence; the dot of an abbreviation is none.
+
+    Ours rather than a library's: line breaks and list items end sentences here, and places in the text are needed.
+    """
     position = 0
     for match in _SENTENCE_END.finditer(text):
         while position < len(found) and found[position].end <= match.start():
             position += 1
         last = found[position - 1] if position else None
-        if last is not None and match[0].strip() == "." and last.text.lower() in _ABBREVIATIONS:
-            continue
-        cuts.append((position, bool(match[0].strip())))
+        if last is None or match[0].strip() != "." or last.text.lower() not in _ABBREVIATIONS:
+            yield position, match
+
+
+def sentences(text: str, found: list[Word]) -> list[tuple[int, int, bool]]:
+    """Word intervals ``[i, j)`` of the sentences, and whether each one has its end mark."""
+    cuts = [(position, bool(match[0].strip())) for position, match in sentence_ends(text, found)]
     intervals, begin = [], 0
     for position, ended in [*cuts, (len(found), False)]:
         if position > begin:
@@ -275,3 +281,20 @@ def unique_quote(text: str, start: int, end: int) -> str:
         if step is None:
             return quote
         end += step.end()
+
+
+def quotes_of(text: str, found: list[Word], marked: set[int]) -> list[str]:
+    """Exact quotes of the runs of marked words, each with the punctuation attached to its end."""
+    quotes = []
+    for i in sorted(marked):
+        if i - 1 in marked:
+            continue
+        j = i
+        while j + 1 in marked:
+            j += 1
+        end = found[j].end
+        limit = found[j + 1].start if j + 1 < len(found) else len(text)
+        while end < limit and not text[end].isspace():
+            end += 1
+        quotes.append(unique_quote(text, found[i].start, end))
+    return quotes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, comp
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import fingerprint, load_json, save_json, save_text
-from text2grad.tasks import Record, Task, get_task
+from text2grad.records import load_json, save_json, save_text
+from text2grad.tasks import Record, Task, get_task, task_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +34,15 @@ class RewardModelDescription:
     max_length: int
     shorten: str
     max_new_tokens: int
-    """Tokens that a judgement needs at most, from the longest one it was trained on."""
+    """Tokens that feedback needs at most, from the longest it was trained on."""
     examples: list[str] = field(default_factory=list)
-    """Some judgements that it was trained to write; guesses at what it writes next begin with them."""
+    """Some feedback that it was trained to write; guesses at what it writes next begin with it."""
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    task_source: str = ""
+    """Where a user's own task is loaded from."""
 
     def save(self, folder: str | Path, prompt: Prompt) -> None:
         save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")
@@ -75,14 +76,14 @@ class RewardModelCritic:
     """Judges with a model in this process. Make one with :meth:`load`.
 
     Args:
-        prompt: how a judgement is asked for.
-        max_length: tokens of prompt and judgement together.
-        max_new_tokens: tokens of one judgement at most.
-        batch_size: judgements decoded together.
+        prompt: how feedback is asked for.
+        max_length: tokens of prompt and feedback together.
+        max_new_tokens: tokens of feedback on one response at most.
+        batch_size: responses whose feedback is decoded together.
         constrained: ``none``; ``json``, whose text always has the fields; or ``quotes``, whose spans are quotes of
             the response too (``text2grad.critics.reward_model.constraints``).
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
-        examples: judgements of other responses, which guesses begin with.
+        examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
     """
 
@@ -100,13 +101,13 @@ class RewardModelCritic:
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
     ):
-        from text2grad.critics.reward_model.decoding import JudgementDecoder
+        from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
         if constrained not in CONSTRAINTS:
             raise InputError(f"constrained: {constrained!r} is not one of {', '.join(CONSTRAINTS)}")
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
-        self.decoder = JudgementDecoder(
+        self.decoder = FeedbackDecoder(
             model,
             prompt.tokenizer,
             prompt.prefix,
@@ -140,14 +141,14 @@ class RewardModelCritic:
         Raises:
             InputError: the folder holds no reward model, or one for another task.
         """
-        from text2grad.models import best_device, load_model, load_tokenizer
+        from text2grad.models import best_device, load_model, load_tokenizer, weights_fingerprint
 
         folder = Path(folder)
         description, text = RewardModelDescription.load(folder, task)
         tokenizer = load_tokenizer(str(folder))
         prompt = RewardPrompt(
             text,
-            get_task(description.task),
+            get_task(task) if task is not None else task_of(asdict(description)),
             tokenizer,
             prompt_max_length or description.prompt_max_length,
             description.shorten,
@@ -160,7 +161,7 @@ class RewardModelCritic:
         return cls(
             model,
             prompt,
-            name=f"{folder.resolve().name}@{_weights_hash(folder)}",
+            name=f"{folder.resolve().name}@{weights_fingerprint(str(folder))}",
             max_length=max_length or description.max_length,
             max_new_tokens=max_new_tokens or description.max_new_tokens,
             batch_size=batch_size,
@@ -173,10 +174,10 @@ class RewardModelCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
-        return [self.parse(text) for text in self.judge(prompts, responses, records)]
+        return [self.parse(text) for text in self.write(prompts, responses, records)]
 
     def parse(self, text: str | FeedbackError) -> Feedback | FeedbackError:
-        """A judgement's text as feedback; why it is none, otherwise."""
+        """What the model wrote as feedback, or why it is none."""
         if isinstance(text, FeedbackError):
             return text
         try:
@@ -187,15 +188,9 @@ class RewardModelCritic:
     def fields(self, x: str, y: str, record: Record | None = None) -> dict[str, str]:
         """The values of the prompt file's placeholders. A record of another response lends what fits any response."""
         fields = {"prompt": x.strip(), "response": y}
-        if record is None:
-            return fields
-        try:
-            same = self.task.response(record) == y
-        except InputError:  # a record of prompts alone
-            same = False
-        return self.task.prompt_fields(record if same else self.task.with_response(record, y)) | fields
+        return fields if record is None else self.task.prompt_fields(self.task.about(record, y)) | fields
 
-    def judge(
+    def write(
         self,
         prompts: Sequence[str],
         responses: Sequence[str],
@@ -203,7 +198,7 @@ class RewardModelCritic:
         progress: bool = False,
     ) -> list[str | FeedbackError]:
         """What the model writes about each response, as text; an error for a response that does not fit."""
-        results: list[str | FeedbackError] = [FeedbackError("not judged")] * len(responses)
+        results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
             try:
@@ -226,7 +221,7 @@ class RewardModelCritic:
 def _matcher_maker(
     constrained: str, prompt: RewardPrompt, end_ids: Collection[int]
 ) -> Callable[[str, int], Matcher | None]:
-    """Makes what constrains the judgement of one response, in a number of tokens."""
+    """Makes what constrains the feedback on one response, in a number of tokens."""
     if constrained == "none":
         return lambda response, limit: None
     if constrained == "json":
@@ -236,24 +231,10 @@ def _matcher_maker(
         return lambda response, limit: constraint.matcher()
     from text2grad.critics.reward_model.constraints import QuoteConstraint
 
-    return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=sorted(end_ids)).matcher
+    return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=end_ids).matcher
 
 
 def _example_ids(prompt: RewardPrompt, examples: Sequence[str]) -> list[int]:
-    """Typical judgements as the tokenizer writes them; the bare format at least."""
+    """Typical feedback as the tokenizer writes them; the bare format at least."""
     format_only = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
     return [token for text in (format_only, *examples) for token in completion_ids(prompt.tokenizer, text)]
-
-
-def _weights_hash(folder: Path) -> str:
-    """A short hash that changes with the weights, without reading gigabytes: names, sizes, description and prompt."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in {".safetensors", ".bin"})
-    parts = [[path.name, path.stat().st_size, _ends_of(path)] for path in files]
-    return fingerprint([parts, json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8")).get("data")])[:8]
-
-
-def _ends_of(path: Path, size: int = 1 << 16) -> str:
-    with path.open("rb") as file:
-        start = file.read(size)
-        file.seek(max(0, path.stat().st_size - size))
-        return fingerprint([start.hex(), file.read(size).hex()])

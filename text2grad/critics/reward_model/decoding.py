@@ -1,7 +1,7 @@
-"""Greedy decoding of JSON judgements: batched, a shared prefix computed once, stopped at the closing brace, and fast.
+"""Greedy decoding of JSON feedback: batched, a shared prefix computed once, stopped at the closing brace, and fast.
 
 Two things make it several times faster than a plain loop and change nothing of what is written. The key-value cache
-grows in place, and rows that are done leave the batch. And since a judgement mostly quotes the response and repeats
+grows in place, and rows that are done leave the batch. And since feedback mostly quotes the response and repeats
 its own format, the next few tokens are guessed from what followed the last two before, and checked all at once in one
 forward pass (prompt lookup decoding): a guess that the model would not have made itself is thrown away.
 """
@@ -15,6 +15,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from text2grad.models import end_token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -157,7 +159,7 @@ class Matcher(Protocol):
 
 
 class _Row:
-    """One judgement in the making."""
+    """One response's feedback in the making."""
 
     def __init__(self, limit: int, guesser: Lookahead | None, matcher: Matcher | None):
         self.limit, self.guesser, self.matcher = limit, guesser, matcher
@@ -201,12 +203,12 @@ class _Row:
         return choices[: taken + 1]
 
 
-class JudgementDecoder:
+class FeedbackDecoder:
     """Greedy decoding with one model.
 
     Args:
         prefix: ids that prompts begin with; their keys and values are computed once.
-        examples: token ids of typical judgements, which the lookahead learns from.
+        examples: token ids of typical feedback, which the lookahead learns from.
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
         device: where the model computes, where that is not where its weights are (ZeRO-3 with offload).
     """
@@ -227,7 +229,7 @@ class JudgementDecoder:
         self.lookahead = lookahead if self._plain else 0
         self._prefix_cache: DynamicCache | None = None
         self._pad = tokenizer.pad_token_id or 0
-        self.end_ids = _end_ids(model, tokenizer)
+        self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
         self._typical = Lookahead(examples, self._alike)
         self.passes = self.tokens = 0
@@ -251,7 +253,7 @@ class JudgementDecoder:
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
-        with tqdm(total=len(prompts), disable=not progress, unit="judgement", leave=False) as bar:
+        with tqdm(total=len(prompts), disable=not progress, unit="response", leave=False) as bar:
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
                 batch = [list(prompts[index]) for index in chosen]
@@ -310,7 +312,7 @@ class JudgementDecoder:
             mask = torch.cat([mask, new], dim=1)
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
-        """Append tokens up to where the judgement ends; whether it has."""
+        """Append tokens up to where the feedback ends; whether it has."""
         for token in tokens:
             if token in self.end_ids:
                 return True
@@ -353,9 +355,3 @@ class JudgementDecoder:
     def _alike(self, token: int) -> str:
         """What two tokens have in common that differ only in a space before them."""
         return self._piece(token).strip().lower() or self._piece(token)
-
-
-def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ids = configured if isinstance(configured, list) else [configured]
-    return {token for token in [*ids, tokenizer.eos_token_id] if token is not None}

@@ -27,7 +27,7 @@ _FIXED_DATE = "26 Jul 2024"  # Llama 3.2's template prints today's date otherwis
 
 
 class DoesNotFit(ValueError):
-    """A judgement does not fit into the length limits, whatever may be cut."""
+    """Feedback does not fit into the length limits, whatever may be cut."""
 
 
 class RewardPrompt:

@@ -41,7 +41,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from text2grad.critics.programs.english import Word, unique_quote, words
+from text2grad.critics.programs.english import quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, Fault, no_end
 from text2grad.errors import InputError
@@ -145,9 +145,9 @@ class SummaryCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
         """Feedback per summary. ``prompts`` are the posts; ``records`` has nothing that is needed."""
-        return [self.judge(post, response) for post, response in zip(prompts, responses, strict=True)]
+        return [self.feedback_on(post, response) for post, response in zip(prompts, responses, strict=True)]
 
-    def judge(self, post: str, response: str) -> Feedback:
+    def feedback_on(self, post: str, response: str) -> Feedback:
         """Feedback on one summary of one post."""
         found = words(response)
         if not found:
@@ -177,25 +177,8 @@ class SummaryCritic:
         every = [*found, *beyond]
         poor |= set(range(len(found), len(every)))
         return Feedback(
-            _critique(summary, faults, praised), _quotes(response, every, good), _quotes(response, every, poor)
+            _critique(summary, faults, praised), quotes_of(response, every, good), quotes_of(response, every, poor)
         )
-
-
-def _quotes(text: str, found: list[Word], marked: set[int]) -> list[str]:
-    """Exact quotes of the runs of marked words, each with the punctuation attached to its end."""
-    quotes = []
-    for i in sorted(marked):
-        if i - 1 in marked:
-            continue
-        j = i
-        while j + 1 in marked:
-            j += 1
-        end = found[j].end
-        limit = found[j + 1].start if j + 1 < len(found) else len(text)
-        while end < limit and not text[end].isspace():
-            end += 1
-        quotes.append(unique_quote(text, found[i].start, end))
-    return quotes
 
 
 def _critique(summary: Summary, faults: list[Fault], praised: Praise) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from text2grad.critics.programs.english import unique_quote
+from text2grad.critics.programs.english import quotes_of
 from text2grad.critics.programs.ultrafeedback.demands import Demand, demands
 from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault, words_in
 from text2grad.critics.programs.ultrafeedback.reading import Answer, read_answer, read_request
@@ -61,9 +61,9 @@ class AnswerCritic:
         """Feedback per response. ``records`` has nothing that is needed."""
         if len(prompts) != len(responses):
             raise InputError(f"{len(prompts)} prompts and {len(responses)} responses; give one of each")
-        return [self.judge(request, response) for request, response in zip(prompts, responses, strict=True)]
+        return [self.feedback_on(request, response) for request, response in zip(prompts, responses, strict=True)]
 
-    def judge(self, prompt: str, response: str) -> Feedback:
+    def feedback_on(self, prompt: str, response: str) -> Feedback:
         """Feedback on one answer to one request."""
         answer = read_answer(response, read_request(prompt))
         if not answer.words:
@@ -78,24 +78,8 @@ class AnswerCritic:
                     faults.append(Fault("form", *touched, f"the request asks for {demand.wanted}"))
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
-        return Feedback(_critique(answer, faults, asked, good, depth), _quotes(answer, good), _quotes(answer, poor))
-
-
-def _quotes(answer: Answer, marked: set[int]) -> list[str]:
-    """Quotes of the runs of marked words, each with the punctuation attached to its end."""
-    quotes = []
-    for i in sorted(marked):
-        if i - 1 in marked:
-            continue
-        j = i
-        while j + 1 in marked:
-            j += 1
-        end = answer.words[j].end
-        limit = answer.words[j + 1].start if j + 1 < len(answer.words) else len(answer.text)
-        while end < limit and not answer.text[end].isspace():
-            end += 1
-        quotes.append(unique_quote(answer.text, answer.words[i].start, end))
-    return quotes
+        spans = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
+        return Feedback(_critique(answer, faults, asked, good, depth), *spans)
 
 
 _SAID = {

@@ -15,7 +15,7 @@ is more than white space. It is
 - complete: each such object can be written, in any tokenisation, with any JSON spelling of any character (``é`` or
   ``\\u00e9``), tokens that hold half a character or several parts of the format (``"], "``) included;
 - finite: the critique and the lists have a maximum, and where ``max_new_tokens`` is given (and enough for any
-  judgement at all) the object is closed in time. ``Position.limited`` says so. After the closing brace only the end
+  feedback at all) the object is closed in time. ``Position.limited`` says so. After the closing brace only the end
   of the sequence may follow.
 
 How: z is an automaton over bytes (:mod:`automaton`); the substrings of the response are one integer, a bit for each

@@ -39,7 +39,7 @@ class JsonConstraint:
         self._vocabulary = info.vocab_size
 
     def matcher(self) -> JsonMatcher:
-        """For one judgement."""
+        """For feedback on one response."""
         return JsonMatcher(self._compiled, self._vocabulary)
 
 

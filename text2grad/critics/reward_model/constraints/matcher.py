@@ -32,13 +32,13 @@ first character other than white space."""
 
 @dataclass(frozen=True)
 class Position:
-    """How far one judgement is written. Immutable, so that a guess can be tried and dropped.
+    """How far one response's feedback is written. Immutable, so that a guess can be tried and dropped.
 
     Attributes:
         tokens: how many were written.
         characters: of the critique.
         spans: in the list that is being written.
-        limited: whether a limit ever narrowed what could follow (the judgement may have been cut short).
+        limited: whether a limit ever narrowed what could follow (the feedback may have been cut short).
     """
 
     state: State
@@ -53,7 +53,7 @@ class Position:
 
 
 class Shared:
-    """What all judgements of one task with one tokenizer have in common; masks are computed once and kept."""
+    """What all feedback of one task with one tokenizer have in common; masks are computed once and kept."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class Shared:
 
 
 class QuoteMatcher:
-    """Which tokens may follow, for judgements of one response.
+    """Which tokens may follow, for feedback on one response.
 
     Args:
-        max_tokens: tokens the judgement may have; it is closed in time. None for no limit.
+        max_tokens: tokens the feedback may have; it is closed in time. None for no limit.
 
     Attributes:
-        least_tokens: with fewer, no judgement can be sure to close; it is then cut off like any other that is too long.
+        least_tokens: with fewer, no feedback can be sure to close; it is then cut off like any other that is too long.
     """
 
     def __init__(self, shared: Shared, response: str, max_tokens: int | None = None):
@@ -134,7 +134,7 @@ class QuoteMatcher:
         for byte in self._shared.vocabulary.tokens[token] or b"\0":
             after = self._format.step(state, byte)
             if after is None:
-                raise ValueError(f"token {token} may not follow at position {position.tokens} of the judgement")
+                raise ValueError(f"token {token} may not follow at position {position.tokens} of the feedback")
             if after[0] == TEXT == state[0]:
                 characters += not after[3][1]
             elif after[0] == OPEN:

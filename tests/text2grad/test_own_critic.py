@@ -1,0 +1,136 @@
+"""A critic of one's own: any function of (prompt, response), by its place; and what is said of a spec that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from text2grad.critics import as_critic, load_critic
+from text2grad.critics.programs.slf5k.critic import SummaryCritic
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+
+FUNCTIONS = """
+from text2grad.feedback import Feedback, FeedbackError
+
+
+def item(prompt, response):
+    if not response:
+        raise FeedbackError("nothing to judge")
+    return Feedback(f"on {prompt}", good=[response])
+
+
+def with_record(prompt, response, record=None):
+    return Feedback(record["note"])
+
+
+def batch(prompts, responses):
+    return [Feedback(f"{len(prompts)} together") for _ in responses]
+
+
+def batch_with_records(prompts, responses, records):
+    return [Feedback(record.get("note", "none")) for record in records]
+
+
+def short(prompts, responses):
+    return []
+
+
+def text(prompt, response):
+    return "fine"
+
+
+def odd(x, y):
+    return Feedback("c")
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, prompt, response):
+        self.calls += 1
+        return Feedback(str(self.calls))
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    file = tmp_path / "functions.py"
+    file.write_text(FUNCTIONS)
+    return lambda name: f"{file}:{name}"
+
+
+def critiques(critic, records=None) -> list[str]:
+    replies = critic(["p", "q"], ["yes", "no"], records)
+    return [reply.critique for reply in replies]
+
+
+def test_functions_are_called_by_their_parameters_names(spec):
+    records = [{"note": "first"}, {"note": "second"}]
+    assert critiques(load_critic(spec("item"), "plain"), records) == ["on p", "on q"]
+    assert critiques(load_critic(spec("with_record"), "plain"), records) == ["first", "second"]
+    assert critiques(load_critic(spec("batch"), "plain"), records) == ["2 together", "2 together"]
+    assert critiques(load_critic(spec("batch_with_records"), "plain"), records) == ["first", "second"]
+    assert critiques(load_critic(spec("batch_with_records"), "plain")) == ["none", "none"]
+    assert critiques(load_critic(spec("Counting"), "plain")) == ["1", "2"]
+
+
+def test_the_spec_is_the_name(spec, tmp_path, monkeypatch):
+    assert load_critic(spec("item"), "plain").name == spec("item")
+    monkeypatch.chdir(tmp_path)
+    assert load_critic("functions.py:item", "plain").name == "functions.py:item"
+    assert load_critic("functions:item", "plain").name == "functions:item"
+
+
+def test_one_response_that_fails_fails_alone(spec):
+    replies = load_critic(spec("item"), "plain")(["p", "q"], ["", "no"])
+    assert isinstance(replies[0], FeedbackError) and str(replies[0]) == "nothing to judge"
+    assert replies[1] == Feedback("on q", good=["no"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("short", "short: returned 0 items for 2 responses"),
+        ("text", r"text: returned str; return text2grad.feedback.Feedback\(critique, good, poor\)"),
+        ("odd", r"odd: takes \(x, y\); a critic takes \(prompt, response\)"),
+        ("number", "number: is int, which cannot be called"),
+        ("none", "defines no none"),
+    ],
+)
+def test_what_is_no_critic_is_named(spec, name, message):
+    with pytest.raises(InputError, match=message):
+        load_critic(spec(name), "plain")(["p", "q"], ["yes", "no"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("programatic", "there is no critic 'programatic' .did you mean programmatic.*; give programmatic, a reward"),
+        ("runs/none", "there is no critic 'runs/none'; give .*openai:MODEL.*file.py:FUNCTION"),
+        ("no_such_module:f", "no module no_such_module"),
+    ],
+)
+def test_a_misspelt_spec_lists_the_forms(wrong, message):
+    with pytest.raises(InputError, match=message):
+        load_critic(wrong, "slf5k")
+
+
+def test_a_task_without_a_program_says_so():
+    with pytest.raises(InputError, match="plain has no programmatic critic"):
+        load_critic("programmatic", "plain")
+
+
+def test_critics_from_python():
+    def fruit(prompt, response):
+        return Feedback("c")
+
+    assert as_critic(fruit).name.endswith("fruit")
+    fruit.name = "fruit"
+    assert as_critic(fruit) is fruit
+    ready = SummaryCritic(max_words=9)
+    assert as_critic(ready) is ready
+    assert load_critic("programmatic", "slf5k", max_words=9).max_words == 9

@@ -1,0 +1,219 @@
+"""Tasks: what each attribute decides, how a user's own is found, and the general one for any prompt and response."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from text2grad.errors import InputError
+from text2grad.feedback import FeedbackFields
+from text2grad.prompts import find_prompt, load_prompt, prompt_path
+from text2grad.records import load_records, save_json
+from text2grad.tasks import TASKS, PlainTask, Task, get_task, register, settings_of_task, task_of
+from text2grad.tasks.base import PROJECT
+from text2grad.token_rewards import token_rewards
+
+ONE = "from text2grad.tasks import PlainTask\n\nTASK = PlainTask({name!r})\n"
+
+
+@pytest.fixture(autouse=True)
+def own_tasks():
+    """Tasks that a test makes known are unknown again after it."""
+    before = dict(TASKS)
+    yield
+    TASKS.clear()
+    TASKS.update(before)
+
+
+def test_every_place_of_the_packages_tasks_exists():
+    for name in ("slf5k", "kodcode", "ultrafeedback", "plain"):
+        task = get_task(name)
+        assert {kind for kind in task.places if not task.place(kind).exists()} == set()
+        for variant in ("cot", "no_cot", "human_feedback", "dense"):
+            offered = ("prompt", "response", "feedback", *task.extra_prompt_fields)
+            load_prompt(prompt_path(task, "annotation", variant), offered=offered)
+        assert set(task.places) == set(Task.places)
+
+
+def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
+    file = tmp_path / "songs.py"
+    file.write_text(ONE.format(name="songs"))
+    task = get_task(str(file))
+    assert task.name == "songs" and task.folder == tmp_path and task.source == str(file)
+    assert get_task("songs") is get_task(f"{file}:TASK") is task
+    monkeypatch.chdir(tmp_path)
+    assert get_task("songs.py") is get_task("songs:TASK") is task
+    assert task_of({"task": "songs"}) is task
+    TASKS.pop("songs")  # as in the process of a later stage
+    assert task_of({"task": "songs", "task_source": str(file)}).name == "songs"
+
+
+def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):
+    (tmp_path / "poems.py").write_text(ONE.format(name="poems"))
+    code = "from text2grad.tasks import get_task; print(get_task('poems:TASK').name, get_task('poems.py').source)"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.append({str(PROJECT)!r}); {code}"]
+    told = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True).stdout.split()
+    assert told == ["poems", "poems:TASK"]
+
+
+def test_a_class_alone_is_made_once(tmp_path):
+    file = tmp_path / "riddles.py"
+    file.write_text("from text2grad.tasks import PlainTask\n\nclass Riddles(PlainTask):\n    is_code = True\n")
+    task = get_task(str(file))
+    assert task.is_code and get_task(str(file)) is task
+
+
+@pytest.mark.parametrize(
+    ("content", "spec", "message"),
+    [
+        ("x = 1\n", "{file}", "defines no tasks"),
+        (ONE.format(name="a") + "B = PlainTask('b')\n", "{file}", "defines 2 tasks.*name it: .*:NAME"),
+        ("x = 1\n", "{file}:x", "is int, not a Task"),
+        ("x = 1\n", "{file}:y", "defines no y"),
+        (ONE.format(name="slf5k"), "{file}", "another task 'slf5k' already .it comes with the package"),
+        (ONE.format(name="a/b"), "{file}", "cannot be called 'a/b'"),
+        ("", "{file}x.py", "no such file"),
+        ("", "no_such_module:TASK", "no module no_such_module"),
+        ("", "slf5", "did you mean slf5k.*my_task.py or package.module:OBJECT"),
+    ],
+)
+def test_what_is_no_task_is_named(tmp_path, content, spec, message):
+    file = tmp_path / "own_task.py"
+    file.write_text(content)
+    with pytest.raises(InputError, match=message):
+        get_task(spec.format(file=file))
+
+
+def test_two_files_cannot_share_a_name(tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.py").write_text(ONE.format(name="twins"))
+    get_task(str(tmp_path / "one" / "t.py"))
+    with pytest.raises(InputError, match=r"another task 'twins' already \(.*one.t.py\)"):
+        get_task(str(tmp_path / "two" / "t.py"))
+
+
+def test_the_same_task_may_be_registered_twice():
+    """A script's module is imported under two names."""
+    first = register(PlainTask("twice"))
+    assert register(PlainTask("twice")) is first
+
+
+def test_a_plain_task_rewards_good_and_poor_words():
+    from tests.tiny import tokenizer
+    from text2grad.feedback import Feedback
+
+    text = "Good words and bad words."
+    ids = tokenizer()(text, add_special_tokens=False)["input_ids"]
+    found = token_rewards(ids, tokenizer(), Feedback("c", good=["Good words"], poor=["bad words"]), PlainTask("mine"))
+    assert found.matched == 2 and {-1.0, 0.0, 1.0} == set(found.values)
+
+
+def test_own_prompts_come_before_the_general_ones(tmp_path):
+    task = PlainTask("mine")
+    task.folder = tmp_path
+    general = get_task("ultrafeedback")
+    assert prompt_path(task, "annotation", "cot") == general.place("annotation", "cot")
+    assert prompt_path(task, "judge") == general.place("judge")
+    own = tmp_path / "prompts" / "annotation" / "cot.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("${prompt} ${response}")
+    assert prompt_path(task, "annotation", "cot") == find_prompt(task, "annotation", "cot") == own
+    assert find_prompt(task, "annotation", "elsewhere/other.txt") == Path("elsewhere/other.txt")
+    assert task.messages(" Hello ") == [{"role": "user", "content": "Hello"}]
+    (tmp_path / "prompts" / "policy.txt").write_text("Answer:\n${prompt}\n")
+    assert task.messages(" Hello ") == [{"role": "user", "content": "Answer:\nHello"}]
+
+
+def test_a_task_with_other_fields_needs_prompts_of_its_own(tmp_path):
+    task = PlainTask("mine")
+    task.folder, task.fields = tmp_path, FeedbackFields("remark", "bright", "dull")
+    with pytest.raises(InputError, match=r"mine has no annotation prompt 'cot': .*prompts/annotation/cot.txt"):
+        prompt_path(task, "annotation", "cot")
+    assert prompt_path(task, "reflect").is_file()  # it names no field
+
+
+def test_settings_are_those_of_the_task_on_the_command_line(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(ONE.format(name="mine"))
+    for args, expected in (
+        (["--task", "slf5k"], get_task("slf5k").place("policy_config")),
+        (["--seed", "1", "--task=kodcode"], get_task("kodcode").place("policy_config")),
+        (["--task", str(tmp_path / "mine.py")], None),
+        ([], None),
+    ):
+        monkeypatch.setattr(sys, "argv", ["optimize.py", *args])
+        assert settings_of_task("policy_config") == expected
+    (tmp_path / "policy.yaml").write_text("seed: 3\n")
+    monkeypatch.setattr(sys, "argv", ["optimize.py", "--task", str(tmp_path / "mine.py")])
+    assert settings_of_task("policy_config") == tmp_path / "policy.yaml"
+
+
+def test_what_a_record_says_of_its_response():
+    chosen, scored = {"is_chosen": True, "score": 3}, {"score": 3.5}
+    assert [get_task("ultrafeedback").known_value(record) for record in (chosen, scored, {})] == [1.0, 3.5, None]
+    logs = ({"passed": False}, '{"passed": true}', "Traceback", "")
+    assert [get_task("kodcode").known_value({"log": log}) for log in logs] == [0.0, 1.0, None, None]
+    assert get_task("slf5k").known_value({"score": 1}) is None
+
+
+# Records
+
+
+def prompts_of(path: Path, task: str = "plain") -> dict[str, str]:
+    return {key: get_task(task).prompt(row) for key, row in load_records(path, get_task(task), responses=False).items()}
+
+
+@pytest.mark.parametrize("task", ["plain", "slf5k", "kodcode", "ultrafeedback"])
+def test_a_csv_with_a_prompt_column_is_enough_for_stage_3(tmp_path, task):
+    path = tmp_path / "mine.csv"
+    path.write_bytes('\ufeffid,prompt\r\nq1,"Write, please:\r\na line"\r\n\r\nq2,Second\r\nq3,Second\r\n'.encode())
+    assert prompts_of(path, task) == {"q1": "Write, please:\r\na line", "q2": "Second"}
+
+
+def test_csv_records_have_responses_and_leave_empty_cells_out(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("prompt,response,reference\nOne?,Yes,\nTwo?,No,Maybe\n")
+    records = list(load_records(path, get_task("plain")).values())
+    assert records == [
+        {"prompt": "One?", "response": "Yes"},
+        {"prompt": "Two?", "response": "No", "reference": "Maybe"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no records"),
+        ("prompt\n", "holds no records"),
+        ("question\nOne?\n", "record 0: it has no field 'prompt'; it has question; docs/own_task_and_critic.md"),
+        ("prompt,prompt\na,b\n", "name each column once"),
+        ("prompt\nHello, you\n", "line 2 has 2 cells where the header has 1.*double quotes"),
+        ('prompt\n"open\n', "is not CSV"),
+    ],
+)
+def test_bad_csv_files_name_the_line(tmp_path, content, message):
+    path = tmp_path / "mine.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_records(path, get_task("plain"), responses=False)
+
+
+def test_prompts_keep_their_records_ids(tmp_path):
+    path = tmp_path / "in.json"
+    rows = [
+        {"prompt": "a", "prompt_id": "p7", "response": [{"role": "assistant", "content": "x"}]},
+        {"prompt": "a", "prompt_id": "p7", "response": [{"role": "assistant", "content": "y"}]},
+        {"prompt": "b", "prompt_id": "p7"},
+        {"prompt": "c", "id": 0},
+        {"prompt": "d"},
+    ]
+    save_json(path, rows)
+    ids = list(prompts_of(path, "ultrafeedback"))
+    assert ids[0] == "p7" and ids[1].startswith("p7#") and ids[2] == "0" and ids[3].startswith("prompt#")
+    save_json(path, rows[::-1])
+    assert ids[3] in prompts_of(path, "ultrafeedback")  # it does not depend on the record's place
+    save_json(path, [{"question_id": "q1", "question": "Add."}])
+    assert list(prompts_of(path, "kodcode")) == ["q1"]

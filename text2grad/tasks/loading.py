@@ -1,0 +1,108 @@
+"""Python objects that a user names on the command line: ``package.module:NAME`` or ``path/to/file.py:NAME``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from text2grad.errors import InputError
+from text2grad.tasks.base import Task
+
+_FILE = re.compile(r"(?P<place>.+\.py)(?::(?P<name>[^\W\d]\w*))?")
+_MODULE = re.compile(r"(?P<place>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+
+
+def names_object(spec: str) -> bool:
+    """Whether a text has the form ``package.module:NAME``, ``file.py:NAME`` or ``file.py``."""
+    return bool(_FILE.fullmatch(spec) or _MODULE.fullmatch(spec))
+
+
+def load_object(spec: str, folder: Path | None = None) -> Any:
+    """The object that ``package.module:NAME`` or ``file.py:NAME`` names.
+
+    Args:
+        folder: what a relative path starts from; the working folder by default.
+
+    Raises:
+        InputError: no such module, file or name.
+    """
+    module, name = _open(spec, folder)
+    if not name:
+        raise InputError(f"{spec}: names no object; write {spec}:NAME")
+    if not hasattr(module, name):
+        raise InputError(f"{spec}: {module.__file__} defines no {name}; check the name after the colon")
+    return getattr(module, name)
+
+
+def load_task(spec: str) -> Task:
+    """The task that ``package.module:NAME``, ``file.py:NAME`` or ``file.py`` (with one task in it) names."""
+    module, name = _open(spec)
+    found = load_object(spec) if name else _only_task(module, spec)
+    if isinstance(found, type) and issubclass(found, Task):
+        found = found()
+    if not isinstance(found, Task):
+        raise InputError(f"{spec}: is {type(found).__name__}, not a Task; name a Task object or a subclass of Task")
+    file = Path(module.__file__ or ".").resolve()
+    if not found.source:
+        found.source = f"{file}:{name}".rstrip(":") if _FILE.fullmatch(spec) else spec
+    found.folder = found.folder or file.parent
+    return found
+
+
+def _only_task(module: ModuleType, spec: str) -> Task | type[Task]:
+    """The one Task object of a file, or its one subclass of Task where it makes no object."""
+    objects = {id(item): item for item in vars(module).values() if isinstance(item, Task)}
+    classes = {
+        id(item): item
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, Task) and item.__module__ == module.__name__
+    }
+    found = list((objects or classes).values())
+    if len(found) != 1:
+        raise InputError(f"{spec}: defines {len(found) or 'no'} tasks; define one, or name it: {spec}:NAME")
+    return found[0]
+
+
+def _open(spec: str, folder: Path | None = None) -> tuple[ModuleType, str]:
+    """The module, and the name after the colon."""
+    if match := _FILE.fullmatch(spec):
+        return _module_of((folder or Path.cwd()) / match["place"]), match["name"] or ""
+    match = _MODULE.fullmatch(spec)
+    if match is None:
+        raise InputError(f"{spec}: is neither package.module:NAME nor file.py:NAME")
+    if str(Path.cwd()) not in sys.path:  # a script's own folder is there, the folder one works in is not
+        sys.path.append(str(Path.cwd()))
+    try:
+        return importlib.import_module(match["place"]), match["name"]
+    except ModuleNotFoundError as error:
+        raise InputError(f"{spec}: there is no module {error.name}; check the name, or write file.py:NAME") from None
+
+
+def _module_of(path: Path) -> ModuleType:
+    """The module in a file; a file is executed once, however often it is named."""
+    path = path.resolve()
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; check the path")
+    for known in list(sys.modules.values()):
+        file = getattr(known, "__file__", None)
+        if file and known.__name__ != "__main__" and file.endswith(path.name) and Path(file).resolve() == path:
+            return known
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
