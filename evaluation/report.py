@@ -18,6 +18,7 @@ from evaluation.reporting.runs import load_runs
 from evaluation.reporting.viewer import packs
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, save_json, save_text
+from text2grad.tasks import get_task
 
 
 def arguments() -> argparse.Namespace:
@@ -30,6 +31,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--baseline", metavar="NAME", help="the system or method that all others are compared with")
     parser.add_argument("--annotation", nargs="+", default=[], metavar="FILE", help="stage 1's .report.json files")
     parser.add_argument("--reward_model", nargs="+", default=[], metavar="FILE", help="stage 2's metrics files")
+    parser.add_argument(
+        "--task", nargs="+", default=[], metavar="FILE.py", help="your own tasks, where their files have moved"
+    )
     parser.add_argument("--figures", metavar="DIR", help="also write each figure there as SVG and PDF")
     parser.add_argument(
         "--max_rollouts", type=int, default=40_000, help="answers in the page; more are thinned by whole steps"
@@ -47,6 +51,8 @@ def main() -> None:
         raise InputError(f"--max_rollouts {args.max_rollouts}: must be at least 1")
     check_writable(output)
 
+    for task in args.task:
+        get_task(task)
     results = load_results(args.results)
     report, variants = assemble(load_runs(args.runs), results, args.baseline, args.annotation, args.reward_model)
     side_by_side = [pair for table in report["tables"] for pair in pairs(results, table)]

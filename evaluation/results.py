@@ -20,7 +20,7 @@ from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
-from text2grad.tasks import Record, Task
+from text2grad.tasks import Record, Task, get_task
 
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
@@ -177,6 +177,7 @@ def save_result(
     }
     result = {
         "task": task,
+        **({"task_source": source} if (source := get_task(task).source) else {}),
         "benchmark": benchmark,
         "system": system,
         "n": len(responses),

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from text2grad.configs import check_choices, setting
+from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError
 from text2grad.kl import KLKind
 from text2grad.models import long_dtype_name
@@ -27,7 +28,7 @@ class PolicyConfig:
     # the run
     data_path: str = setting(
         "",
-        "records of the task (JSON or JSONL), or a data set of the hub; only their prompts are used",
+        "records of the task (JSON, JSONL or CSV), or a data set of the hub; only their prompts are used",
         "--dataset_path",
         "--input_file",
         "--responses",
@@ -81,12 +82,7 @@ class PolicyConfig:
     vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
 
     # critic
-    critic: str = setting(
-        "programmatic",
-        "who gives feedback: programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, "
-        "or module:function",
-        "--annotator",
-    )
+    critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
     critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")

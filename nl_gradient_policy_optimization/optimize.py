@@ -1,4 +1,8 @@
-"""Set a run up from its settings, train it, and leave its result in ``RUN/policy``."""
+"""Set a run up from its settings, train it, and leave its result in ``RUN/policy``.
+
+python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smollm2 --data_path prompts.csv \\
+    --critic my_critic.py:judge --output_dir runs/mine
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,16 @@ from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
+from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, load_critic
 from text2grad.deepspeed_setup import prepare_deepspeed
 from text2grad.endpoints.client import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config
 from text2grad.records import check_writable, load_json, load_records, save_json
 from text2grad.redaction import redacted
-from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks import Record, Task, get_task, settings_of_task
 
 
 def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
@@ -53,12 +58,13 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)
     accelerator = make_accelerator(config)
+    critic = config.critic if rewards is None else rewards.name
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
     policy = make_policy(config, accelerator.device)
     trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
-        save_json(run / "run.json", describe(task, config))
+        save_json(run / "run.json", describe(task, config, critic))
     return trainer
 
 
@@ -180,9 +186,9 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
 
 
 def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
-    """Records from a JSON file, or from a data set of the hub (``owner/name`` or ``owner/name#split``) or a folder."""
+    """Records from a JSON or CSV file, or a data set: of the hub (``owner/name`` or ``owner/name#split``) or a folder."""
     path = Path(config.data_path)
-    if path.suffix in (".json", ".jsonl") or path.is_file():
+    if path.suffix in (".json", ".jsonl", ".csv") or path.is_file():
         return load_records(path, task, responses=False)
     from datasets import load_dataset
 
@@ -190,9 +196,8 @@ def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
     try:
         rows = load_dataset(name, split=split or "train").to_list()
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{config.data_path}: neither a .json or .jsonl file nor a data set ({' '.join(str(error).split())[:200]})"
-        ) from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{config.data_path}: no .json, .jsonl or .csv file and no data set ({reason})") from None
     copy = Path(config.output_dir) / "prompts.jsonl"  # what was trained on, whatever becomes of the data set
     save_json(copy, rows)
     return load_records(copy, task, responses=False)
@@ -220,15 +225,26 @@ def short_enough(
     return kept
 
 
-def describe(task: Task, config: PolicyConfig) -> dict:
-    """``run.json``."""
+def describe(task: Task, config: PolicyConfig, critic: str) -> dict:
+    """``run.json``; ``critic`` is who gave the rewards."""
     packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
     return {
         "task": task.name,
+        **({"task_source": task.source} if task.source else {}),
         "method": config.method,
         "seed": config.seed,
-        "critic": redacted(config.critic),
+        "critic": redacted(critic),
         "model": config.model,
         "config": redacted(asdict(config)),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+@command
+def main() -> None:
+    chosen, config = parse(TaskConfig, PolicyConfig, default_config=settings_of_task("policy_config"))
+    optimize(chosen.task, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from text2grad.critics import Critic
+from text2grad.critics import Critic, as_critic
 from text2grad.feedback import FeedbackError
 from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
@@ -69,8 +69,8 @@ class CriticRewards:
     """Text2Grad's own: critique the response, find the quotes, reward their tokens (section 3.3)."""
 
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
-        self.critic, self.task, self.tokenizer, self.config = critic, task, tokenizer, config
-        self.name = critic.name
+        self.critic, self.task, self.tokenizer, self.config = as_critic(critic), task, tokenizer, config
+        self.name = self.critic.name
         self.remote = getattr(critic, "remote", False)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from trl import SFTConfig
@@ -12,7 +11,6 @@ from text2grad.critics.reward_model.prompt import SHORTEN
 from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
-from text2grad.prompts import Prompt, load_prompt
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -75,8 +73,3 @@ class RewardModelConfig(SFTConfig):
     def weights_dtype(self) -> torch.dtype:
         """What the model is loaded in: weights that train keep float32 copies, here or inside DeepSpeed."""
         return self.compute_dtype if self.lora or self.deepspeed else torch.float32
-
-    def load_prompt(self, folder: Path) -> Prompt:
-        """The prompt file; ``folder`` holds the task's own ones."""
-        own = folder / f"{self.prompt}.txt"
-        return load_prompt(own if own.is_file() else self.prompt)

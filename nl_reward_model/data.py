@@ -52,8 +52,7 @@ def load_annotated(path: str | Path, task: Task) -> Records:
             raise InputError(f"{path}: record {record_id!r}: {error}; annotate it again or remove it") from None
     if not annotated:
         raise InputError(
-            f"{path}: no record carries {task.fields.critique!r}; annotate the file first "
-            f"(rm_data_anno/{task.name}/dual_feedback_annotation_RM.py)"
+            f"{path}: no record carries {task.fields.critique!r}; annotate the file first (stage 1, rm_data_anno)"
         )
     return records.like(annotated)
 

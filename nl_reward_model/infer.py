@@ -1,5 +1,8 @@
 """Judge a file of responses with a reward model, in process or served. Can be killed and run again.
 
+    python nl_reward_model/infer.py --task my_task.py --model_path runs/reward_model --dataset_path responses.json \\
+        --output_file judged.json
+
 Each output row is the input record plus ``prediction`` (what the model wrote), ``predicted`` (the task's feedback
 fields as read from it; null where it cannot be read) and ``parse_error`` (why not; null where it can).
 """
@@ -9,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import CONSTRAINTS, RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
 from text2grad.models import best_device, load_model, load_tokenizer
-from text2grad.prompts import Prompt, load_prompt
+from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
@@ -62,13 +65,13 @@ class InferConfig:
             raise InputError("--constrained quotes: works in process only; leave --base_url away, or use json")
 
 
-def infer(task_name: str, config: InferConfig) -> None:
+def infer(task: str | Task, config: InferConfig) -> None:
     """Judge all records of ``config.dataset_path``.
 
     Raises:
         InputError: a file, record or setting that the user has to mend.
     """
-    task = get_task(task_name)
+    task = get_task(task)
     check_writable(config.output_file)
     description, file = _describe(task, config)
     records = _chosen(load_records(config.dataset_path, task), description, config)
@@ -123,10 +126,10 @@ def judgement_fields(task: Task, text: str | None, failure: str = "") -> dict:
 def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, Prompt]:
     """How the model was trained; for any other model, what the flags say."""
     if config.prompt:
-        own = Path(__file__).parent / task.name / "prompts" / f"{config.prompt}.txt"
-        file = load_prompt(own if own.is_file() else config.prompt)
+        file = load_prompt(find_prompt(task, "reward_model", config.prompt))
         description = RewardModelDescription(
             task=task.name,
+            task_source=task.source,
             base_model=config.model_path,
             prompt_max_length=900,
             max_length=1400,
@@ -215,3 +218,13 @@ def _served(prompt: RewardPrompt, description: RewardModelDescription, config: I
             return list(pool.map(ask, batch))
 
     return judge, f"{config.base_url}#{name}"
+
+
+@command
+def main() -> None:
+    chosen, config = parse(TaskConfig, InferConfig)
+    infer(chosen.task, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,7 @@
 """Train a reward model R(x, y) = [c; A(y)]: a causal LM, teacher forcing, loss on z alone (paper, section 3.4).
 
+    python nl_reward_model/train_rm.py --task my_task.py --data_path annotated.json --output_dir runs/reward_model
+
 One engine for all tasks; ``nl_reward_model/<task>/train_rm.py`` calls it. Running the same command again goes on from
 the last checkpoint, or does nothing where training has finished.
 """
@@ -20,13 +22,14 @@ from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.trainer import RewardTrainer
+from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.models import load_model, load_tokenizer, lora_config
-from text2grad.prompts import Prompt
+from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json
-from text2grad.tasks import Task, get_task
+from text2grad.tasks import Task, get_task, settings_of_task
 
 RUN_FILE = "run.json"
 _EXAMPLES = 16
@@ -40,14 +43,14 @@ _DECIDING = (
 """The settings that decide what comes out; a run can only be resumed with the same ones."""
 
 
-def train(task_name: str, config: RewardModelConfig) -> None:
+def train(task: str | Task, config: RewardModelConfig) -> None:
     """Train, and leave in ``config.output_dir`` a folder that explains itself: weights, tokenizer, prompt, description.
 
     Raises:
         InputError: a file, record or setting that the user has to mend.
     """
-    task, output = get_task(task_name), Path(config.output_dir)
-    file = config.load_prompt(Path(__file__).parent / task.name / "prompts")
+    task, output = get_task(task), Path(config.output_dir)
+    file = load_prompt(find_prompt(task, "reward_model", config.prompt))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
     check_writable(output / RUN_FILE)
@@ -108,6 +111,7 @@ def _describe(
     settings = {name: getattr(value, "value", value) for name, value in settings.items()}
     return RewardModelDescription(
         task=task.name,
+        task_source=task.source,
         base_model=_lasting_name(config.model),
         prompt_max_length=config.prompt_max_length,
         max_length=config.max_length,
@@ -202,3 +206,13 @@ def _trainer(
 def _lasting_name(model: str) -> str:
     """A name under which the model is found again from any folder."""
     return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+@command
+def main() -> None:
+    chosen, config = parse(TaskConfig, RewardModelConfig, default_config=settings_of_task("reward_model_config"))
+    train(chosen.task, config)
+
+
+if __name__ == "__main__":
+    main()

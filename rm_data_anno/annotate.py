@@ -1,4 +1,7 @@
-"""Stage 1: a critic over a file of responses (paper, section 3.3 and algorithm 2). Any critic will do."""
+"""Stage 1: a critic over a file of responses (paper, section 3.3 and algorithm 2). Any task, any critic.
+
+python rm_data_anno/annotate.py --task my_task.py --data_path responses.json --annotator openai:gpt-4o
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,12 @@ from typing import Any
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
+from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, load_critic
 from text2grad.critics.chat import ChatCritic, ChatFeedback
 from text2grad.endpoints.client import ChatClient, is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
@@ -67,7 +71,7 @@ class AnnotateConfig(ChatOptions):
 
 
 def annotate(
-    task_name: str,
+    task: str | Task,
     config: AnnotateConfig,
     prepare: Prepare | None = None,
     program_options: Mapping[str, Any] | None = None,
@@ -85,7 +89,7 @@ def annotate(
         InputError: before anything is written.
         SystemExit: code 1 where records failed or the run ended early.
     """
-    task = get_task(task_name)
+    task = get_task(task)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
     annotator = _Annotator.load(task, config, records, output, prepare, program_options or {})
@@ -303,3 +307,18 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotat
         print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
     if outcome.failures or outcome.stopped:
         raise SystemExit(1)
+
+
+@command
+def main() -> None:
+    chosen, config = parse(TaskConfig, AnnotateConfig)
+    task = get_task(chosen.task)
+    if task.has_unit_tests:
+        raise InputError(
+            f"--task {task.name}: use rm_data_anno/kodcode/dual_feedback_annotation_RM.py, which runs tests"
+        )
+    annotate(task, config)
+
+
+if __name__ == "__main__":
+    main()

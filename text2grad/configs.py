@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
@@ -34,6 +34,15 @@ def setting(default: Any, text: str, *aliases: str) -> Any:
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+@dataclass
+class TaskConfig:
+    """Which task; for scripts that serve any."""
+
+    task: str = field(
+        metadata={"help": "slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py or package.module:OBJECT"}
+    )
 
 
 def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config: str | Path | None = None) -> Any:

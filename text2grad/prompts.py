@@ -83,6 +83,11 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
     )
 
 
+def find_prompt(task: Task, kind: str, wanted: str) -> Path:
+    """The prompt file that a setting names: a variant of the task's (``cot``), or a file."""
+    return Path(wanted) if "." in wanted or "/" in wanted else prompt_path(task, kind, wanted)
+
+
 def placeholders(text: str, source: str = "the prompt file") -> set[str]:
     """The names of the placeholders in a text. ``InputError`` names the line of a ``$`` that belongs to none."""
     names: set[str] = set()

@@ -10,6 +10,7 @@ import numpy as np
 from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, by_prompt, compare, figures_of, load_result, prompt_of
 from text2grad.errors import InputError
+from text2grad.tasks import task_of
 
 BASELINES = ("base", "before", "start", "sft")
 
@@ -24,6 +25,8 @@ def load_results(paths: list[str]) -> list[dict[str, Any]]:
         for name, metric in result["metrics"].items():
             if not isinstance(metric, dict) or "value" not in metric:
                 raise InputError(f"{path}: its metric {name!r} has no 'value'; write it with evaluation/results.py")
+        if result.get("task_source"):
+            task_of(result)  # a user's own: known by its name from here on
         results.append({**result, "path": str(path)})
     return results
 

@@ -18,7 +18,7 @@ import numpy as np
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json
-from text2grad.tasks import Interval, get_task
+from text2grad.tasks import Interval, task_of
 from text2grad.token_rewards import span_intervals
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -94,7 +94,7 @@ def load_run(folder: str | Path) -> Run:
     missing = {"task", "method", "seed"} - set(about) if isinstance(about, dict) else {"task", "method", "seed"}
     if missing:
         raise InputError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; give a folder that stage 3 wrote")
-    get_task(about["task"])
+    task_of(about)
     notes: list[str] = []
     metrics = _metrics(folder / "metrics.jsonl", notes)
     path = folder / "rollouts.jsonl"

@@ -1,7 +1,10 @@
 """What a reward model's judgements are worth, against the annotations of the same responses.
 
-The entry scripts ``<task>/evaluation/3_metrics.py`` print the table, and write every figure with its 95 % interval and
-a plot. ``docs/metrics.md`` defines the figures.
+    python nl_reward_model/measures/metrics.py --task my_task.py \\
+        --input_file judged.json --output_file metrics.json
+
+This and the entry scripts ``<task>/evaluation/3_metrics.py`` print the table, and write every figure with its 95 %
+interval and a plot. ``docs/metrics.md`` defines the figures.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from nl_reward_model.measures.judgements import judged, load_judgements
 from nl_reward_model.measures.span_metrics import compare, span_metrics, unmatched_rate
 from nl_reward_model.measures.token_metrics import labels, token_metrics
-from text2grad.errors import InputError
+from text2grad.configs import TaskConfig, parse
+from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
 from text2grad.records import check_writable, save_json
 from text2grad.statistics import bootstrap
@@ -50,11 +54,11 @@ class MetricsConfig:
                 raise InputError(f"--{name}: names no file; give one")
 
 
-def run(task_name: str, config: MetricsConfig) -> dict[str, Any]:
+def run(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
     """Read judgements, write the figures and the plots, print the table."""
     from nl_reward_model.measures.plots import save_plots
 
-    task, output = get_task(task_name), Path(config.output_file)
+    task, output = get_task(task), Path(config.output_file)
     check_writable(output)
     rows = load_judgements(config.input_file, task, config.data_path or None)
     metrics = score(rows, task, load_tokenizer(config.tokenizer))
@@ -161,3 +165,13 @@ def _shown(figure: Mapping[str, Any]) -> str:
     if figure["value"] is None:
         return "–"
     return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+@command
+def main() -> None:
+    chosen, config = parse(TaskConfig, MetricsConfig)
+    run(chosen.task, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task
+from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
 from text2grad.tasks.kodcode import KodCode
 from text2grad.tasks.loading import load_task, names_object
 from text2grad.tasks.plain import PlainTask
@@ -28,7 +29,9 @@ __all__ = [
     "Task",
     "get_task",
     "register",
+    "settings_of_task",
     "task_of",
+    "text_field",
 ]
 
 
@@ -71,6 +74,14 @@ def task_of(about: Mapping[str, Any]) -> Task:
     if about["task"] not in TASKS and about.get("task_source"):
         return get_task(about["task_source"])
     return get_task(about["task"])
+
+
+def settings_of_task(kind: str) -> Path | None:
+    """The YAML of settings (``Task.places``) of the task that the command line names; None where there is none."""
+    flags = [part for arg in sys.argv[1:] for part in (arg.split("=", 1) if arg.startswith("--task=") else [arg])]
+    named = flags[flags.index("--task") + 1 :][:1] if "--task" in flags else []
+    path = get_task(named[0]).place(kind) if named else None
+    return path if path is not None and path.is_file() else None
 
 
 def _origin(task: Task) -> tuple[str, ...]:
