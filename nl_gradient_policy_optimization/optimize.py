@@ -186,7 +186,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
 
 
 def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
-    """Records from a JSON or CSV file, or a data set: of the hub (``owner/name`` or ``owner/name#split``) or a folder."""
+    """Records from a JSON or CSV file, or a data set: of the hub (``owner/name``, ``owner/name#split``) or a folder."""
     path = Path(config.data_path)
     if path.suffix in (".json", ".jsonl", ".csv") or path.is_file():
         return load_records(path, task, responses=False)

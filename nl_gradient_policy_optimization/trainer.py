@@ -102,8 +102,7 @@ class NLGradientTrainer:
         self.config, self.task, self.tokenizer, self.rewards = config, task, tokenizer, rewards
         self.accelerator = accelerator
         self.run = Path(config.output_dir)
-        self.ids = list(records)
-        self.records = records
+        self.records, self.ids = records, list(records)
         self.end_ids = end_token_ids(policy.model, tokenizer)
         self.scorer = policy
         optimizer = make_optimizer(policy, config)

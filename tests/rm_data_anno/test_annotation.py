@@ -114,7 +114,10 @@ def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path):
 
 BAD_FILES = {
     "not JSON": ('{"t3_a": ', ["not JSON", "line 1"]),
-    "another task's fields": ([{"prompt": "Hi", "response": "Ho"}], ["record 0", "'post'", "it has prompt, response"]),
+    "another task's fields": (
+        [{"prompt": "Hi", "response": "Ho"}],
+        ["record 0", "'generated_summary'", "it has prompt, response"],
+    ),
     "an empty list": ([], ["holds no records"]),
     "an empty object": ({}, ["holds no records"]),
     "duplicate ids": (

@@ -61,7 +61,10 @@ def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):
 
 def test_a_class_alone_is_made_once(tmp_path):
     file = tmp_path / "riddles.py"
-    file.write_text("from text2grad.tasks import PlainTask\n\nclass Riddles(PlainTask):\n    is_code = True\n")
+    file.write_text(
+        "from text2grad.tasks import PlainTask\n\nclass Riddles(PlainTask):\n    is_code = True\n"
+        "    def __init__(self):\n        super().__init__('riddles')\n"
+    )
     task = get_task(str(file))
     assert task.is_code and get_task(str(file)) is task
 

@@ -79,7 +79,9 @@ def _open(spec: str, folder: Path | None = None) -> tuple[ModuleType, str]:
     if str(Path.cwd()) not in sys.path:  # a script's own folder is there, the folder one works in is not
         sys.path.append(str(Path.cwd()))
     try:
-        return importlib.import_module(match["place"]), match["name"]
+        found = importlib.util.find_spec(match["place"])
+        known = _known(Path(found.origin)) if found is not None and found.origin else None
+        return known or importlib.import_module(match["place"]), match["name"]
     except ModuleNotFoundError as error:
         raise InputError(f"{spec}: there is no module {error.name}; check the name, or write file.py:NAME") from None
 
@@ -89,10 +91,8 @@ def _module_of(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
-    for known in list(sys.modules.values()):
-        file = getattr(known, "__file__", None)
-        if file and known.__name__ != "__main__" and file.endswith(path.name) and Path(file).resolve() == path:
-            return known
+    if known := _known(path):
+        return known
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None and found.loader is not None
@@ -106,3 +106,17 @@ def _module_of(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _known(path: Path) -> ModuleType | None:
+    """The module that a file was executed as."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if (
+            file
+            and module.__name__ != "__main__"
+            and file.endswith(path.name)
+            and Path(file).resolve() == path.resolve()
+        ):
+            return module
+    return None
