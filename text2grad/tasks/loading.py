@@ -109,14 +109,9 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _known(path: Path) -> ModuleType | None:
-    """The module that a file was executed as."""
+    """The module that a file was executed as; the script that runs does not count."""
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if (
-            file
-            and module.__name__ != "__main__"
-            and file.endswith(path.name)
-            and Path(file).resolve() == path.resolve()
-        ):
+        file = getattr(module, "__file__", None) or ""
+        if file.endswith(path.name) and module.__name__ != "__main__" and Path(file).resolve() == path.resolve():
             return module
     return None
