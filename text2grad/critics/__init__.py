@@ -102,7 +102,7 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
 class OwnCritic:
     """A user's function as a critic: what it returns is checked, and errors name it."""
 
-    elsewhere = False
+    remote = False
 
     def __init__(self, function: Callable, name: str):
         self.function, self.name = function, name
