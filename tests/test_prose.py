@@ -7,6 +7,8 @@ import pytest
 from tests.prose import Prose, blocks, pages, prose_of, sentences
 from tests.prose_figures import figures, lost
 
+pytestmark = pytest.mark.fast
+
 PENDING = {  # pages still to be rewritten; a page leaves this set as soon as it keeps the limits
     "benchmarks/README.md",
     "docs/metrics.md",

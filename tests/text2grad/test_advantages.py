@@ -21,6 +21,8 @@ from text2grad.advantages import (
 from text2grad.kl import KLController, full_kl, sampled_kl
 from text2grad.losses import nl_gradient, policy_kl, policy_loss, value_loss
 
+pytestmark = pytest.mark.fast
+
 
 def test_gae_by_hand():
     # γ = 0.9, λ = 0.5. Errors: r2 − V2 = 2 − 0.5 = 1.5; r1 + 0.9·0.5 − 1 = −0.55; r0 + 0.9·1 − 0.2 = 1.7.

@@ -19,6 +19,8 @@ from text2grad.grounding import ground
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
+pytestmark = pytest.mark.fast
+
 CRITIC = AnswerCritic()
 
 

@@ -10,6 +10,8 @@ import pytest
 from text2grad.configs import help_text, parse, setting
 from text2grad.errors import InputError
 
+pytestmark = pytest.mark.fast
+
 
 @dataclass
 class Settings:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import TASKS, get_task
 
+pytestmark = pytest.mark.fast
+
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 feedbacks = st.builds(Feedback, text.map(str.strip), st.lists(text, max_size=3), st.lists(text, max_size=3))
 

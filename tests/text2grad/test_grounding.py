@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from text2grad.grounding import as_whole_words, ground
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("quote", "response", "found"),

@@ -15,6 +15,8 @@ from text2grad.journal import Journal, map_records
 from text2grad.records import load_records, save_json, save_records
 from text2grad.tasks import get_task
 
+pytestmark = pytest.mark.fast
+
 SUMMARY = {"post": "I lost my keys.", "generated_summary": "Keys are lost."}
 ANSWER = {
     "prompt": "Hi?",

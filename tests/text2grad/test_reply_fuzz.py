@@ -12,6 +12,8 @@ from rm_data_anno.validation import validate
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task, get_task
 
+pytestmark = pytest.mark.fast
+
 RESPONSES = [
     "The cat sat on the mat, and the dog “barked” — loudly…",
     "def mean(xs):\n    total = sum(xs)\n    return total / len(xs)  # ZeroDivisionError for []\n",

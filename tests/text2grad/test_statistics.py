@@ -8,6 +8,8 @@ from scipy import stats
 
 from text2grad.statistics import RESAMPLES, bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap, paired_difference
 
+pytestmark = pytest.mark.fast
+
 
 def test_bootstrap_agrees_with_scipy_on_a_ratio():
     rng = np.random.default_rng(1)

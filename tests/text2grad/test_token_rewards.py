@@ -16,6 +16,8 @@ from text2grad.parts_of_speech import MODELS
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards, token_spans
 
+pytestmark = pytest.mark.fast
+
 FAMILIES = ("byte", "sentencepiece", "wordpiece")
 
 
