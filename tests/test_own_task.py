@@ -1,0 +1,194 @@
+"""docs/own_task_and_critic.md, run: a task in one file through every stage, and a critic of a few lines."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fault_server import FaultServer
+from tests.tiny import tiny_model
+from text2grad.tasks import TASKS
+
+PAGE = Path(__file__).parent.parent / "docs" / "own_task_and_critic.md"
+LETTERS = [
+    ("l1", "Dear baker, your bread was hard on Monday.", "We are really sorry. Fresh bread is on its way to you."),
+    ("l2", "Dear library, may I keep the atlas a week longer?", "Very well, keep the atlas until Friday."),
+    ("l3", "Dear neighbour, your dog barks at night.", "Nice to hear from you. It is not my dog."),
+    ("l4", "Dear council, the lamp in our street is broken.", "A new lamp is ordered for your street."),
+]
+
+
+def code_of(name: str) -> str:
+    """The page's example that begins with a comment naming this file."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return next(block for block in blocks if block.startswith(f"# {name}\n"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A user's folder with the page's two files in it; the tasks they make known are unknown again afterwards."""
+    for name in ("my_critic.py", "my_task.py"):
+        (tmp_path / name).write_text(code_of(name), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    before = dict(TASKS)
+    yield tmp_path
+    TASKS.clear()
+    TASKS.update(before)
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Run a script's ``main`` as the command line does, in this process: torch is imported once, not eight times."""
+
+    def run(script: str, *args: object) -> None:
+        monkeypatch.setattr(sys, "argv", [script, *map(str, args)])
+        importlib.import_module(script.removesuffix(".py").replace("/", ".")).main()
+
+    return run
+
+
+def save(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def letters_csv(path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "letter"), *((key, letter) for key, letter, _ in LETTERS)])
+    return path
+
+
+def feedback_of(body: dict) -> str:
+    """A reply to the task's own annotation prompt, whose last line is the response."""
+    words = body["messages"][0]["content"].splitlines()[-1].split()
+    return json.dumps({"textual_feedback": "It is short.", "good_spans": [words[0]], "poor_spans": [words[-1]]})
+
+
+def own_prompts_and_settings(folder: Path) -> None:
+    """What the page's last table names."""
+    texts = {
+        "prompts/policy.txt": "Reply to this letter.\n${prompt}",
+        "prompts/annotation/no_cot.txt": "Judge the reply to a letter.\n${prompt}\n---\n${response}",
+        "prompts/reward_model/cot.txt": "Judge.\n${prompt}\n> ${response}",
+        "reward_model.yaml": (
+            "max_steps: 1\nper_device_train_batch_size: 2\nvalidation_share: 0\nreport_to: none\nlora_r: 2\n"
+            "lora_target_modules: [all-linear]\nsave_strategy: 'no'\nprecision: fp32\n"
+        ),
+        "policy.yaml": (
+            "max_steps: 1\nrollouts_per_device: 2\nppo_epochs: 1\nmax_new_tokens: 8\nlora_r: 2\nreport_to: [none]\n"
+            "dtype: float32\ncritic_constrained: quotes\n"
+        ),
+    }
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def test_the_examples_are_short():
+    for name in ("my_critic.py", "my_task.py"):
+        assert len([line for line in code_of(name).splitlines()[1:] if line.strip()]) <= 15
+
+
+def test_a_task_in_one_file_goes_through_every_stage(folder, command):
+    """Annotation by a chat critic, a reward model step and its figures, a policy step, generation and the report."""
+    own_prompts_and_settings(folder)
+    model = tiny_model(folder / "tiny")
+    records = save(folder / "letters.json", [{"id": k, "letter": x, "reply": y} for k, x, y in LETTERS])
+    task = ("--task", "my_task.py")
+
+    with FaultServer(feedback_of) as server:
+        command(
+            "rm_data_anno/annotate.py", *task, "--annotator", f"{server.url}#tiny", "--prompt_variant", "no_cot",
+            "--data_path", records, "--output_path", "annotated.json",
+        )  # fmt: skip
+        asked = [body["messages"][0]["content"] for body in server.requests]
+    assert sorted(asked) == sorted(f"Judge the reply to a letter.\n{x}\n---\n{y}" for _, x, y in LETTERS)
+    annotated = json.loads((folder / "annotated.json").read_text())
+    assert [row["good_spans"] for row in annotated] == [[y.split()[0]] for _, _, y in LETTERS]
+    assert {row["annotation"]["annotator"] for row in annotated} == {f"{server.url}#tiny"}
+
+    command(
+        "nl_reward_model/train_rm.py", *task, "--model", model, "--data_path", "annotated.json", "--output_dir", "rm"
+    )
+    description = json.loads((folder / "rm" / "reward_model.json").read_text())
+    assert description["task"] == "letters" and description["task_source"] == str(folder / "my_task.py")
+    assert description["settings"]["lora_r"] == 2  # from the task's own reward_model.yaml
+    assert (folder / "rm" / "reward_prompt.txt").read_text().startswith("Judge.")
+
+    command(
+        "nl_reward_model/infer.py", *task, "--model_path", "rm", "--dataset_path", "annotated.json",
+        "--constrained", "quotes", "--output_file", "judged.json",
+    )  # fmt: skip
+    command(
+        "nl_reward_model/measures/metrics.py", *task, "--input_file", "judged.json", "--tokenizer", model,
+        "--output_file", "metrics.json",
+    )  # fmt: skip
+    assert json.loads((folder / "metrics.json").read_text())["task"] == "letters"
+
+    command(
+        "nl_gradient_policy_optimization/optimize.py", *task, "--model", model, "--critic", "rm",
+        "--data_path", letters_csv(folder / "letters.csv"), "--output_dir", "policy",
+    )  # fmt: skip
+    about = json.loads((folder / "policy" / "run.json").read_text())
+    assert about["task"] == "letters" and about["config"]["max_new_tokens"] == 8
+    rollouts = rows(folder / "policy" / "rollouts.jsonl")
+    assert len(rollouts) == 2 and {row["id"] for row in rollouts} <= {key for key, *_ in LETTERS}
+
+    command(
+        "evaluation/generate.py", *task, "--model", "policy/policy", "--data_path", "letters.csv",
+        "--max_new_tokens", 8, "--output_path", "answers.json",
+    )  # fmt: skip
+    answers = json.loads((folder / "answers.json").read_text())
+    assert [row["letter"] for row in answers] == [x for _, x, _ in LETTERS] and all("reply" in row for row in answers)
+
+    command(
+        "evaluation/evaluate.py", *task, "--responses", "answers.json", "--system", "text2grad", "--tokenizer", model,
+        "--critic", "my_critic.py:judge", "--output_path", "text2grad.result.json",
+    )  # fmt: skip
+    TASKS.pop("letters")  # a process that never saw --task
+    command(
+        "evaluation/report.py", "policy", "--results", "text2grad.result.json", "--annotation",
+        "annotated.json.report.json", "--reward_model", "metrics.json", "--output", "report.html",
+    )  # fmt: skip
+    report = json.loads((folder / "report.json").read_text())
+    assert report["runs"][0]["task"] == report["tables"][0]["task"] == "letters"
+    assert "+1 in good spans" in (folder / "report.html").read_text()
+
+
+def test_a_critic_of_ones_own_is_named_in_every_file(folder, command):
+    """Prompts from a CSV, the task ``plain``, a function as critic: what the page's first command does."""
+    spec, model = "my_critic.py:judge", tiny_model(folder / "tiny")
+    (folder / "prompts.csv").write_text('id,prompt\nq1,"Write about bread, please."\nq2,Write about the sea.\n')
+    command(
+        "nl_gradient_policy_optimization/optimize.py", "--task", "plain", "--critic", spec, "--model", model,
+        "--data_path", "prompts.csv", "--output_dir", "run", "--max_steps", 1, "--rollouts_per_device", 2,
+        "--ppo_epochs", 1, "--max_new_tokens", 8, "--report_to", "none", "--gradient_checkpointing", "false",
+    )  # fmt: skip
+    about = json.loads((folder / "run" / "run.json").read_text())
+    assert about["critic"] == about["config"]["critic"] == spec
+    card = (folder / "run" / "policy" / "README.md").read_text()
+    assert f"critic: {spec}" in card and "programmatic" not in card
+    rollouts = rows(folder / "run" / "rollouts.jsonl")
+    assert sorted(row["id"] for row in rollouts) == ["q1", "q2"]
+    assert all(row["critique"].startswith("Takes up 0 words") for row in rollouts)
+
+    data = save(folder / "answers.json", [{"prompt": "Write about bread.", "response": "Really good bread."}])
+    command(
+        "rm_data_anno/annotate.py", "--task", "plain", "--annotator", spec, "--data_path", data,
+        "--output_path", "annotated.json",
+    )  # fmt: skip
+    (row,) = json.loads((folder / "annotated.json").read_text())
+    assert row["annotation"]["annotator"] == spec
+    assert (row["good_spans"], row["poor_spans"]) == (["bread"], ["Really"])
