@@ -18,7 +18,7 @@ import numpy as np
 
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
-from text2grad.redaction import redacted
+from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 

@@ -8,7 +8,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.models import is_adapter, merge_adapter
 from text2grad.records import save_text
-from text2grad.redaction import redacted
+from text2grad.safety.redaction import redacted
 
 _TEXT2GRAD = """with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote feedback
 on each sampled response, and the tokens it quoted were rewarded or penalised."""

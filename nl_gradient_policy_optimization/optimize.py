@@ -25,13 +25,13 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, load_critic
-from text2grad.deepspeed_setup import prepare_deepspeed
 from text2grad.endpoints.client import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config
+from text2grad.models.deepspeed_setup import prepare_deepspeed
 from text2grad.records import check_writable, load_json, load_records, save_json
-from text2grad.redaction import redacted
+from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
 
 

@@ -63,7 +63,7 @@ from text2grad.errors import InputError
 from text2grad.kl import KLController
 from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
 from text2grad.models import end_token_ids
-from text2grad.redaction import redacted
+from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
 

@@ -8,9 +8,9 @@ import torch
 from trl import SFTConfig
 
 from text2grad.critics.reward_model.prompt import SHORTEN
-from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype
+from text2grad.models.deepspeed_setup import begin_deepspeed
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 

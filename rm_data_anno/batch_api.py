@@ -21,8 +21,8 @@ from tqdm.auto import tqdm
 from text2grad.endpoints.answers import UnreadableReplyError
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.errors import InputError, StopRunError
-from text2grad.gate import UnreadableError, read_json
 from text2grad.records import load_json, save_json
+from text2grad.safety.gate import UnreadableError, read_json
 
 _MOST_REQUESTS = 50_000  # limits of one batch file
 _MOST_BYTES = 190_000_000

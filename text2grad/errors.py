@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from text2grad.redaction import redacted
+from text2grad.safety.redaction import redacted
 
 
 class InputError(ValueError):

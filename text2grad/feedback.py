@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from text2grad.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
+from text2grad.safety.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
 
 VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
 """What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote

@@ -17,8 +17,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from text2grad.errors import InputError, StopRunError
-from text2grad.gate import UnreadableError, as_storable, fault, read_json
 from text2grad.records import check_same_settings, check_writable, fingerprint
+from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json
 
 
 class LockedLog:

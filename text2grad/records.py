@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.gate import UnreadableError, fault, shown, whole_number
+from text2grad.safety.gate import UnreadableError, fault, shown, whole_number
 from text2grad.tasks.base import Record, Task, content_id
 
 

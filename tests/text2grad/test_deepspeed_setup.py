@@ -10,7 +10,7 @@ import sys
 from tests.conftest import ROOT
 
 BEGIN = """
-from text2grad.deepspeed_setup import prepare_deepspeed
+from text2grad.models.deepspeed_setup import prepare_deepspeed
 prepare_deepspeed(on_cpu=True)
 import deepspeed
 deepspeed.init_distributed("gloo")

@@ -12,9 +12,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from tests.tiny import CORPUS, tokenizer
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.parts_of_speech import MODELS
 from text2grad.tasks import get_task
-from text2grad.token_rewards import token_rewards, token_spans
+from text2grad.token_rewards import TAGGERS, token_rewards, token_spans
 
 pytestmark = pytest.mark.fast
 
@@ -277,7 +276,7 @@ def test_dense_and_continuous_scores_follow_the_reading_order():
 
 def test_importance_weighs_nouns_and_verbs():
     spacy = pytest.importorskip("spacy")
-    if not any(map(spacy.util.is_package, MODELS)):
+    if not any(map(spacy.util.is_package, TAGGERS)):
         pytest.skip("spaCy has no English model here")
     tok, ids, pieces = ids_and_pieces("my boss told me that I would not get the raise")
     got = token_rewards(ids, tok, Feedback("c", good=["my boss told me that"]), "slf5k", scheme="importance")

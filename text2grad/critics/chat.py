@@ -12,9 +12,9 @@ from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
-from text2grad.gate import as_storable, storable
 from text2grad.prompts import Prompt, load_prompt, prompt_path
-from text2grad.redaction import redacted
+from text2grad.safety.gate import as_storable, storable
+from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
 _REFUSED = ("refusal", "content_filter")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import openai
 from openai.resources.chat.completions import Completions
 
-from text2grad.gate import UnreadableError, read_json
+from text2grad.safety.gate import UnreadableError, read_json
 
 _MOST_BYTES = 32 << 20  # of an answer, unpacked
 

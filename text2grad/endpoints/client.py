@@ -28,9 +28,9 @@ from text2grad.endpoints.answers import UnreadableReplyError, read_answer, withi
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
-from text2grad.gate import as_storable, storable
 from text2grad.records import fingerprint
-from text2grad.redaction import MARK, holds_key, redacted
+from text2grad.safety.gate import as_storable, storable
+from text2grad.safety.redaction import MARK, holds_key, redacted
 
 _LONGEST_BACK_OFF = 60.0
 _LONGEST_RETRY_AFTER = 900.0

@@ -14,9 +14,9 @@ from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import json_objects
-from text2grad.gate import fault
 from text2grad.journal import Outcome, map_records
-from text2grad.redaction import redacted
+from text2grad.safety.gate import fault
+from text2grad.safety.redaction import redacted
 
 WINNERS = ("first", "second", "tie")
 SCHEMA = {

@@ -1,0 +1,139 @@
+"""The fast decoder against transformers' own forward pass: same log-probabilities, same distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from text2grad.models.decoder import Decoder, draw, merged_weight, supports
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 11], [60, 61, 62, 63, 64, 65, 66, 67]]
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "llama, bias, long rope": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            **SIZES,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        )
+    ),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+}
+
+
+def randomised(model, scale: float = 0.3):
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=scale)
+    return model.eval()
+
+
+def reference_logprobs(model, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_are_those_of_the_forward_pass_in_every_family(family):
+    model = randomised(FAMILIES[family]())
+    assert supports(model)
+    torch.manual_seed(2)
+    for sampled, prompt in zip(Decoder(model).sample(PROMPTS, 9, [], temperature=0.7), PROMPTS, strict=True):
+        assert len(sampled.ids) == 9
+        expected = reference_logprobs(model, prompt, sampled.ids, 0.7)
+        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_an_adapter_is_part_of_what_samples():
+    model = get_peft_model(
+        randomised(FAMILIES["llama"]()), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    ).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    torch.manual_seed(3)
+    sampled = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])[0]
+    expected = reference_logprobs(model, PROMPTS[0], sampled.ids)
+    torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+    with model.disable_adapter():
+        assert (torch.tensor(sampled.logprobs) - reference_logprobs(model, PROMPTS[0], sampled.ids)).abs().max() > 0.1
+        layer = model.get_base_model().model.layers[0].mlp.up_proj
+        assert torch.equal(merged_weight(layer), layer.get_base_layer().weight)
+
+
+def test_finished_rows_leave_and_the_others_go_on_undisturbed():
+    model = randomised(FAMILIES["llama"]())
+    decoder = Decoder(model)
+    torch.manual_seed(4)
+    ends = list(range(0, 97, 6))
+    for sampled, prompt in zip(decoder.sample(PROMPTS * 3, 20, ends), PROMPTS * 3, strict=True):
+        assert all(token not in ends for token in sampled.ids[:-1])
+        assert len(sampled.ids) == 20 or sampled.ids[-1] in ends
+        expected = reference_logprobs(model, prompt, sampled.ids)
+        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_greedy_choice_equals_generate():
+    model = randomised(FAMILIES["mistral"]())
+    sampled = Decoder(model).sample(PROMPTS, 10, [], choose=lambda log_probs, rows: log_probs.argmax(-1))
+    for prompt, found in zip(PROMPTS, sampled, strict=True):
+        expected = model.generate(torch.tensor([prompt]), max_new_tokens=10, do_sample=False, eos_token_id=None)
+        assert found.ids == expected[0, len(prompt) :].tolist()
+
+
+def test_choose_is_told_which_rows_are_left():
+    model = randomised(FAMILIES["llama"]())
+    asked: list[list[int]] = []
+
+    def choose(log_probs: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        asked.append(list(rows))
+        return torch.tensor([1 if row == len(asked) - 1 else 2 for row in rows])
+
+    results = Decoder(model).sample(PROMPTS, 4, [1], choose)
+    assert asked == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    assert [found.ids for found in results] == [[1], [2, 1], [2, 2, 1], [2, 2, 2, 1]]
+
+
+def test_bfloat16_differs_by_rounding_alone():
+    model = randomised(FAMILIES["llama"](), 0.1).to(torch.bfloat16)
+    torch.manual_seed(5)
+    sampled = Decoder(model).sample(PROMPTS, 8, [])
+    for prompt, found in zip(PROMPTS, sampled, strict=True):
+        expected = reference_logprobs(model, prompt, found.ids)
+        torch.testing.assert_close(torch.tensor(found.logprobs), expected, atol=0.05, rtol=0)
+
+
+def test_draws_follow_the_distribution():
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    torch.manual_seed(6)
+    draws = draw(probabilities.log().expand(20_000, -1))
+    shares = torch.bincount(draws, minlength=4) / 20_000
+    assert shares[1] == 0
+    torch.testing.assert_close(shares, probabilities, atol=0.015, rtol=0)
+
+
+def test_other_architectures_are_left_to_generate():
+    sliding = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
+    assert not supports(sliding)
+    assert not supports(LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu")))

@@ -1,0 +1,241 @@
+"""Sampling from Llama-like models on a CPU, several times faster than ``generate`` and from the same distribution.
+
+What makes it fast: adapters are folded into a packed copy of the weights, q, k and v share one product, and so do gate
+and up; prompts are read without padding, equal ones once; keys and values are written in place; a finished row leaves
+the batch. ``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+
+Choose = Callable[[Tensor, list[int]], Tensor]
+"""``(log-probabilities [rows, V], which rows) -> ids [rows]``"""
+
+
+def supports(model: PreTrainedModel) -> bool:
+    """Whether :class:`Decoder` computes what this model computes: plain Llama blocks, all weights on a CPU."""
+    config = model.config
+    plain = not getattr(config, "sliding_window", None) or not getattr(config, "use_sliding_window", True)
+    return (
+        type(model).__name__ in ARCHITECTURES
+        and config.hidden_act == "silu"
+        and plain
+        and all(weight.device.type == "cpu" and weight.numel() > 0 for weight in model.parameters())
+    )
+
+
+@dataclass
+class Sampled:
+    """A row's ids, the end token included where it was sampled, and log π of each as the decoder computed it."""
+
+    ids: list[int]
+    logprobs: list[float]
+
+
+class _Linear:
+    """x @ Wᵀ + b with the weights of one or more modules side by side, packed for products of a few rows."""
+
+    def __init__(self, *modules: nn.Module):
+        self.weight = torch.cat([merged_weight(module) for module in modules]).contiguous()
+        biases = [_plain(module).bias for module in modules]
+        self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+        self._packed = None
+        if self.weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed is None or x.shape[0] > 64:
+            return F.linear(x, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+
+
+@dataclass
+class _Layer:
+    input_norm: Tensor
+    qkv: _Linear
+    out: _Linear
+    post_norm: Tensor
+    gate_up: _Linear
+    down: _Linear
+
+
+class Decoder:
+    """A copy of a model's merged weights that samples. Make a new one when the weights have changed.
+
+    Args:
+        model: the causal LM itself; adapter layers may be inside.
+
+    Memory: one more copy of the weights, two for bfloat16.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel):
+        config = model.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.eps = config.rms_norm_eps
+        self.embedding = model.get_input_embeddings().weight.detach()
+        self.rotary = model.model.rotary_emb
+        self.layers = [
+            _Layer(
+                layer.input_layernorm.weight.detach(),
+                _Linear(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
+                _Linear(layer.self_attn.o_proj),
+                layer.post_attention_layernorm.weight.detach(),
+                _Linear(layer.mlp.gate_proj, layer.mlp.up_proj),
+                _Linear(layer.mlp.down_proj),
+            )
+            for layer in model.model.layers
+        ]
+        self.norm = model.model.norm.weight.detach()
+        self.head = _Linear(model.get_output_embeddings())
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        end_ids: Sequence[int],
+        choose: Choose | None = None,
+        temperature: float = 1.0,
+    ) -> list[Sampled]:
+        """One response to each prompt, from the whole distribution at the given temperature.
+
+        Args:
+            choose: picks the next ids; from torch's global generator by default (:func:`draw`).
+        """
+        rows = _Rows(self, prompts, max_new_tokens)
+        results = [Sampled([], []) for _ in prompts]
+        hidden, ends = rows.prefill(), set(end_ids)
+        alive = list(range(len(prompts)))
+        for position in range(max_new_tokens):
+            log_probs = (self.head(hidden).float() / temperature).log_softmax(-1)
+            ids = choose(log_probs, alive) if choose else draw(log_probs)
+            kept = log_probs.gather(-1, ids[:, None]).squeeze(-1).tolist()
+            for row, token, logprob in zip(alive, ids.tolist(), kept, strict=True):
+                results[row].ids.append(token)
+                results[row].logprobs.append(logprob)
+            going = [index for index, row in enumerate(alive) if results[row].ids[-1] not in ends]
+            if not going or position == max_new_tokens - 1:
+                break
+            if len(going) < len(alive):
+                alive = [alive[index] for index in going]
+                ids = ids[going]
+                rows.keep(going)
+            hidden = rows.step(ids)
+        return results
+
+    def _block(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
+        """One block on ``[N, H]``; ``attend(q, k, v)`` gets ``[N, heads, D]`` each and gives ``[N, heads · D]``."""
+        normed = F.rms_norm(x, x.shape[-1:], layer.input_norm, self.eps)
+        parts = layer.qkv(normed).view(len(x), self.heads + 2 * self.kv_heads, self.head_dim)
+        turned, v = parts[:, : -self.kv_heads], parts[:, -self.kv_heads :]
+        half = self.head_dim // 2
+        turned = turned * cos + torch.cat([-turned[..., half:], turned[..., :half]], -1) * sin
+        x = x + layer.out(attend(turned[:, : self.heads], turned[:, self.heads :], v))
+        gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(2, -1)
+        return x + layer.down(F.silu(gate) * up)
+
+    def _angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of the rotary embedding, ``[N, 1, D]``."""
+        cos, sin = self.rotary(torch.empty(0, dtype=dtype), positions[None])
+        return cos[0][:, None], sin[0][:, None]
+
+
+class _Rows:
+    """Keys and values of the rows under way: ``[rows, kv_heads, room, D]`` for each layer, left-aligned."""
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], max_new_tokens: int):
+        self.decoder, self.prompts = decoder, prompts
+        self.lengths = torch.tensor([len(ids) for ids in prompts])
+        room = int(self.lengths.max()) + max_new_tokens
+        shape = (len(prompts), decoder.kv_heads, room, decoder.head_dim)
+        self.keys = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
+        self.values = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
+
+    def prefill(self) -> Tensor:
+        """Read each different prompt once; the last position's normalised state of every row, ``[rows, H]``."""
+        states: dict[tuple[int, ...], tuple[int, Tensor]] = {}
+        last = []
+        for row, prompt in enumerate(self.prompts):
+            key = tuple(prompt)
+            if key not in states:
+                states[key] = (row, self._read(row, prompt))
+            first, state = states[key]
+            if first != row:
+                for keys, values in zip(self.keys, self.values, strict=True):
+                    keys[row], values[row] = keys[first], values[first]
+            last.append(state)
+        return torch.stack(last)
+
+    def _read(self, row: int, prompt: Sequence[int]) -> Tensor:
+        decoder, length = self.decoder, len(prompt)
+        x = decoder.embedding[torch.tensor(prompt)]
+        cos, sin = decoder._angles(torch.arange(length), x.dtype)
+        groups = decoder.heads // decoder.kv_heads
+        for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                keys[row, :, :length], values[row, :, :length] = k.transpose(0, 1), v.transpose(0, 1)
+                k, v = (part.repeat_interleave(groups, 1).transpose(0, 1)[None] for part in (k, v))
+                attended = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, is_causal=True)
+                return attended[0].transpose(0, 1).reshape(length, -1)
+
+            x = decoder._block(layer, x, cos, sin, attend)
+        return F.rms_norm(x[-1], x.shape[-1:], decoder.norm, decoder.eps)
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Append one token to every row; the normalised states that predict the next, ``[rows, H]``."""
+        decoder = self.decoder
+        x = decoder.embedding[ids]
+        cos, sin = decoder._angles(self.lengths, x.dtype)
+        rows, width = torch.arange(len(ids)), int(self.lengths.max()) + 1
+        visible = (torch.arange(width) <= self.lengths[:, None])[:, None, None]
+        shape = (len(ids), decoder.kv_heads, decoder.heads // decoder.kv_heads, decoder.head_dim)
+        for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                keys[rows, :, self.lengths], values[rows, :, self.lengths] = k, v
+                k, v = keys[:, :, :width], values[:, :, :width]
+                # The heads of a group are the positions of one query: grouped attention without copies.
+                attended = F.scaled_dot_product_attention(q.reshape(shape), k, v, attn_mask=visible)
+                return attended.reshape(len(ids), -1)
+
+            x = decoder._block(layer, x, cos, sin, attend)
+        self.lengths = self.lengths + 1
+        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all other rows."""
+        self.lengths = self.lengths[rows]
+        self.keys = [keys[rows] for keys in self.keys]
+        self.values = [values[rows] for values in self.values]
+
+
+def draw(log_probs: Tensor) -> Tensor:
+    """A draw from each row's distribution by its inverse: one uniform number a row.  ``[rows, V] -> [rows]``"""
+    cumulative = log_probs.double().exp().cumsum(-1)
+    point = torch.rand(len(log_probs), 1, dtype=torch.float64) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, point, right=True).clamp(max=log_probs.shape[-1] - 1).squeeze(-1)
+
+
+def merged_weight(module: nn.Module) -> Tensor:
+    """A linear layer's weight with its active LoRA adapters added."""
+    weight = _plain(module).weight.detach()
+    for adapter in getattr(module, "active_adapters", ()):
+        if adapter in getattr(module, "lora_A", {}) and not module.disable_adapters:
+            weight = (weight.float() + module.get_delta_weight(adapter).float()).to(weight.dtype)
+    return weight
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    return module.get_base_layer() if hasattr(module, "get_base_layer") else module
