@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.critics.reward_model.constraints import QuoteConstraint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -32,7 +32,7 @@ _LARGE = 128_256
 
 @dataclass
 class BenchmarkConfig:
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    task: str = field(metadata={"help": TASK_HELP})
     data: str = field(metadata={"help": "records with responses; annotated or not"})
     output: str = field(metadata={"help": "where the figures go, JSON"})
     tokenizer: str = field(default="smollm2", metadata={"help": "the reward model's; byte-level BPE"})

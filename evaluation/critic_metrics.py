@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluation.results import Figure
-from text2grad.critics import load_critic
+from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
@@ -61,7 +61,11 @@ def figures_by_critic(
         records,
         work,
         journal=journal,
-        settings={"critic": model_identity(spec) if Path(spec).is_dir() else spec, "task": task.name},
+        settings={
+            "critic": model_identity(spec) if Path(spec).is_dir() else spec,
+            "task": task.name,
+            **version_of(critic),
+        },
         batch_size=batch_size,
         retry_failed=retry_failed,
         description=f"{critic.name} judges",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
-from text2grad.configs import parse, setting
+from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.records import Records, check_writable, load_records, save_json, save_records
@@ -24,7 +24,7 @@ from text2grad.tasks import Record, Task, get_task
 class GenerateConfig:
     """What is asked, and where the answers go."""
 
-    task: str = setting(MISSING, "slf5k, kodcode or ultrafeedback")
+    task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
         MISSING,
         "the task's records; responses in them are ignored, one record per prompt is kept",

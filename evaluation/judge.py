@@ -19,7 +19,7 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal
 
 from evaluation.results import Figure, load_responses, print_metrics, print_next_step, save_result
-from text2grad.configs import check_choices, parse, setting
+from text2grad.configs import TASK_HELP, check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt, prompt_path
@@ -33,7 +33,7 @@ _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown firs
 class WinRateConfig:
     """What is compared."""
 
-    task: str = setting(MISSING, "slf5k, kodcode or ultrafeedback")
+    task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
         MISSING,
         "the system's responses, a file of evaluation/generate.py",

@@ -20,6 +20,7 @@ from evaluation.results import (
     save_result,
 )
 from text2grad.configs import setting
+from text2grad.critics import CRITIC_FORMS
 from text2grad.models import load_tokenizer
 from text2grad.records import check_writable
 from text2grad.tasks import Record, Task
@@ -38,9 +39,7 @@ class MeasureConfig:
     )
     system: str = setting(MISSING, "the system's name in tables")
     output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
-    critic: str | None = setting(
-        None, "programmatic, a reward model's folder, or an endpoint: adds δ per token", "--annotator"
-    )
+    critic: str | None = setting(None, f"who gives feedback, which adds δ per token: {CRITIC_FORMS}", "--annotator")
     tokenizer: str = setting("smollm2", "whose tokens δ is counted in; the same for all systems")
     retry_failed: bool = setting(False, "ask the critic again where it failed in an earlier run")
     compare_with: str | None = setting(None, "another system's result file: differences by paired bootstrap")

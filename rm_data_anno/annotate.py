@@ -20,7 +20,7 @@ from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
 from text2grad.configs import TaskConfig, parse
-from text2grad.critics import Critic, load_critic
+from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
 from text2grad.endpoints.client import ChatClient, is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
@@ -63,9 +63,7 @@ class ChatOptions:
 class AnnotateConfig(ChatOptions):
     data_path: str = field(metadata={"help": "responses to annotate, in the task's format"})
     output_path: str | None = _option(None, "default: beside the data, named .annotated.json")
-    annotator: str = _option(
-        "chat", "chat (--model behind --base_url), programmatic, openai:MODEL, http://HOST/v1#MODEL, a reward model"
-    )
+    annotator: str = _option("chat", f"chat (--model behind --base_url), {CRITIC_FORMS}")
     retry_failed: bool = _option(False, "try the records again that failed in earlier runs")
     batch_size: int = _option(8, "records that a critic in this process judges at once")
 
@@ -135,7 +133,7 @@ class _Annotator:
                     raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
             options = program_options if config.annotator == "programmatic" else {}
             critic = load_critic(config.annotator, task, **options)
-            return cls(task, critic, prepare, {"annotator": critic.name})
+            return cls(task, critic, prepare, {"annotator": critic.name} | version_of(critic))
 
         critic = _chat_critic(task, config)
         if critic.variant == "human_feedback":

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.records import load_records
@@ -189,7 +189,7 @@ def _number(name: str, value: object) -> str:
 
 @dataclass
 class FidelityConfig:
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    task: str = field(metadata={"help": TASK_HELP})
     data_path: list[str] = field(metadata={"help": "annotated files; one column of the table each"})
 
 

@@ -36,13 +36,15 @@ def setting(default: Any, text: str, *aliases: str) -> Any:
     return field(default=default, metadata=metadata)
 
 
+TASK_HELP = "slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py or package.module:OBJECT"
+"""What ``--task`` may be, wherever it is offered."""
+
+
 @dataclass
 class TaskConfig:
     """Which task; for scripts that serve any."""
 
-    task: str = field(
-        metadata={"help": "slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py or package.module:OBJECT"}
-    )
+    task: str = setting(MISSING, TASK_HELP)
 
 
 def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config: str | Path | None = None) -> Any:

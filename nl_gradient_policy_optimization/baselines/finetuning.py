@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.rollouts import encode_prompt
-from text2grad.configs import setting
+from text2grad.configs import TASK_HELP, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import best_device, best_dtype, lora_config
@@ -37,7 +37,7 @@ _DECIDING = (
 class FineTuning:
     """Our settings; mixed into the config of a TRL trainer, whose own settings are flags as well."""
 
-    task: str = setting("", "slf5k, kodcode or ultrafeedback")
+    task: str = setting("", TASK_HELP)
     data_path: str = setting("", "what to learn from")
     model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2")
     dtype: str = setting("auto", f"of computation: {', '.join(DTYPES)}")

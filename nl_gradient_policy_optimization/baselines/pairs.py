@@ -20,8 +20,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pairs
-from text2grad.configs import parse
-from text2grad.critics import load_critic
+from text2grad.configs import TASK_HELP, parse
+from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.journal import Outcome, map_records
@@ -39,7 +39,7 @@ _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_compa
 class PairsConfig:
     """What is compared, and where the pairs go."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    task: str = field(metadata={"help": TASK_HELP})
     data_path: str = field(metadata={"help": "the task's records, several responses to a prompt"})
     output_path: str = field(metadata={"help": "where the pairs go (JSON)"})
     critic: str = field(default="programmatic", metadata={"help": "slf5k: who ranks (as in training's --critic)"})
@@ -123,7 +123,7 @@ def _judged(records: Records, task: Task, config: PairsConfig) -> Outcome:
         records,
         work,
         journal=f"{config.output_path}.journal.jsonl",
-        settings={"critic": critic.name, "tokenizer": config.tokenizer, "task": task.name},
+        settings={"critic": critic.name, **version_of(critic), "tokenizer": config.tokenizer, "task": task.name},
         batch_size=config.batch_size,
         description=f"{critic.name} ranks",
     )

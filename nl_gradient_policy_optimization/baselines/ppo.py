@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.errors import InputError, command
 from text2grad.tasks import get_task
 
@@ -24,7 +24,7 @@ from text2grad.tasks import get_task
 class PPOConfig:
     """What the task's own settings do not say."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    task: str = field(metadata={"help": TASK_HELP})
     reward_model: str = field(default="", metadata={"help": "a scalar reward model's folder (scalar_reward.py)"})
 
 

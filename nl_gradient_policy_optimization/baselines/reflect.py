@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import torch
 
 from nl_gradient_policy_optimization.rollouts import padded
-from text2grad.configs import parse
-from text2grad.critics import Critic, load_critic
+from text2grad.configs import TASK_HELP, parse
+from text2grad.critics import Critic, load_critic, version_of
 from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of, is_endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
@@ -36,7 +36,7 @@ Chat = list[dict[str, str]]
 class ReflectConfig:
     """Who criticises, who writes, and how often."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback"})
+    task: str = field(metadata={"help": TASK_HELP})
     data_path: str = field(metadata={"help": "the task's records with the policy's first answers"})
     output_path: str = field(metadata={"help": "the same records with its last ones"})
     model: str = field(
@@ -172,7 +172,7 @@ def criticise(records: dict[str, Record], task: Task, critic: Critic, config: Re
             records,
             work,
             journal=f"{config.output_path}.round{number}.critique.journal.jsonl",
-            settings={"critic": critic.name, "task": task.name},
+            settings={"critic": critic.name, **version_of(critic), "task": task.name},
             batch_size=config.batch_size,
             description=f"round {number}: critique",
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nl_reward_model.data import load_annotated
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
@@ -29,7 +29,7 @@ from text2grad.token_rewards import span_intervals
 @dataclass
 class CostConfig:
     data_path: str = field(default="", metadata={"help": "Annotated records."})
-    task: str = field(default="slf5k", metadata={"help": "slf5k, kodcode or ultrafeedback."})
+    task: str = field(default="slf5k", metadata={"help": TASK_HELP})
     tokenizer: str = field(default="smollm2", metadata={"help": "The reward model's: hub id, folder, or smollm2."})
     limit: int = field(default=500, metadata={"help": "Records to measure, the file's first ones."})
     output_file: str = field(default="", metadata={"help": "Where the figures go (JSON), if anywhere."})

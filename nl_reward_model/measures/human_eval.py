@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json, save_text
@@ -49,7 +49,7 @@ _QUESTIONS = {
 class PrepareConfig:
     """What people are shown."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
+    task: str = field(metadata={"help": TASK_HELP})
     input_file: str = field(metadata={"help": "Judgements, as 2_infer.py writes them; or annotated records."})
     output_dir: str = field(metadata={"help": "Folder of the forms."})
     count: int = field(default=100, metadata={"help": "Judgements to sample."})

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from text2grad.configs import parse
+from text2grad.configs import TASK_HELP, parse
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
@@ -30,7 +30,7 @@ _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the judgement shown f
 class PairwiseConfig:
     """What is compared."""
 
-    task: str = field(metadata={"help": "slf5k, kodcode or ultrafeedback."})
+    task: str = field(metadata={"help": TASK_HELP})
     first: str = field(metadata={"help": "One reward model's judgements."})
     second: str = field(metadata={"help": "The other's judgements of the same responses."})
     output_path: str = field(metadata={"help": "Figures and verdicts (JSON)."})

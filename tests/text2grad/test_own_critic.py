@@ -134,3 +134,19 @@ def test_critics_from_python():
     ready = SummaryCritic(max_words=9)
     assert as_critic(ready) is ready
     assert load_critic("programmatic", "slf5k", max_words=9).max_words == 9
+
+
+def test_a_journal_knows_an_edited_critic(tmp_path, spec):
+    """Feedback of the old function and of the new one never end in one file."""
+    from rm_data_anno.annotate import AnnotateConfig, annotate
+    from text2grad.records import load_json, save_json
+
+    save_json(tmp_path / "in.json", [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no"}])
+    config = {"data_path": str(tmp_path / "in.json"), "annotator": spec("item")}
+    annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))
+    assert [row["textual_feedback"] for row in load_json(tmp_path / "out.json")] == ["on p", "on q"]
+    annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))  # nothing to do
+    file = tmp_path / "functions.py"
+    file.write_text(file.read_text().replace("on {prompt}", "about {prompt}"))
+    with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):
+        annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))

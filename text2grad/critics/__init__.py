@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from text2grad.endpoints.client import is_endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.records import fingerprint
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.loading import load_object, names_object
 
@@ -100,7 +101,11 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
 
 
 class OwnCritic:
-    """A user's function as a critic: what it returns is checked, and errors name it."""
+    """A user's function as a critic: what it returns is checked, and errors name it.
+
+    Attributes:
+        version: changes with the function's file. Journals hold it, so that a run never mixes two versions.
+    """
 
     remote = False
 
@@ -110,6 +115,7 @@ class OwnCritic:
             parameters = tuple(inspect.signature(function).parameters)
         except (TypeError, ValueError):
             raise InputError(f"{name}: is {type(function).__name__}, which cannot be called as a critic") from None
+        self.version = _file_hash(function)
         self._count = len(parameters)
         self._by_item = parameters in (_ITEM, _ITEM[:2])
         if not self._by_item and parameters not in (_BATCH, _BATCH[:2]):
@@ -144,6 +150,19 @@ class OwnCritic:
             return error
 
 
+def _file_hash(function: Callable) -> str:
+    try:
+        file = inspect.getfile(function if inspect.isroutine(function) else type(function))
+        return fingerprint(Path(file).read_text(encoding="utf-8"))
+    except (OSError, TypeError):  # typed at a prompt
+        return ""
+
+
+def version_of(critic: Critic) -> dict[str, str]:
+    """What a journal's settings hold beside a critic's name: the version of a user's function."""
+    return {"critic_version": critic.version} if isinstance(critic, OwnCritic) and critic.version else {}
+
+
 __all__ = [
     "CRITIC_FORMS",
     "Critic",
@@ -154,4 +173,5 @@ __all__ = [
     "as_critic",
     "load_critic",
     "programmatic_critic",
+    "version_of",
 ]
