@@ -1,12 +1,12 @@
-"""How exactly, and how fast, quotes reach tokens: this project's mapping against matching the quote's words.
+"""How exactly, and how fast, quotes are mapped to tokens: this project's mapping against matching the quote's words.
 
     python benchmarks/alignment.py --human qa_feedback_100.jsonl --slf5k posts_with_summaries.json \\
         --kodcode solutions_with_tests.json --ultrafeedback responses.json
 
-Any of the four files may be left away. The quotes alone are given to both ways, and what is right is known without
-them, by character offset: people marked the wrong passages (``--human``: ``{"response", "spans": [{"start", "end",
-"quote"}]}`` a line); intervals are drawn at random from the responses of a task's file; or the task's program quotes
-them, where each of its quotes stands in the response once. Ends with the page's table.
+Any of the four files can be left out. Both methods get the quotes alone. The right tokens are known from character
+offsets. People marked wrong passages (``--human``: ``{"response", "spans": [{"start", "end", "quote"}]}`` a line), or
+intervals are drawn at random from the responses of a task's file, or the task's program quotes them, if each of its
+quotes occurs in the response once.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from benchmarks.micro.results import table, with_section
-from text2grad.configs import parse
+from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from text2grad.configs import parse, setting
 from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
-from text2grad.records import load_json, load_records, save_json, save_text
+from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_rewards import token_rewards
 from text2grad.token_text import token_spans
@@ -38,22 +37,22 @@ MOST_LINES = 3
 
 @dataclass
 class AlignmentConfig:
-    human: str = field(default="", metadata={"help": "answers with spans that people marked, JSONL"})
-    slf5k: str = field(default="", metadata={"help": "posts with summaries"})
-    kodcode: str = field(default="", metadata={"help": "solutions with tests"})
-    ultrafeedback: str = field(default="", metadata={"help": "questions with answers"})
-    output: str = field(default="runs/benchmarks/alignment.json", metadata={"help": "where the figures go, JSON"})
-    tokenizer: str = field(default="smollm2", metadata={"help": "whose tokens are labelled"})
-    split: float = field(
-        default=0.1, metadata={"help": "share of tokens replaced by smaller ones, so that ids are not canonical"}
+    human: str = setting("", "answers with spans that people marked, JSONL")
+    slf5k: str = setting("", "posts with summaries")
+    kodcode: str = setting("", "solutions with tests")
+    ultrafeedback: str = setting("", "questions with answers")
+    output_path: str = setting(
+        "runs/benchmarks/alignment.json", "JSON file for the figures", "--output_file", "--output"
     )
-    repeats: int = field(default=5, metadata={"help": "timed passes over the data"})
-    seed: int = field(default=0, metadata={"help": "draws the intervals, and the tokens that are replaced"})
-    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section alignment is rewritten"})
+    tokenizer: str = setting("smollm2", "the tokenizer whose tokens are labelled")
+    split: float = setting(0.1, "share of tokens replaced by smaller ones, so that ids are not canonical")
+    repeats: int = setting(5, "timed passes over the data")
+    seed: int = setting(0, "seed of the intervals and of the tokens that are replaced")
+    page: str = page_setting("alignment")
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedResponse:
     """A response and the intervals of it that are quoted."""
 
     id: str
@@ -66,7 +65,7 @@ class Marked:
 
     @property
     def repeated(self) -> bool:
-        """Whether some quote stands more than once, so that it alone cannot say where."""
+        """Whether some quote occurs more than once, so that it alone does not say where."""
         return any(len(occurrences(quote, self.text)) > 1 for quote in self.quotes)
 
 
@@ -85,11 +84,11 @@ def by_offsets(ids: list[int], tokenizer, marked: Sequence[Interval]) -> list[fl
 
 
 def occurrences(quote: str, text: str) -> list[int]:
-    """Where a quote begins, to the letter; occurrences may overlap."""
+    """Where exactly equal text begins; occurrences may overlap."""
     return [match.start() for match in re.finditer(f"(?={re.escape(quote)})", text)]
 
 
-def drawn(task: Task, text: str, rng: random.Random) -> list[Interval]:
+def random_intervals(task: Task, text: str, rng: random.Random) -> list[Interval]:
     """One to four intervals of the judged text, drawn independently of one another.
 
     Of prose, 1 to 20 words. Of code, one to three whole lines, or as often a piece of a line: 1 to 20 of its names,
@@ -115,25 +114,28 @@ def _piece(text: str, start: int, end: int, is_code: bool, rng: random.Random) -
 # The data
 
 
-def by_people(path: str) -> list[Marked]:
+def by_people(path: str) -> list[MarkedResponse]:
     rows = []
     for number, row in enumerate(load_json(path)):
         if not isinstance(row, dict) or not {"response", "spans"} <= set(row):
-            raise InputError(f"{path}: row {number} lacks 'response' or 'spans'; see benchmarks/README.md")
+            raise InputError(f"{path}: row {number} lacks 'response' or 'spans'; see benchmarks/alignment.md")
         places = [(span["start"], span["end"]) for span in row["spans"]]
-        rows.append(Marked(str(row.get("id", number)), row["response"], places))
+        rows.append(MarkedResponse(str(row.get("id", number)), row["response"], places))
         if rows[-1].quotes != [span["quote"] for span in row["spans"]]:
-            raise InputError(f"{path}: row {number}: a quote is not what stands at its offsets; mend the row")
+            raise InputError(f"{path}: row {number}: a quote differs from the text at its offsets; correct the row")
     return rows
 
 
-def by_random(path: str, task: Task, seed: int) -> list[Marked]:
+def by_random(path: str, task: Task, seed: int) -> list[MarkedResponse]:
     texts = {key: task.response(record) for key, record in load_records(path, task).items()}
-    return [Marked(key, text, drawn(task, text, random.Random(f"{seed} {key}"))) for key, text in texts.items()]
+    return [
+        MarkedResponse(key, text, random_intervals(task, text, random.Random(f"{seed} {key}")))
+        for key, text in texts.items()
+    ]
 
 
-def by_program(path: str, task: Task) -> list[Marked]:
-    """Responses all of whose quotes, good and poor, the program made stand in them once, to the letter."""
+def by_program(path: str, task: Task) -> list[MarkedResponse]:
+    """Responses in which each of the program's quotes, good or poor, occurs exactly once."""
     records = load_records(path, task)
     texts = [task.response(record) for record in records.values()]
     judgements = load_critic("programmatic", task)(
@@ -144,12 +146,12 @@ def by_program(path: str, task: Task) -> list[Marked]:
         quotes = [*item.poor, *item.good] if isinstance(item, Feedback) else []
         begins = [occurrences(quote, text) for quote in quotes]
         if quotes and all(len(found) == 1 for found in begins):
-            rows.append(Marked(key, text, [(b[0], b[0] + len(q)) for b, q in zip(begins, quotes, strict=True)]))
+            rows.append(MarkedResponse(key, text, [(b[0], b[0] + len(q)) for b, q in zip(begins, quotes, strict=True)]))
     return rows
 
 
-def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[Marked]]]:
-    """(data, who quotes, task, responses) of the files that are given."""
+def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[MarkedResponse]]]:
+    """(data, who quotes, task, responses) for each file that is given."""
     result = []
     if config.human:
         result.append(("answers", "people", get_task("ultrafeedback"), by_people(config.human)))
@@ -159,7 +161,7 @@ def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[Marked]]
             result.append((name, "random intervals", task, by_random(path, task, config.seed)))
             result.append((name, "the program", task, by_program(path, task)))
     if not result:
-        raise InputError("no data: give --human, --slf5k, --kodcode or --ultrafeedback a file")
+        raise InputError("no data; give --human, --slf5k, --kodcode or --ultrafeedback a file")
     return result
 
 
@@ -167,7 +169,7 @@ def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[Marked]]
 
 
 def by_words(ids: list[int], tokenizer, quotes: list[str]) -> list[float]:
-    """The plain way: decode each token, and label runs of tokens that spell the quote's words, punctuation aside."""
+    """The simple way: decode each token and label runs of tokens that spell the quote's words without punctuation."""
     pieces = [re.sub(r"\W", "", tokenizer.decode([token])).lower() for token in ids]
     labels = [0.0] * len(ids)
     for quote in quotes:
@@ -185,12 +187,12 @@ def by_words(ids: list[int], tokenizer, quotes: list[str]) -> list[float]:
 
 
 def by_text2grad(ids: list[int], tokenizer, quotes: list[str], task: Task) -> list[float]:
-    """The project's mapping; −1 where the quotes, all of them poor, put it."""
+    """This project's mapping; all quotes are poor, so their tokens get −1."""
     return token_rewards(ids, tokenizer, Feedback("c", poor=quotes), task).values
 
 
-def less_canonical(ids: list[int], tokenizer, share: float, rng: random.Random) -> list[int]:
-    """The same text in other ids, as sampling makes them: some tokens spelled out in smaller ones."""
+def retokenized(ids: list[int], tokenizer, share: float, rng: random.Random) -> list[int]:
+    """The same text in other ids, as sampling produces them: some tokens are spelled out in smaller ones."""
 
     def encode(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -212,16 +214,18 @@ def less_canonical(ids: list[int], tokenizer, share: float, rng: random.Random) 
 
 
 @dataclass
-class Measured:
+class LabelledResponse:
     """One response: the right labels, those of each way, and the seconds of each pass."""
 
-    row: Marked
+    row: MarkedResponse
     truth: list[float]
     labels: dict[str, list[float]]
     seconds: dict[str, list[float]]
 
 
-def measure(rows: Sequence[Marked], task: Task, tokenizer, config: AlignmentConfig) -> list[Measured]:
+def compare_mappings(
+    rows: Sequence[MarkedResponse], task: Task, tokenizer, config: AlignmentConfig
+) -> list[LabelledResponse]:
     """Both ways over all responses, pass after pass."""
     ways: dict[str, Callable[[list[int], list[str]], list[float]]] = {
         "text2grad": lambda ids, quotes: by_text2grad(ids, tokenizer, quotes, task),
@@ -229,13 +233,13 @@ def measure(rows: Sequence[Marked], task: Task, tokenizer, config: AlignmentConf
     }
     rng, prepared = random.Random(config.seed), []
     for row in rows:
-        ids = less_canonical(tokenizer(row.text, add_special_tokens=False)["input_ids"], tokenizer, config.split, rng)
+        ids = retokenized(tokenizer(row.text, add_special_tokens=False)["input_ids"], tokenizer, config.split, rng)
         if token_spans(ids, tokenizer)[0] != row.text:
             raise InputError(
                 f"response {row.id}: {config.tokenizer} does not give back its text; use another tokenizer"
             )
         truth = by_offsets(ids, tokenizer, row.places)
-        prepared.append((ids, Measured(row, truth, {}, {name: [] for name in ways})))
+        prepared.append((ids, LabelledResponse(row, truth, {}, {name: [] for name in ways})))
     for _ in range(config.repeats):
         for name, way in ways.items():
             for ids, item in prepared:
@@ -246,7 +250,7 @@ def measure(rows: Sequence[Marked], task: Task, tokenizer, config: AlignmentConf
     return [item for _, item in prepared]
 
 
-def figures(items: Sequence[Measured], way: str) -> dict[str, float]:
+def scores_of(items: Sequence[LabelledResponse], way: str) -> dict[str, float]:
     """Shares over all tokens, over all marked tokens, and over whole responses; the median time of one."""
     pairs = [(t, g) for item in items for t, g in zip(item.truth, item.labels[way], strict=True)]
     marked = [(t, g) for t, g in pairs if t]
@@ -259,8 +263,8 @@ def figures(items: Sequence[Measured], way: str) -> dict[str, float]:
     }
 
 
-def differing(items: Sequence[Measured]) -> list[dict]:
-    """The responses that text2grad labels otherwise than the offsets say."""
+def differing(items: Sequence[LabelledResponse]) -> list[dict]:
+    """The responses whose labels by text2grad differ from the offsets."""
     return [
         {
             "id": item.row.id,
@@ -273,18 +277,18 @@ def differing(items: Sequence[Measured]) -> list[dict]:
     ]
 
 
-def summary(data: str, quotes: str, items: Sequence[Measured]) -> dict:
+def summarise(data: str, quotes: str, items: Sequence[LabelledResponse]) -> dict:
     return {
         "data": data,
         "quotes": quotes,
         "responses": len(items),
         "tokens": sum(len(item.truth) for item in items),
-        **{way: figures(items, way) for way in WAYS},
+        **{way: scores_of(items, way) for way in WAYS},
         "differing": differing(items),
     }
 
 
-def page_table(results: Sequence[dict]) -> str:
+def alignment_table(results: Sequence[dict]) -> str:
     """A row per data set and kind of quotes; in each cell text2grad's figure, then word matching's."""
     rows = []
     for result in results:
@@ -294,7 +298,7 @@ def page_table(results: Sequence[dict]) -> str:
         label = f"{result['data']}: {result['quotes']}"
         rows.append([label, str(result["responses"]), str(result["tokens"]), *shares, times])
     names = ["tokens right, %", "marked tokens found, %", "responses entirely right, %", "ms per response"]
-    return table(["text2grad, word matching", "responses", "tokens", *names], rows)
+    return markdown_table(["text2grad, word matching", "responses", "tokens", *names], rows)
 
 
 def _percent(share: float) -> str:
@@ -305,20 +309,23 @@ def _percent(share: float) -> str:
 @command
 def main() -> None:
     config = parse(AlignmentConfig)
+    check_page(config.page, "alignment")
     tokenizer, results = load_tokenizer(config.tokenizer), []
     for data, quotes, task, rows in sources(config):
-        items = measure(rows, task, tokenizer, config)
+        items = compare_mappings(rows, task, tokenizer, config)
         for repeated in (False, True):
             chosen = [item for item in items if item.row.repeated == repeated]
             if chosen:
-                results.append(summary(data, quotes + (", a quote stands more than once" if repeated else ""), chosen))
-    save_json(config.output, results)
+                results.append(
+                    summarise(data, quotes + (", a quote occurs more than once" if repeated else ""), chosen)
+                )
+    save_json(config.output_path, results)
     for result in results:
         for row in result["differing"]:
             print(f"{result['data']}: {result['quotes']}: {row['id']} differs in {row['tokens']} tokens")
-    text, page = page_table(results), Path(config.page)
-    save_text(page, with_section(page.read_text(encoding="utf-8"), "alignment", text))
+    text = alignment_table(results)
     print(text)
+    write_section(config.page, "alignment", text)
 
 
 if __name__ == "__main__":

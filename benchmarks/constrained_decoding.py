@@ -1,10 +1,10 @@
 """What quote-constrained decoding costs: milliseconds per token that the reward model writes, on top of the model.
 
-python benchmarks/constrained_decoding.py --task slf5k --data posts_with_summaries.json \\
-    --output runs/benchmarks/constrained_decoding.json
+    python benchmarks/constrained_decoding.py --task slf5k --data_path posts_with_summaries.json \\
+        --output_path runs/benchmarks/constrained_decoding.json
 
-For each response a judgement with spans of it is followed token by token: the mask is computed, then the position
-moved. ``128k`` is the tokenizer's vocabulary filled up with joined tokens to the size of Llama 3's.
+For each response, feedback with quotes of it is followed token by token: the mask is computed, then the automaton
+moves. ``128k`` is the tokenizer's vocabulary, filled up with joined tokens to the size of Llama 3's.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.critics.reward_model.constraints import QuoteConstraint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -31,13 +31,13 @@ _LARGE = 128_256
 
 
 @dataclass
-class BenchmarkConfig:
-    task: str = field(metadata={"help": TASK_HELP})
-    data: str = field(metadata={"help": "records with responses; annotated or not"})
-    output: str = field(metadata={"help": "where the figures go, JSON"})
-    tokenizer: str = field(default="smollm2", metadata={"help": "the reward model's; byte-level BPE"})
-    limit: int = field(default=200, metadata={"help": "responses to judge"})
-    seed: int = field(default=42, metadata={"help": "draws responses and, where they are not annotated, spans"})
+class ConstraintCostConfig:
+    data_path: str = setting("", "records with responses, annotated or not", "--dataset_path", "--data")
+    output_path: str = setting("", "JSON file for the figures; none by default", "--output_file", "--output")
+    task: str = setting("slf5k", TASK_HELP)
+    tokenizer: str = setting("smollm2", "the reward model's tokenizer; byte-level BPE")
+    limit: int = setting(200, "how many responses to follow")
+    seed: int = setting(42, "seed of the responses and, if they are not annotated, of their spans")
 
 
 def filled_up(tokenizer: PreTrainedTokenizerBase, size: int, seed: int) -> PreTrainedTokenizerFast:
@@ -54,8 +54,8 @@ def filled_up(tokenizer: PreTrainedTokenizerBase, size: int, seed: int) -> PreTr
     )
 
 
-def judgement(response: str, feedback: Feedback | None, task: Task, rng: random.Random) -> str:
-    """z for a response: its own annotation, or one with four spans drawn at random."""
+def feedback_text(response: str, feedback: Feedback | None, task: Task, rng: random.Random) -> str:
+    """z for a response: its own annotation, or feedback with four spans drawn at random."""
     if feedback is not None:
         return task.render_feedback(feedback)
     spans = []
@@ -66,13 +66,15 @@ def judgement(response: str, feedback: Feedback | None, task: Task, rng: random.
     return task.render_feedback(Feedback(_CRITIQUE * 2, spans[:2], spans[2:]))
 
 
-def measure(constraint: QuoteConstraint, tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]]) -> dict:
+def time_constraint(
+    constraint: QuoteConstraint, tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]]
+) -> dict:
     """Times in milliseconds over (response, z) pairs; a first pass over some of them warms what is shared."""
     for response, z in pairs[:10]:
-        follow(constraint, tokenizer, response, z)
+        time_response(constraint, tokenizer, response, z)
     times, setups = [], []
     for response, z in pairs:
-        setup, steps = follow(constraint, tokenizer, response, z)
+        setup, steps = time_response(constraint, tokenizer, response, z)
         setups.append(setup)
         times += steps
     per_token = (sum(times) + sum(setups)) / len(times)
@@ -86,7 +88,7 @@ def measure(constraint: QuoteConstraint, tokenizer: PreTrainedTokenizerBase, pai
     }
 
 
-def follow(
+def time_response(
     constraint: QuoteConstraint, tokenizer: PreTrainedTokenizerBase, response: str, z: str
 ) -> tuple[float, list[float]]:
     """Seconds of processor time to prepare for a response, and for each token of z."""
@@ -101,29 +103,32 @@ def follow(
         position = matcher.next(position, token)
         steps.append(time.process_time() - begin)
         if forbidden[token]:
-            raise RuntimeError(f"token {token} of a true judgement is forbidden")
+            raise RuntimeError(f"token {token} of valid feedback is forbidden")
     return setup, steps
 
 
 @command
 def main() -> None:
-    config = parse(BenchmarkConfig)
+    config = parse(ConstraintCostConfig)
+    if not config.data_path:
+        raise InputError("--data_path is missing; give a file of records with responses")
     task, rng = get_task(config.task), random.Random(config.seed)
-    records = list(load_records(config.data, task).values())
+    records = list(load_records(config.data_path, task).values())
     records = rng.sample(records, min(config.limit, len(records)))
     pairs = []
     for record in records:
         response = task.response(record)
-        pairs.append((response, judgement(response, task.feedback(record), task, rng)))
+        pairs.append((response, feedback_text(response, task.feedback(record), task, rng)))
     small = load_tokenizer(config.tokenizer)
     result = {"task": config.task, "mean_response_characters": round(sum(len(y) for y, _ in pairs) / len(pairs))}
     for name, tokenizer in ((f"{len(small) // 1000}k", small), ("128k", filled_up(small, _LARGE, config.seed))):
         begin = time.process_time()
         constraint = QuoteConstraint(tokenizer, task)
         seconds = time.process_time() - begin
-        result[name] = {"seconds_to_make": round(seconds, 2), **measure(constraint, tokenizer, pairs)}
+        result[name] = {"seconds_to_make": round(seconds, 2), **time_constraint(constraint, tokenizer, pairs)}
         print(f"{name}: {result[name]}")
-    save_json(config.output, result)
+    if config.output_path:
+        save_json(config.output_path, result)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Does a reward model that learns from synthetic critiques judge as people do? The paper's third open question, small.
+"""Does a reward model trained on synthetic critiques agree with people? The paper's third open question, in small.
 
-    python benchmarks/human_critiques.py --data qa_feedback_100.jsonl --output_dir runs/human_critiques
+    python benchmarks/human_critiques.py --data_path qa_feedback_100.jsonl --output_dir runs/human_critiques
 
-The same answers are judged three times over: by people, who marked wrong passages by character offset; by the
-program (``load_critic("programmatic", "ultrafeedback")``); and by chance, with the people's own words and as many
-passages, laid on other sentences. On each set a reward model is trained, two folds, and judges the answers that it did
-not see. Its tokens are held against the people's marks and against the program's. Ends with the page's section. Can be
-killed and run again: a fold that has ended is not trained again.
+The same answers have three sets of feedback. *People* marked wrong passages by character offset. The *program* is
+``load_critic("programmatic", "ultrafeedback")``. *Chance* has the people's critique and as many passages, moved to
+other sentences. On each set reward models are trained in two folds, and give feedback on the answers that they did not
+see. Their tokens are compared with the people's marks and with the program's. A killed run can be started again: a
+finished fold is not trained again.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import re
 import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
 from benchmarks.alignment import by_offsets
-from benchmarks.micro.results import table, with_section
-from benchmarks.real_posts import run
+from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from benchmarks.real_posts import run_script
 from nl_reward_model.measures.judgements import Judged, judged
 from nl_reward_model.measures.token_metrics import PLACEMENTS, confusion, f1, labels, precision, recall
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.critics import load_critic
 from text2grad.critics.programs.english import sentences, words
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_tokenizer
-from text2grad.records import load_json, save_json, save_text
+from text2grad.records import load_json, save_json
 from text2grad.statistics import Estimate, bootstrap, paired_bootstrap
 from text2grad.tasks import Interval, Record, get_task
 
@@ -41,24 +41,32 @@ TASK = get_task("ultrafeedback")
 STAGE = "nl_reward_model/ultrafeedback"
 SOURCES = {"people": "people's critiques", "program": "the program's critiques", "chance": "critiques by chance"}
 POOR = 2
-"""Where −1 stands in the rows and columns of ``token_metrics.confusion``."""
+"""The row and column of −1 in ``token_metrics.confusion``."""
 
 
 @dataclass
-class StudyConfig:
-    data: str = field(metadata={"help": "answers with marked spans, JSONL: question, response, spans, missing_info"})
-    output_dir: str = field(metadata={"help": "reward models, judgements and figures"})
-    model: str = field(default="smollm2", metadata={"help": "what the reward models start from"})
-    epochs: float = field(default=2.0, metadata={"help": "passes over a fold's answers"})
-    prompt_max_length: int = field(default=400, metadata={"help": "tokens of question and answer"})
-    max_length: int = field(default=900, metadata={"help": "tokens of question, answer and judgement"})
-    limit: int = field(default=0, metadata={"help": "the first so many answers alone; 0 for all"})
-    seed: int = field(default=42, metadata={"help": "draws the folds, chance's marks, and the training"})
-    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section human_critiques is rewritten"})
+class HumanCritiquesConfig:
+    data_path: str = setting(
+        "", "answers with marked spans, JSONL: question, response, spans, missing_info", "--dataset_path", "--data"
+    )
+    output_dir: str = setting("", "folder of reward models, their feedback and the figures", "--save_dir")
+    model: str = setting("smollm2", "the model that the reward models start from", "--model_path")
+    epochs: float = setting(2.0, "passes over a fold's answers")
+    max_prompt_tokens: int = setting(400, "tokens of question and answer", "--prompt_max_length")
+    max_length: int = setting(900, "tokens of question, answer and feedback")
+    limit: int = setting(0, "use only so many answers, the first ones; 0 for all")
+    seed: int = setting(42, "seed of the folds, of chance's marks and of the training")
+    page: str = page_setting("human_critiques")
+
+    def check(self) -> None:
+        for name in ("data_path", "output_dir"):
+            if not getattr(self, name):
+                raise InputError(f"--{name} is missing; --help lists the settings")
+        check_page(self.page, "human_critiques")
 
 
 @dataclass(frozen=True)
-class Answer:
+class MarkedAnswer:
     """An answer and what people marked in it: character intervals with the kind of the fault, in order."""
 
     id: str
@@ -69,10 +77,10 @@ class Answer:
     missing: bool
 
 
-# The three sets of judgements
+# The three sets of feedback
 
 
-def load_answers(path: str) -> list[Answer]:
+def load_answers(path: str) -> list[MarkedAnswer]:
     """The answers of a file.
 
     Raises:
@@ -82,15 +90,19 @@ def load_answers(path: str) -> list[Answer]:
     for number, row in enumerate(load_json(path)):
         lacking = {"id", "question", "response", "spans"} - set(row if isinstance(row, dict) else ())
         if lacking:
-            raise InputError(f"{path}: row {number} lacks {', '.join(sorted(lacking))}; see benchmarks/README.md")
+            raise InputError(
+                f"{path}: row {number} lacks {', '.join(sorted(lacking))}; see benchmarks/human_critiques.md"
+            )
         spans = sorted(row["spans"], key=lambda span: (span["start"], span["end"]))
         for span in spans:
             if not row["response"][span["start"] : span["end"]].strip():
-                raise InputError(f"{path}: row {number} marks {span['start']} to {span['end']}, where nothing stands")
+                raise InputError(
+                    f"{path}: row {number} marks {span['start']} to {span['end']}, which holds no text; correct it"
+                )
         marks = [(span["start"], span["end"]) for span in spans]
         kinds = [span.get("type", "wrong") for span in spans]
         answers.append(
-            Answer(row["id"], row["question"], row["response"], marks, kinds, any(row.get("missing_info", [])))
+            MarkedAnswer(row["id"], row["question"], row["response"], marks, kinds, any(row.get("missing_info", [])))
         )
     return answers
 
@@ -110,7 +122,7 @@ def sentence_intervals(text: str) -> list[Interval]:
     return intervals
 
 
-def by_people(answer: Answer, marks: Sequence[Interval] | None = None) -> Feedback:
+def by_people(answer: MarkedAnswer, marks: Sequence[Interval] | None = None) -> Feedback:
     """What people marked is poor; sentences that no mark touches are good; the critique names the kinds of fault.
 
     Args:
@@ -124,13 +136,13 @@ def by_people(answer: Answer, marks: Sequence[Interval] | None = None) -> Feedba
     return Feedback(critique, *([answer.text[slice(*place)] for place in places] for places in (untouched, marks)))
 
 
-def by_chance(answer: Answer, seed: int, draw: int = 0) -> Feedback:
+def by_chance(answer: MarkedAnswer, seed: int, draw: int = 0) -> Feedback:
     """The people's critique with as many marks, laid on other sentences (:func:`moved`)."""
     return by_people(answer, moved(answer.text, answer.marks, random.Random(f"{seed} {answer.id} {draw}")))
 
 
 def moved(text: str, marks: Sequence[Interval], rng: random.Random) -> list[Interval]:
-    """As many marks over as many sentences, elsewhere.
+    """As many marks over as many sentences, at other places.
 
     The sentences that one mark joins, with all marks in them, are a block; the blocks and the unmarked sentences come
     in random order; each mark keeps its place within its block, to the word.
@@ -162,7 +174,7 @@ def _words(text: str, start: int, end: int) -> list[Interval]:
     return [match.span() for match in re.compile(r"\S+").finditer(text, start, end)]
 
 
-def feedback_of(answers: Sequence[Answer], seed: int) -> dict[str, dict[str, Feedback]]:
+def feedback_of(answers: Sequence[MarkedAnswer], seed: int) -> dict[str, dict[str, Feedback]]:
     """Each source's judgement of each answer, by the answer's id."""
     program = load_critic("programmatic", TASK)([a.question for a in answers], [a.text for a in answers])
     for answer, item in zip(answers, program, strict=True):
@@ -175,7 +187,7 @@ def feedback_of(answers: Sequence[Answer], seed: int) -> dict[str, dict[str, Fee
     }
 
 
-def record(answer: Answer, feedback: Feedback, source: str) -> Record:
+def annotated_record(answer: MarkedAnswer, feedback: Feedback, source: str) -> Record:
     """An annotated record of stage 2."""
     bare = TASK.with_response({"prompt": answer.question, "prompt_id": answer.id}, answer.text)
     return TASK.with_feedback(bare, feedback, {"annotator": source})
@@ -184,7 +196,7 @@ def record(answer: Answer, feedback: Feedback, source: str) -> Record:
 # Training and judging
 
 
-def folds(answers: Sequence[Answer], seed: int) -> list[list[Answer]]:
+def folds(answers: Sequence[MarkedAnswer], seed: int) -> list[list[MarkedAnswer]]:
     """Two halves; one question is in one of them alone."""
     questions = list(dict.fromkeys(answer.question for answer in answers))
     random.Random(seed).shuffle(questions)
@@ -192,13 +204,13 @@ def folds(answers: Sequence[Answer], seed: int) -> list[list[Answer]]:
     return [[a for a in answers if a.question in first], [a for a in answers if a.question not in first]]
 
 
-def train_and_judge(folder: Path, training: list[Record], held_out: list[Record], config: StudyConfig) -> None:
-    """A reward model of ``training`` judges ``held_out``: ``judged.json``, and last ``cost.json``.
+def train_and_infer(folder: Path, training: list[Record], held_out: list[Record], config: HumanCritiquesConfig) -> None:
+    """Train a reward model on ``training`` and let it judge ``held_out``: ``judged.json``, and at last ``cost.json``.
 
     Raises:
         InputError: the folder holds a fold of other data or settings.
     """
-    settings = {name: getattr(config, name) for name in ("model", "epochs", "prompt_max_length", "max_length", "seed")}
+    settings = {name: getattr(config, name) for name in ("model", "epochs", "max_prompt_tokens", "max_length", "seed")}
     cost = folder / "cost.json"
     data = {"training": training, "held_out": held_out}
     if cost.is_file():
@@ -209,14 +221,14 @@ def train_and_judge(folder: Path, training: list[Record], held_out: list[Record]
     for name, records in data.items():
         save_json(folder / f"{name}.json", records)
     begun = _processor_seconds()
-    run(f"{STAGE}/train_rm.py", "--config", f"{STAGE}/config_small.yaml", "--model", config.model, "--prompt", "no_cot",
-        "--data_path", folder / "training.json", "--output_dir", folder / "reward_model", "--seed", config.seed,
-        "--prompt_max_length", config.prompt_max_length, "--max_length", config.max_length,
+    run_script(f"{STAGE}/train_rm.py", "--config", f"{STAGE}/config_small.yaml", "--model", config.model,
+        "--prompt", "no_cot", "--data_path", folder / "training.json", "--output_dir", folder / "reward_model",
+        "--seed", config.seed, "--prompt_max_length", config.max_prompt_tokens, "--max_length", config.max_length,
         "--num_train_epochs", config.epochs, "--per_device_train_batch_size", 4, "--gradient_accumulation_steps", 1,
         "--gradient_checkpointing", "false", "--validation_share", 0, "--judge_records", 0, "--report_to", "none",
         "--save_strategy", "no", "--load_best_model_at_end", "false")  # fmt: skip
     learnt = _processor_seconds()
-    run(f"{STAGE}/evaluation/2_infer.py", "--model_path", folder / "reward_model", "--constrained", "quotes",
+    run_script(f"{STAGE}/evaluation/2_infer.py", "--model_path", folder / "reward_model", "--constrained", "quotes",
         "--batch_size", 25, "--dataset_path", folder / "held_out.json",
         "--output_file", folder / "judged.json")  # fmt: skip
     minutes = {"training": (learnt - begun) / 60, "judging": (_processor_seconds() - learnt) / 60}
@@ -228,14 +240,16 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def judged_by(source: str, feedback: Mapping[str, Feedback], parts: list[list[Answer]], config: StudyConfig) -> dict:
+def judged_by(
+    source: str, feedback: Mapping[str, Feedback], parts: list[list[MarkedAnswer]], config: HumanCritiquesConfig
+) -> dict:
     """What reward models trained on ``feedback`` wrote of the answers that they did not see: ``predicted``, by id."""
     predicted = {}
     for number, held_out in enumerate(parts):
         folder = Path(config.output_dir) / f"{source}-fold{number}"
-        training = [record(answer, feedback[answer.id], source) for answer in parts[1 - number]]
-        bare = [TASK.training_prompts(record(answer, feedback[answer.id], source)) for answer in held_out]
-        train_and_judge(folder, training, bare, config)
+        training = [annotated_record(answer, feedback[answer.id], source) for answer in parts[1 - number]]
+        bare = [TASK.training_prompts(annotated_record(answer, feedback[answer.id], source)) for answer in held_out]
+        train_and_infer(folder, training, bare, config)
         rows = load_json(folder / "judged.json")
         predicted |= {row["prompt_id"]: row["predicted"] for row in rows}
     return predicted
@@ -283,12 +297,12 @@ WITHIN = "AUC within an answer"
 class Agreement:
     """Counts of judged tokens against the people's marks and against the program's, answer by answer."""
 
-    def __init__(self, answers: Sequence[Answer], feedback: dict[str, dict[str, Feedback]], tokenizer):
+    def __init__(self, answers: Sequence[MarkedAnswer], feedback: dict[str, dict[str, Feedback]], tokenizer):
         self.tokenizer, self.feedback = tokenizer, feedback
         self.truth: dict[str, list[np.ndarray]] = {"people": [], "program": []}
         self.items: list[Judged] = []
         for answer in answers:
-            row = record(answer, feedback["people"][answer.id], "people")
+            row = annotated_record(answer, feedback["people"][answer.id], "people")
             item = judged({answer.id: row}, TASK, tokenizer)[0]
             self.items.append(item)
             self.truth["people"].append(np.array(by_offsets(item.ids, tokenizer, answer.marks), dtype=int))
@@ -304,7 +318,9 @@ class Agreement:
         }
 
 
-def without_training(answers: Sequence[Answer], agreement: Agreement, seed: int) -> dict[str, dict[str, np.ndarray]]:
+def without_training(
+    answers: Sequence[MarkedAnswer], agreement: Agreement, seed: int
+) -> dict[str, dict[str, np.ndarray]]:
     """Counts of the judges that learn nothing; for chance, the mean of several placements."""
 
     def of_sentences(first: int) -> dict[str, Feedback]:
@@ -323,7 +339,9 @@ def without_training(answers: Sequence[Answer], agreement: Agreement, seed: int)
     }
 
 
-def trained(parts: list[list[Answer]], agreement: Agreement, config: StudyConfig) -> tuple[dict, dict[str, float]]:
+def counts_of_trained_models(
+    parts: list[list[MarkedAnswer]], agreement: Agreement, config: HumanCritiquesConfig
+) -> tuple[dict, dict[str, float]]:
     """Counts of the three reward models on answers that they did not see, and the share of readable judgements."""
     counts, readable = {}, {}
     for source, label in SOURCES.items():
@@ -337,8 +355,8 @@ def trained(parts: list[list[Answer]], agreement: Agreement, config: StudyConfig
 # The page
 
 
-def figures(counts: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, dict[str, Estimate]]]:
-    """judge -> truth -> measure."""
+def agreement_estimates(counts: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """Estimates by critic, by truth, by measure."""
     return {
         judge: {
             truth: {"called poor": bootstrap(rows, called_poor)}
@@ -361,7 +379,7 @@ def agreement_table(found: Mapping[str, Mapping[str, Mapping[str, Estimate]]], t
         [judge, *(_percent(e) if name == "called poor" else _shown(e) for name, e in both[truth].items())]
         for judge, both in found.items()
     ]
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _percent(estimate: Estimate) -> str:
@@ -380,17 +398,18 @@ def differences(counts: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Est
     return {source: paired_bootstrap(rows[source], rows["chance"]) for source in ("people", "program")}
 
 
-def section(counts: dict, readable: Mapping[str, float], minutes: Mapping[str, float], answers: int) -> str:
-    found, gains = figures(counts), differences(counts)
+def page_section(counts: dict, readable: Mapping[str, float], minutes: Mapping[str, float], answers: int) -> str:
+    found, gains = agreement_estimates(counts), differences(counts)
     share = ", ".join(f"{label} {value:.0%}".replace("%", " %") for label, value in readable.items())
     return "\n\n".join(
         [
             agreement_table(found, "people"),
             agreement_table(found, "program"),
-            "AUC within an answer, against people, less that of the model trained on critiques by chance: trained on "
-            f"people's {_signed(gains['people'])}, trained on the program's {_signed(gains['program'])}.",
-            f"{answers} answers; readable judgements: {share}. Processor time: {minutes['training']:.0f} minutes of "
-            f"training, {minutes['judging']:.0f} of judging, on one core.",
+            "AUC within an answer against people, minus that of the model trained on critiques by chance: "
+            f"{_signed(gains['people'])} if trained on people's, "
+            f"{_signed(gains['program'])} if trained on the program's.",
+            f"{answers} answers. Readable feedback: {share}. Processor time: {minutes['training']:.0f} minutes of "
+            f"training and {minutes['judging']:.0f} minutes of inference, on one core.",
         ]
     )
 
@@ -402,25 +421,26 @@ def _signed(estimate: Estimate) -> str:
 
 @command
 def main() -> None:
-    config = parse(StudyConfig)
-    answers = load_answers(config.data)[: config.limit or None]
+    config = parse(HumanCritiquesConfig)
+    config.check()
+    answers = load_answers(config.data_path)[: config.limit or None]
     if len({answer.question for answer in answers}) < 2:
-        raise InputError(f"{config.data}: holds fewer than two questions; two folds need one each")
-    output, page = Path(config.output_dir), Path(config.page)
+        raise InputError(f"{config.data_path}: holds fewer than two questions; two folds need one each")
+    output = Path(config.output_dir)
     agreement = Agreement(answers, feedback_of(answers, config.seed), load_tokenizer(config.model))
     counts = without_training(answers, agreement, config.seed)
-    print(agreement_table(figures(counts), "people"), flush=True)
-    learned, readable = trained(folds(answers, config.seed), agreement, config)
+    print(agreement_table(agreement_estimates(counts), "people"), flush=True)
+    learned, readable = counts_of_trained_models(folds(answers, config.seed), agreement, config)
     counts |= learned
     costs = [load_json(path)["minutes"] for path in sorted(output.glob("*-fold?/cost.json"))]
     minutes = {name: sum(cost[name] for cost in costs) for name in ("training", "judging")}
-    found = figures(counts)
+    found = agreement_estimates(counts)
     values = {j: {t: {m: e.to_dict() for m, e in ms.items()} for t, ms in both.items()} for j, both in found.items()}
     gains = {source: estimate.to_dict() for source, estimate in differences(counts).items()}
     save_json(output / "figures.json", {"agreement": values, "gains": gains, "readable": readable, "minutes": minutes})
-    text = section(counts, readable, minutes, len(answers))
-    save_text(page, with_section(page.read_text(encoding="utf-8"), "human_critiques", text))
+    text = page_section(counts, readable, minutes, len(answers))
     print(text)
+    write_section(config.page, "human_critiques", text)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""``memory_model.py`` against real steps: one step of SmolLM2 for each of some settings, phase by phase.
+"""Compare ``memory_model.py`` with real steps of SmolLM2, phase by phase, for several settings.
 
     python benchmarks/scale.py --check
 
 Resident memory of processes of their own, on Linux (``/proc/self/clear_refs`` begins a new peak for each phase). The
-memory allocator is told to give back at once what is freed, so that what is resident is what is in use. What stays
-resident after the same step of a model of next to no size is Python and its libraries, and is taken off.
+memory allocator is told to return freed memory at once, so that resident memory is memory in use. Python and its
+libraries are subtracted: what stays resident after the same step of a model with hardly any weights.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.memory_model import BUCKET, GIB, PHASES, Job, load_config, memory, shape_of
-from benchmarks.micro.results import table, with_section
+from benchmarks.memory_model import BUCKET, GIB, PHASES, Job, load_config, shape_of, step_memory
+from benchmarks.pages import check_page, markdown_table, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.errors import InputError
 from text2grad.models import load_tokenizer
-from text2grad.records import load_json, save_json, save_text
+from text2grad.records import load_json, save_json
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = PHASES[:3]  # the optimiser's step is in the trainer's update
@@ -40,39 +40,40 @@ POINTS = {  # by what dominates: a job, its ZeRO stage, ranks, and whether sampl
 }
 
 
-def check(page: str) -> None:
-    """Run all points; print predicted beside measured memory, and rewrite the page's section."""
+def compare_with_steps(page: str) -> None:
+    """Run all points; print predicted and measured memory, and rewrite the page's section if there is a page."""
+    check_page(page, "scale")
     rows, libraries = [], {}
     for name, (job, zero, ranks, sampling_only) in POINTS.items():
         if zero not in libraries:
             smallest = replace(LORA, rollouts=1, micro_batch=1, response=2, lora_r=job.lora_r)
-            libraries[zero] = measured(smallest, zero, ranks, tiny=True)["left"]
-        found = measured(job, zero, ranks, sampling_only)
-        model = predicted(replace(job, prompt=found["prompt"]), zero, ranks)
+            libraries[zero] = measured_peaks(smallest, zero, ranks, tiny=True)["left"]
+        found = measured_peaks(job, zero, ranks, sampling_only)
+        model = predicted_peaks(replace(job, prompt=found["prompt"]), zero, ranks)
         pairs = [(model[phase] / GIB, (found[phase] - libraries[zero]) / GIB) for phase in SHOWN if phase in found]
         cells = [f"{ours:.2f} / {real:.2f} = {ours / real:.2f}" for ours, real in pairs]
         rows.append([name, *cells, *[""] * (len(SHOWN) - len(cells))])
         print(" | ".join(rows[-1]), flush=True)
-    text = table(["predicted / measured, GiB", *SHOWN], rows)
-    if page:
-        save_text(page, with_section(Path(page).read_text(encoding="utf-8"), "scale", text))
+    text = markdown_table(["predicted / measured, GiB", *SHOWN], rows)
+    print(text)
+    write_section(page, "scale", text)
 
 
-def predicted(job: Job, zero: int, ranks: int) -> dict[str, float]:
+def predicted_peaks(job: Job, zero: int, ranks: int) -> dict[str, float]:
     """Bytes at each phase's peak in the first step of SmolLM2 on a CPU.
 
-    What differs from ``memory``, which speaks of a GPU in the midst of a run:
+    It differs from ``step_memory``, which describes a GPU in the middle of a run:
 
     - Gradients come with the first backward pass, AdamW's moments with the first update.
     - A bucket of DeepSpeed is resident as far as gradients fill it.
-    - Weights in the file's own dtype are mapped: the reference is resident once it is asked.
-    - The last positions of all prompts, a strided slice, meet a frozen head as a batched product, for which oneDNN
-      copies the head once a response in bfloat16.
+    - Weights in the file's own dtype are mapped: the reference is resident after its first use.
+    - The last positions of all prompts, a strided slice, are multiplied with a frozen head as a batched product, for
+      which oneDNN copies the head once per response in bfloat16.
     - AdamW makes two temporaries of a weight (under DeepSpeed, of the flat partition); on a GPU one of all of them.
     """
     shape = shape_of(load_config("smollm2"), job.lora_r)
     trained = shape.adapter or shape.parameters
-    parts = memory(shape, job, zero, ranks, bucket=min(BUCKET, trained))
+    parts = step_memory(shape, job, zero, ranks, bucket=min(BUCKET, trained))
     moments = 8 * trained / ranks if zero else parts["optimiser"]
     backward = parts["gradients"] + parts["bucket"]
     held = parts["peak"] - max(parts[phase] for phase in PHASES)
@@ -88,7 +89,7 @@ def predicted(job: Job, zero: int, ranks: int) -> dict[str, float]:
     }
 
 
-def measured(job: Job, zero: int, ranks: int, sampling_only: bool = False, tiny: bool = False) -> dict[str, int]:
+def measured_peaks(job: Job, zero: int, ranks: int, sampling_only: bool = False, tiny: bool = False) -> dict[str, int]:
     """Peak bytes of each phase on the fullest rank, bytes left at the end, and tokens of the longest prompt."""
     with tempfile.TemporaryDirectory() as folder:
         model = _tiny_model(f"{folder}/tiny") if tiny else "smollm2"
@@ -116,8 +117,8 @@ def _tiny_model(folder: str) -> str:
     return folder
 
 
-def measure(folder: Path) -> None:
-    """The body of such a process: one step, and the peak of each of its phases."""
+def run_one_step(folder: Path) -> None:
+    """What such a process does: one step; it writes the peak of each phase."""
     from nl_gradient_policy_optimization import optimize
 
     given = load_json(folder / "job.json")
@@ -186,12 +187,12 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
 
 
 def _status(name: str) -> int:
-    """Bytes, of what the kernel says of this process: VmRSS (resident) or VmHWM (its peak)."""
+    """Bytes that the kernel reports for this process: VmRSS (resident) or VmHWM (its peak)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise InputError("/proc/self/status does not say what is resident: the check runs on Linux only")
+    raise InputError("/proc/self/status does not report resident memory; run the check on Linux")
 
 
 if __name__ == "__main__":
-    measure(Path(sys.argv[1]))
+    run_one_step(Path(sys.argv[1]))

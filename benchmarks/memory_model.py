@@ -8,12 +8,14 @@ optimiser's step. ``scale.py`` plans with it, ``memory_check.py`` compares it wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from nl_gradient_policy_optimization.policy import SCORES_IN_MEMORY
+from text2grad.configs import setting
 from text2grad.models import model_path
 
 GIB = 2**30
@@ -31,29 +33,29 @@ SCORE_BYTES = {"scores": 21, "update": 20}
 
 @dataclass
 class Job:
-    """One policy step. Lengths in tokens; ``rollouts`` and ``micro_batch`` per device, as in ``PolicyConfig``."""
+    """One policy step; ``rollouts`` and ``micro_batch`` per device, as in ``PolicyConfig``."""
 
-    rollouts: int = 12
-    micro_batch: int = 1
-    prompt: int = 640
-    response: int = 128
-    ppo_epochs: int = 4
-    lora_r: int = 16
-    lora_dropout: float = 0.05
-    optimizer: str = "adafactor"
-    checkpointing: bool = True
-    weight_bytes: int = 2
-    critic_parameters: float = 0.0
+    rollouts: int = setting(12, "responses in a step on each device")
+    micro_batch: int = setting(1, "responses in a micro-batch on each device")
+    prompt: int = setting(640, "tokens of a prompt")
+    response: int = setting(128, "tokens of a response")
+    ppo_epochs: int = setting(4, "passes of updates over a step's responses")
+    lora_r: int = setting(16, "rank of the adapters; 0 trains all weights")
+    lora_dropout: float = setting(0.05, "dropout of the adapters")
+    optimizer: Literal["adafactor", "adamw"] = setting("adafactor", "the optimiser")
+    checkpointing: bool = setting(True, "recompute activations in the backward pass")
+    weight_bytes: int = setting(2, "bytes of a weight: 2 for bfloat16, 4 for float32")
+    critic_parameters: float = setting(0.0, "weights of a reward model in the same process")
 
     @property
     def tokens(self) -> int:
-        """Of one micro-batch."""
+        """Tokens of one micro-batch."""
         return self.micro_batch * (self.prompt + self.response)
 
 
 @dataclass
 class Shape:
-    """What counts of a model."""
+    """The sizes of a model that the memory depends on."""
 
     parameters: int
     adapter: int
@@ -93,7 +95,7 @@ def shape_of(config: PretrainedConfig, lora_r: int) -> Shape:
     )
 
 
-def memory(
+def step_memory(
     shape: Shape, job: Job, zero: int = 0, ranks: int = 1, served: bool = False, bucket: int = BUCKET
 ) -> dict[str, float]:
     """Bytes on one device: what is held throughout, what each phase adds, and the ``peak`` that must fit.
@@ -134,7 +136,7 @@ def _state(job: Job, zero: int, trained_size: int) -> int:
     """Bytes of optimiser state for each trained weight.
 
     DeepSpeed adds float32 weights and flattens: Adafactor finds no rows and columns to keep means of, and keeps a value
-    for each weight. Elsewhere its state is next to nothing, and AdamW's two moments have the weights' dtype.
+    for each weight. Without DeepSpeed its state is close to nothing, and AdamW's two moments have the weights' dtype.
     """
     if zero:
         return 12 if job.optimizer == "adamw" else 8
@@ -145,8 +147,8 @@ def _step(shape: Shape, job: Job, zero: int, trained_size: int) -> int:
     """Bytes at work in the optimiser's step, on all ranks.
 
     DeepSpeed makes the gradients float32, and the optimiser its temporaries of the whole flat partition: AdamW one,
-    Adafactor two. Elsewhere AdamW makes one of all trained weights, Adafactor goes weight by weight: its float32 copy
-    and gradient, and two temporaries.
+    Adafactor two. Without it AdamW makes one of all trained weights, and Adafactor goes weight by weight: its float32
+    copy and gradient, and two temporaries.
     """
     trained = shape.adapter or shape.parameters
     largest = shape.hidden * (job.lora_r if shape.adapter else shape.vocabulary)

@@ -2,19 +2,20 @@
 
     python benchmarks/real_posts.py --data_path posts.json --output_dir runs/real_posts
 
-``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two; both methods train on one
+``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. Both methods train on one
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the sum of the same δ on
-the last token. Ends with ``OUTPUT_DIR/report.html``, and with the page's section, table and curves. Can be killed and
-run again; ``--only text2grad:1 ppo_last_sum:2`` runs some of it, so that several processes can share the work.
+the last token. The results are ``OUTPUT_DIR/report.html``, a table and the training curves. A killed run can be started
+again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes can share the work.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -22,10 +23,11 @@ from statistics import fmean
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.micro.results import table, with_section
+from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
-from text2grad.records import load_json, load_records, save_json, save_text
+from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +48,7 @@ METHODS = {
 }
 
 
-def split(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
+def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
     """``train.json`` and ``held_out.json``: the file's posts, each once, shuffled by a fixed seed."""
     task = get_task("slf5k")
     posts = {}
@@ -64,18 +66,18 @@ def split(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[s
     return paths
 
 
-def run(*arguments: str | Path) -> None:
-    """One of the project's own commands; what it prints is shown."""
+def run_script(*arguments: str | Path) -> None:
+    """Run one of the project's own scripts; its output is shown."""
     if code := subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, check=False).returncode:
         raise SystemExit(code)
 
 
-def measure(policy: str | Path, system: str, folder: Path, held_out: Path) -> Path:
+def evaluate_policy(policy: str | Path, system: str, folder: Path, held_out: Path) -> Path:
     """Answers to the held-out posts, and their figures."""
     answers, result = folder / "held_out.answers.json", folder / "held_out.result.json"
-    run("evaluation/generate.py", "--config", "quickstart/held_out.yaml", "--model", policy, "--data_path", held_out,
-        "--output_path", answers)  # fmt: skip
-    run("evaluation/slf5k/evaluate.py", "--responses", answers, "--system", system, "--critic", "programmatic",
+    run_script("evaluation/generate.py", "--config", "quickstart/held_out.yaml", "--model", policy,
+        "--data_path", held_out, "--output_path", answers)  # fmt: skip
+    run_script("evaluation/slf5k/evaluate.py", "--responses", answers, "--system", system, "--critic", "programmatic",
         "--output_path", result)  # fmt: skip
     return result
 
@@ -91,12 +93,16 @@ def held_out_table(results: Mapping[str, Sequence[Path]]) -> str:
             each = f" ({', '.join(map(form.format, values))})" if len(values) > 1 else ""
             row.append((form.format(fmean(values)) + each).replace("-", "−").replace("%", " %"))
         rows.append(row)
-    return table(["on held-out posts", *(label for label, _ in FIGURES.values())], rows)
+    return markdown_table(["on held-out posts", *(label for label, _ in FIGURES.values())], rows)
 
 
-def draw(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
+def draw_training_curves(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
     """Mean δ, KL and entropy of each step's rollouts: every seed thin, their mean bold."""
-    panels = {"delta/mean": "mean δ per token", "kl/full": "KL, nats an answer", "entropy": "entropy, nats a token"}
+    panels = {
+        "delta/mean": "mean δ per token",
+        "kl/full": "KL per answer (nats)",
+        "entropy": "entropy per token (nats)",
+    }
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(1, len(panels), figsize=(8, 2.5), layout="constrained")
         for panel, (name, label) in zip(axes, panels.items(), strict=True):
@@ -110,48 +116,74 @@ def draw(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
             panel.set(xlabel="step", title=label)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save_figure(figure, path.with_suffix(""))
+        save_figure(figure, path)
+
+
+@dataclass
+class RealPostsConfig:
+    data_path: str = setting("", "posts in the SLF5K format", "--dataset_path", "--input_file")
+    output_dir: str = setting("", "folder of the runs and the report", "--save_dir")
+    model: str = setting("smollm2", "the model to train", "--model_path")
+    max_steps: int = setting(12, "steps of each run")
+    max_words: int = setting(230, "longer posts are left out")
+    held_out: int = setting(12, "posts that are answered and not trained on")
+    seeds: list[int] = setting([1, 2, 3], "seeds of each method")
+    only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
+    figures_dir: str = setting("benchmarks/figures", "folder of the curves")
+    page: str = page_setting("real_posts")
+
+    def check(self) -> None:
+        for name in ("data_path", "output_dir"):
+            if not getattr(self, name):
+                raise InputError(f"--{name} is missing; --help lists the settings")
+        for name in self.runs():
+            method, _, seed = name.partition(":")
+            if method not in METHODS or not seed.isdigit():
+                raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(METHODS)}")
+        check_page(self.page, "real_posts")
+
+    def runs(self) -> list[str]:
+        """``METHOD:SEED`` of each run."""
+        return self.only or [f"{method}:{seed}" for seed in self.seeds for method in METHODS]
+
+
+def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+    """The folders of each method's runs, and their results on the held-out posts."""
+    parts = split_posts(config.data_path, folder, config.max_words, config.held_out)
+    runs: dict[str, list[Path]] = {}
+    results: dict[str, list[Path]] = {}
+    for name in config.runs():
+        method, _, seed = name.partition(":")
+        place = folder / f"{method}-seed{seed}"
+        run_script(*METHODS[method], "--config", "quickstart/policy.yaml", "--model", config.model, "--seed", seed,
+            "--data_path", parts["train"], "--critic", "programmatic", "--max_steps", str(config.max_steps),
+            "--output_dir", place)  # fmt: skip
+        runs.setdefault(method, []).append(place)
+        results.setdefault(method, []).append(evaluate_policy(place / "policy", method, place, parts["held_out"]))
+    if not config.only:
+        (folder / "base").mkdir(exist_ok=True)
+        base = evaluate_policy(config.model, "base", folder / "base", parts["held_out"])
+        results = {"base": [base], **results}
+    return runs, results
 
 
 @command
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_path", required=True)
-    parser.add_argument("--output_dir", required=True, type=lambda text: Path(text).resolve())
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--max_steps", type=int, default=12)
-    parser.add_argument("--max_words", type=int, default=230)
-    parser.add_argument("--held_out", type=int, default=12, help="posts")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--page", default="benchmarks/README.md", help="whose section real_posts is rewritten")
-    parser.add_argument("--only", nargs="+", default=[], metavar="METHOD:SEED", help="these, and no report")
-    args = parser.parse_args()
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    parts = split(args.data_path, args.output_dir, args.max_words, args.held_out)
-    wanted = args.only or [f"{method}:{seed}" for seed in args.seeds for method in METHODS]
-    results: dict[str, list[Path]] = {"base": []}
-    runs: dict[str, list[Path]] = {}
-    for name in wanted:
-        method, _, seed = name.partition(":")
-        if method not in METHODS or not seed.isdigit():
-            raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(METHODS)}")
-        folder = args.output_dir / f"{method}-seed{seed}"
-        run(*METHODS[method], "--config", "quickstart/policy.yaml", "--model", args.model, "--seed", seed,
-            "--data_path", parts["train"], "--critic", "programmatic", "--max_steps", str(args.max_steps),
-            "--output_dir", folder)  # fmt: skip
-        runs.setdefault(method, []).append(folder)
-        results.setdefault(method, []).append(measure(folder / "policy", method, folder, parts["held_out"]))
-    if args.only:
+    config = parse(RealPostsConfig)
+    config.check()
+    folder = Path(config.output_dir).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    runs, results = train_and_evaluate(config, folder)
+    if config.only:
         return
-    (args.output_dir / "base").mkdir(exist_ok=True)
-    results["base"].append(measure(args.model, "base", args.output_dir / "base", parts["held_out"]))
-    run("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results", *chain(*results.values()),
-        "--output", args.output_dir / "report.html")  # fmt: skip
-    page = Path(args.page)
-    draw(page.parent / "figures" / "real_posts", runs)
-    text = f"{held_out_table(results)}\n\n![real_posts](figures/real_posts.svg)"
-    save_text(page, with_section(page.read_text(encoding="utf-8"), "real_posts", text))
-    print(text)
+    run_script("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results",
+        *chain(*results.values()), "--output", folder / "report.html")  # fmt: skip
+    picture = Path(config.figures_dir) / "real_posts"
+    draw_training_curves(picture, runs)
+    rows = held_out_table(results)
+    print(rows)
+    link = os.path.relpath(picture, Path(config.page).parent)
+    write_section(config.page, "real_posts", f"{rows}\n\n![real_posts]({link}.svg)")
 
 
 if __name__ == "__main__":

@@ -3,23 +3,22 @@
     python benchmarks/scale.py --model llama-70b --gpu h100 --gpus 8 --nodes 2
     python benchmarks/scale.py --check          # the memory model against steps of SmolLM2 (memory_check.py)
 
-The memory model is ``memory_model.py``. The time model
-divides work by what a device is said to do, times a share of it that is ours to assume (``--compute_share``,
-``--bandwidth_share``): it ranks settings, it does not promise seconds.
+The memory model is ``memory_model.py``. The time model divides the work by a device's data sheet and by assumed shares
+of it (``--compute_share``, ``--bandwidth_share``). It ranks settings; its seconds are not predictions.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
-from benchmarks.memory_check import check
-from benchmarks.memory_model import GIB, PHASES, SHAPES, Job, Shape, load_config, memory, shape_of
-from benchmarks.micro.results import table
+from benchmarks.memory_check import compare_with_steps
+from benchmarks.memory_model import GIB, PHASES, SHAPES, Job, Shape, load_config, shape_of, step_memory
+from benchmarks.pages import markdown_table, page_setting
 from nl_gradient_policy_optimization.config import PolicyConfig
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +33,23 @@ ROOM = 0.92  # the CUDA context, NCCL's buffers and fragmentation take the rest
 NETWORK = 50  # GB/s between machines: one 400 Gbit/s port per GPU
 
 
-def seconds(shape: Shape, job: Job, zero: int, ranks: int, args: argparse.Namespace, servers: int = 0) -> dict:
-    """Seconds of a step's phases on paper, the critic aside; ``servers`` GPUs sample for all ranks where there are."""
+@dataclass
+class PlanConfig(Job):
+    """A policy step, and the machines that run it."""
+
+    model: str = setting("llama-8b", f"{', '.join(SHAPES)}, a folder or a hub id", "--model_path")
+    task: Literal["slf5k", "kodcode", "ultrafeedback"] = setting("slf5k", "the task whose launcher is named")
+    gpu: Literal["a100", "h100", "h200"] = setting("h100", "the kind of GPU")
+    gpus: int = setting(8, "GPUs of each machine")
+    nodes: int = setting(1, "machines")
+    compute_share: float = setting(0.4, "share of a GPU's bfloat16 peak that is reached")
+    bandwidth_share: float = setting(0.5, "share of a GPU's memory bandwidth that decoding reaches")
+    check: bool = setting(False, "compare the memory model with real steps on this machine; plans nothing")
+    page: str = page_setting("scale")
+
+
+def step_seconds(shape: Shape, job: Job, zero: int, ranks: int, args: PlanConfig, servers: int = 0) -> dict:
+    """Estimated seconds of a step's phases without the critic; ``servers`` GPUs, if any, sample for all ranks."""
     _, tflops, bandwidth, link = GPUS[args.gpu]
     compute, read = tflops * 1e12 * args.compute_share, bandwidth * 1e12 * args.bandwidth_share
     # Between machines NCCL makes a ring through each GPU's port, so that all ports of a machine carry a gather.
@@ -65,8 +79,8 @@ def serving_gpus(shape: Shape, job: Job, gpu: str, ranks: int) -> int:
     return 2 ** math.ceil(math.log2(max(needed, 1)))
 
 
-def launch_line(args: argparse.Namespace, job: Job, zero: int, served: bool) -> str:
-    """The command that starts it: every setting that the task's own file does not say already."""
+def launch_line(args: PlanConfig, job: Job, zero: int, served: bool) -> str:
+    """The command that starts the run, with every setting that differs from the task's own file."""
     folder = ROOT / STAGE / args.task
     settings = {
         "model": HUB_IDS.get(args.model, args.model),
@@ -91,14 +105,14 @@ def launch_line(args: argparse.Namespace, job: Job, zero: int, served: bool) -> 
     return f"{nodes}PROCESSES={args.gpus} {line}"
 
 
-def plan(args: argparse.Namespace) -> str:
-    """Each way's memory and time, and the launch line of the first that fits: the one that shards least."""
+def plan(args: PlanConfig) -> str:
+    """Memory and time of each way to shard, and the command for the first that fits: the one that shards least."""
     job = Job(**{each.name: getattr(args, each.name) for each in fields(Job)})
     shape, ranks = shape_of(load_config(args.model), job.lora_r), args.gpus * args.nodes
     chosen, servers, columns = None, serving_gpus(shape, job, args.gpu, ranks), {}
     for zero, served in ((1, False), (2, False), (3, False), (3, True)) if ranks > 1 else ((0, False),):
-        parts = memory(shape, job, zero, ranks, served=served)
-        time = seconds(shape, job, zero, ranks, args, servers if served else 0)
+        parts = step_memory(shape, job, zero, ranks, served=served)
+        time = step_seconds(shape, job, zero, ranks, args, servers if served else 0)
         fits = parts["peak"] / GIB <= GPUS[args.gpu][0] * ROOM
         chosen = chosen or ((zero, served) if fits else None)
         columns[(f"ZeRO-{zero}" if zero else "alone") + (", vLLM server" if served else "")] = {
@@ -109,38 +123,26 @@ def plan(args: argparse.Namespace) -> str:
     rows = [[name, *(column[name] for column in columns.values())] for name in next(iter(columns.values()))]
     rows = [row for row in rows if set(row[1:]) != {"0.0"}]
     lines = [f"{args.model}: {shape.parameters / 1e9:.2f} B weights, {shape.adapter / 1e6:.1f} M in adapters"]
-    lines += ["", table([f"GiB on each of {ranks} {args.gpu}", *columns], rows), ""]
+    lines += ["", markdown_table([f"GiB on each of {ranks} {args.gpu}", *columns], rows), ""]
     if not chosen:
         return "\n".join([*lines, "Nothing fits: take more GPUs, a smaller --rollouts or --micro_batch, or adapters."])
     if chosen[1]:
-        lines += [
-            f"On {servers} more GPUs, at HOST: VLLM_SERVER_DEV_MODE=1 vllm serve {HUB_IDS.get(args.model, args.model)} "
+        server = (
+            f"VLLM_SERVER_DEV_MODE=1 vllm serve {HUB_IDS.get(args.model, args.model)} "
             f'--tensor-parallel-size {servers} --weight-transfer-config \'{{"backend": "nccl"}}\' '
             "--logprobs-mode processed_logprobs"
-        ]
-    return "\n".join([*lines, launch_line(args, job, *chosen)])
+        )
+        lines += [f"On {servers} more GPUs, at HOST:", "", "```bash", server, "```", "", "On the trainer's GPUs:", ""]
+    return "\n".join([*lines, "```bash", launch_line(args, job, *chosen), "```"])
 
 
 @command
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="measure instead of planning")
-    parser.add_argument("--page", default="benchmarks/README.md", help="whose section --check rewrites; empty: none")
-    parser.add_argument("--model", default="llama-8b", help=f"{', '.join(SHAPES)}, a folder or a hub id")
-    parser.add_argument("--task", default="slf5k", choices=["slf5k", "kodcode", "ultrafeedback"])
-    parser.add_argument("--gpu", default="h100", choices=list(GPUS))
-    parser.add_argument("--gpus", type=int, default=8, help="on each machine")
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--compute_share", type=float, default=0.4, help="of the GPU's bf16 peak that is reached")
-    parser.add_argument("--bandwidth_share", type=float, default=0.5, help="of its memory bandwidth, in decoding")
-    for each in fields(Job):
-        kind = (lambda text: text.lower() in ("true", "1", "yes")) if isinstance(each.default, bool) else None
-        parser.add_argument(f"--{each.name}", type=kind or type(each.default), default=each.default)
-    args = parser.parse_args()
-    if args.check:
-        check(args.page)
+    config = parse(PlanConfig)
+    if config.check:
+        compare_with_steps(config.page)
     else:
-        print(plan(args))
+        print(plan(config))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """What one step costs, phase by phase: Text2Grad, scalar PPO in the same trainer, and TRL's GRPOTrainer.
 
-    python benchmarks/step_cost.py --output runs/benchmarks/step_cost.json
-    python benchmarks/step_cost.py --reward_model runs/quickstart/reward_model --output runs/benchmarks/step_cost.json
+    python benchmarks/step_cost.py --output_path runs/benchmarks/step_cost.json
+    python benchmarks/step_cost.py --reward_model runs/quickstart/reward_model --output_path FILE
 
 Equal work: the same model, adapter, prompts and optimiser, as many responses, two to a prompt, every one of exactly
 ``--response_tokens`` tokens, two passes of updates, a reference forward. Each method runs in a process of its own,
-method after method, ``--rounds`` times; a process's first step is not counted. A process has one core to itself; a
-reward model elsewhere has another, as a served one has other processors.
+method after method, ``--rounds`` times; a process's first step is not counted. A process has a core of its own. A
+reward model in another process has a second core, as a served one has processors of its own.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 from tabulate import tabulate
 
-from benchmarks.micro.results import with_section
+from benchmarks.pages import check_page, page_setting, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer, lora_config
-from text2grad.records import save_json, save_text
+from text2grad.records import save_json
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
@@ -60,17 +60,17 @@ METHODS = {
 
 
 @dataclass
-class CostConfig:
-    output: str = field(default="", metadata={"help": "where the figures go, JSON"})
-    model: str = field(default="smollm2", metadata={"help": "the policy"})
-    data_path: str = field(default="quickstart/data/posts_train.json", metadata={"help": "posts in the SLF5K format"})
-    reward_model: str = field(default="", metadata={"help": "a reward model's folder: measured as critic as well"})
-    methods: list[str] = field(default_factory=list, metadata={"help": f"some of {', '.join(METHODS)}; default: all"})
-    rollouts: int = field(default=8, metadata={"help": "responses in a step"})
-    response_tokens: int = field(default=48, metadata={"help": "of every response"})
-    steps: int = field(default=3, metadata={"help": "timed steps of a process"})
-    rounds: int = field(default=3, metadata={"help": "processes of each method"})
-    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section is rewritten; empty: none"})
+class StepCostConfig:
+    output_path: str = setting("", "JSON file for the figures; none by default", "--output_file", "--output")
+    model: str = setting("smollm2", "the policy", "--model_path")
+    data_path: str = setting("quickstart/data/posts_train.json", "posts in the SLF5K format")
+    reward_model: str = setting("", "a reward model's folder; it is timed as a critic, too")
+    methods: list[str] = setting([], f"some of {', '.join(METHODS)}; all by default")
+    rollouts: int = setting(8, "responses in a step")
+    response_tokens: int = setting(48, "tokens of every response")
+    steps: int = setting(3, "timed steps of a process")
+    rounds: int = setting(3, "processes of each method")
+    page: str = page_setting("step_cost")
 
     def policy(self, method: str, folder: str) -> PolicyConfig:
         """The settings of one method."""
@@ -96,10 +96,10 @@ class CostConfig:
         return PolicyConfig(**{**shared, **METHODS[method][1]})
 
 
-class CriticElsewhere:
-    """The reward model in a process and on a core of its own; the trainer need not wait until it must."""
+class CriticInAnotherProcess:
+    """The reward model in another process, on another core: the trainer goes on until it needs the feedback."""
 
-    name, remote = "a reward model elsewhere", True
+    name, remote = "a reward model in another process", True
 
     def __init__(self, config: PolicyConfig, core: int):
         self._process = ProcessPoolExecutor(1, get_context("spawn"), _load, (config, core))
@@ -133,11 +133,11 @@ def _judges_by_model(method: str) -> bool:
     return METHODS[method][1].items() >= _REWARD_MODEL.items()
 
 
-def ours(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[str, float]]:
-    """Seconds of each step, in all and by phase, in the project's trainer."""
+def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[str, float]]:
+    """Seconds of each step in this project's trainer: the whole step, and each phase."""
     rewards = None
     if core_of_critic is not None:
-        critic = CriticElsewhere(config, core_of_critic)
+        critic = CriticInAnotherProcess(config, core_of_critic)
         rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
     trainer = prepare("slf5k", config, rewards)
     trainer.sampler.settings.min_new_tokens = config.max_new_tokens
@@ -150,8 +150,8 @@ def ours(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[s
     return rows
 
 
-def trl(config: PolicyConfig) -> list[dict[str, float]]:
-    """The same in TRL's GRPOTrainer; one of its generations and ``ppo_epochs`` updates are a step."""
+def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
+    """Seconds of each step in TRL's GRPOTrainer: one generation and ``ppo_epochs`` passes of updates."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOTrainer
@@ -196,7 +196,7 @@ def trl(config: PolicyConfig) -> list[dict[str, float]]:
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 
 
-def one_process(config: CostConfig, method: str) -> dict[str, object]:
+def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
     """Run one method in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "settings.json"
@@ -204,22 +204,22 @@ def one_process(config: CostConfig, method: str) -> dict[str, object]:
         command_line = [sys.executable, __file__, "--one", method, str(settings)]
         done = subprocess.run(command_line, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        raise InputError(f"{method}: its process ended with {done.returncode}; the reason stands above")
+        raise InputError(f"{method}: its process ended with {done.returncode}; its output above says why")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(method: str, settings: str) -> None:
-    """The body of such a process: its steps' seconds and its peak memory, as the last line that it prints."""
+def time_one_method(method: str, settings: str) -> None:
+    """What such a process does; its last line of output holds its steps' seconds and its peak memory."""
     config = PolicyConfig(**json.loads(Path(settings).read_text()))
     first, *others = sorted(os.sched_getaffinity(0))
     keep_to(first)
-    elsewhere = (others or [first])[0] if "elsewhere" in method else None
-    rows = trl(config) if method == "grpo" else ours(config, elsewhere)
+    critic_core = (others or [first])[0] if "elsewhere" in method else None
+    rows = time_grpo(config) if method == "grpo" else time_text2grad(config, critic_core)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"rows": rows[1:], "peak_gib": peak}))
 
 
-def summary(results: dict[str, list[dict]]) -> dict[str, dict[str, float]]:
+def medians_by_method(results: dict[str, list[dict]]) -> dict[str, dict[str, float]]:
     """Medians over all timed steps; ``against_ppo`` is the median over rounds of the ratio of medians in a round."""
     table = {}
     for method, rounds in results.items():
@@ -240,28 +240,27 @@ def _median_step(result: dict) -> float:
 @command
 def main() -> None:
     if "--one" in sys.argv:
-        measure(*sys.argv[-2:])
+        time_one_method(*sys.argv[-2:])
         return
-    config = parse(CostConfig)
+    config = parse(StepCostConfig)
+    check_page(config.page, "step_cost")
     methods = config.methods or [name for name in METHODS if config.reward_model or not _judges_by_model(name)]
     if unknown := set(methods) - set(METHODS):
         raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
     results: dict[str, list[dict]] = {method: [] for method in methods}
     for number in range(config.rounds):
         for method in methods:
-            results[method].append(one_process(config, method))
+            results[method].append(run_in_a_process(config, method))
             print(f"round {number + 1}, {method}: {_median_step(results[method][-1]):.2f} s a step", flush=True)
-    medians = summary(results)
-    table = as_table(medians)
+    medians = medians_by_method(results)
+    table = cost_table(medians)
     print(table)
-    if config.output:
-        save_json(config.output, {"settings": asdict(config), "medians": medians, "processes": results})
-    if config.page:
-        page = Path(config.page)
-        save_text(page, with_section(page.read_text(encoding="utf-8"), "step_cost", table))
+    if config.output_path:
+        save_json(config.output_path, {"settings": asdict(config), "medians": medians, "processes": results})
+    write_section(config.page, "step_cost", table)
 
 
-def as_table(medians: dict[str, dict[str, float]]) -> str:
+def cost_table(medians: dict[str, dict[str, float]]) -> str:
     """Markdown; seconds, and each step as a multiple of scalar PPO's."""
     header = ["", "step", "to PPO's", *PHASES, "peak memory"]
     rows = [

@@ -1,9 +1,9 @@
-"""Does the memory of an update grow with the vocabulary? One forward and backward pass at several sizes of it.
+"""Does the memory of an update grow with the vocabulary? One forward and backward pass at several vocabulary sizes.
 
-    python benchmarks/vocabulary_memory.py --output runs/benchmarks/vocabulary_memory.json
+    python benchmarks/vocabulary_memory.py --output_path runs/benchmarks/vocabulary_memory.json
 
 A small random Llama scores 2 048 response tokens (log-probabilities and entropy) and goes backward; its embedding is
-frozen, so that what grows is the scores' memory alone. Three ways: the project's scorer, the head that TRL's trainers
+frozen, so that only the memory of the scores grows. Three ways: the project's scorer, the head that TRL's trainers
 fuse into the loss, and plain logits of all positions. Each figure is the growth of a process's own peak memory.
 """
 
@@ -13,7 +13,7 @@ import json
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,11 +21,11 @@ from tabulate import tabulate
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.micro.results import with_section
+from benchmarks.pages import check_page, page_setting, write_section
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import save_json, save_text
+from text2grad.records import save_json
 
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = {"ours": "`PolicyScorer`", "trl": "TRL's fused head", "plain": "all logits at once"}
@@ -33,13 +33,11 @@ WAYS = {"ours": "`PolicyScorer`", "trl": "TRL's fused head", "plain": "all logit
 
 @dataclass
 class VocabularyConfig:
-    output: str = field(default="", metadata={"help": "where the figures go, JSON"})
-    vocabularies: list[int] = field(
-        default_factory=lambda: [32768, 65536, 131072, 262144], metadata={"help": "sizes to try"}
-    )
-    responses: int = field(default=4, metadata={"help": "in the batch"})
-    response_tokens: int = field(default=512, metadata={"help": "of each"})
-    page: str = field(default="benchmarks/README.md", metadata={"help": "whose section is rewritten; empty: none"})
+    output_path: str = setting("", "JSON file for the figures; none by default", "--output_file", "--output")
+    vocabularies: list[int] = setting([32768, 65536, 131072, 262144], "vocabulary sizes to try")
+    responses: int = setting(4, "responses in the batch")
+    response_tokens: int = setting(512, "tokens of each response")
+    page: str = page_setting("vocabulary_memory")
 
 
 def small_llama(vocabulary: int) -> LlamaForCausalLM:
@@ -57,7 +55,7 @@ def small_llama(vocabulary: int) -> LlamaForCausalLM:
     return model
 
 
-def update(way: str, model: LlamaForCausalLM, ids: Tensor) -> None:
+def score_and_backpropagate(way: str, model: LlamaForCausalLM, ids: Tensor) -> None:
     """Log-probabilities and entropy of all tokens but the first, and their gradient. ``ids``: ``[B, 1 + T]``."""
     mask = torch.ones_like(ids)
     if way == "ours":
@@ -75,44 +73,43 @@ def update(way: str, model: LlamaForCausalLM, ids: Tensor) -> None:
     (logprobs.sum() + 0.01 * entropy.sum()).backward()
 
 
-def measure(way: str, vocabulary: str, responses: str, tokens: str) -> None:
-    """The body of a process: prints the MiB by which the update raised its peak."""
+def print_memory_growth(way: str, vocabulary: str, responses: str, tokens: str) -> None:
+    """What a process does: print the MiB by which the forward and backward pass raised its peak memory."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = small_llama(int(vocabulary))
-    update("ours", small_llama(1024), torch.zeros(1, 2, dtype=torch.long))  # what any first pass loads
+    score_and_backpropagate("ours", small_llama(1024), torch.zeros(1, 2, dtype=torch.long))  # what any first pass loads
     ids = torch.randint(int(vocabulary), (int(responses), 1 + int(tokens)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    update(way, model, ids)
+    score_and_backpropagate(way, model, ids)
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
-def in_a_process(way: str, vocabulary: int, config: VocabularyConfig) -> float:
+def memory_growth(way: str, vocabulary: int, config: VocabularyConfig) -> float:
     sizes = map(str, (vocabulary, config.responses, config.response_tokens))
     done = subprocess.run(
         [sys.executable, __file__, "--one", way, *sizes], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False
     )
     if done.returncode:
-        raise InputError(f"{way} with {vocabulary} words ended with {done.returncode}; the reason stands above")
+        raise InputError(f"{way} with {vocabulary} words ended with {done.returncode}; its output above says why")
     return float(done.stdout.splitlines()[-1])
 
 
 @command
 def main() -> None:
     if "--one" in sys.argv:
-        measure(*sys.argv[-4:])
+        print_memory_growth(*sys.argv[-4:])
         return
     config = parse(VocabularyConfig)
-    figures = {way: {v: in_a_process(way, v, config) for v in config.vocabularies} for way in WAYS}
+    check_page(config.page, "vocabulary_memory")
+    figures = {way: {v: memory_growth(way, v, config) for v in config.vocabularies} for way in WAYS}
     rows = [[WAYS[way], *(f"{mib:.0f} MiB" for mib in row.values())] for way, row in figures.items()]
     header = ["vocabulary", *(f"{v // 1024}k" for v in config.vocabularies)]
     table = tabulate(rows, header, tablefmt="pipe", colalign=["left", *["right"] * len(config.vocabularies)])
     print(table)
-    if config.output:
-        save_json(config.output, json.loads(json.dumps({"settings": vars(config), "mib": figures})))
-    if config.page:
-        page = Path(config.page)
-        save_text(page, with_section(page.read_text(encoding="utf-8"), "vocabulary_memory", table))
+    if config.output_path:
+        save_json(config.output_path, json.loads(json.dumps({"settings": vars(config), "mib": figures})))
+    write_section(config.page, "vocabulary_memory", table)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,27 @@ class Prose:
         return found
 
 
+def dead_links(page: str) -> list[str]:
+    """Links of a page to files or headings that do not exist; addresses on the web are not asked."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+            dead.append(target)
+    return dead
+
+
+def anchors(markdown: str) -> set[str]:
+    """The names that links use for the headings of a page."""
+    markdown = re.sub(r"^```.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", markdown, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", plain(heading.replace("`", "")).lower()).replace(" ", "-") for heading in headings}
+
+
 def prose_of(page: str) -> Prose:
     return Prose(sentences((ROOT / page).read_text(encoding="utf-8")))
 

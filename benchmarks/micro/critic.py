@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.micro.task import Statement, read
+from benchmarks.micro.task import Statement, read_statements
 from text2grad.critics import Feedback, FeedbackError
 from text2grad.tasks import Record
 
 _GRADES = {"right": (0.25, 1.0), "wrong": (-0.25, -1.0), "invented": (-0.75, -0.75), "repeated": (-0.5, -0.5)}
-"""For graded feedback: what the words that lead to a value are worth, and the value itself."""
+"""For graded feedback: the score of the words that lead to a value, and of the value itself."""
 _ASIDE = -0.75
 
 
@@ -27,11 +27,11 @@ class ProfileCritic:
     ) -> list[Feedback | FeedbackError]:
         if records is None:
             raise ValueError("the critic of profiles reads the notes from the records")
-        return [self.judge(record, response) for record, response in zip(records, responses, strict=True)]
+        return [self.feedback_on(record, response) for record, response in zip(records, responses, strict=True)]
 
-    def judge(self, record: Record, response: str) -> Feedback:
+    def feedback_on(self, record: Record, response: str) -> Feedback:
         good, poor, scores = [], [], []
-        statements = read(record, response)
+        statements = read_statements(record, response)
         for statement in statements:
             (good if statement.verdict == "right" else poor).append(_quote(statement, response))
             scores += _graded(statement, response)

@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 LABEL_WIDTH = 40
-"""Characters of a line of the legend, which takes its place from the curves."""
+"""Characters in a line of the legend; longer labels wrap."""
 
 
 def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: str) -> None:
@@ -40,7 +40,7 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
             axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="steps", ylabel="quality (F1 of statements)", xlim=(0, None))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-        save_figure(figure, path.with_suffix(""))
+        save_figure(figure, path)
 
 
 def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]]) -> None:
@@ -55,7 +55,7 @@ def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequenc
             _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
         axes.set(xlabel="share of spans in error", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
-        save_figure(figure, path.with_suffix(""))
+        save_figure(figure, path)
 
 
 def _errorbars(

@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.micro.protocol import Examination, Protocol
+from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.critics import Critic
@@ -49,7 +49,7 @@ def grpo_settings(config: PolicyConfig, **changes: Any) -> GRPOConfig:
 
 
 def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
-    """As many responses, passes and steps as the other methods; the curve of quality."""
+    """Train with as many responses, passes and steps as the other methods; returns the curve of held-out quality."""
     tokenizer = load_tokenizer(config.model)
     model = load_model(config.model, torch.float32)
     records = {record["id"]: record for record in load_json(config.data_path)}
@@ -64,14 +64,14 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
             for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
         ]
 
-    measure = Examination(tokenizer, config, protocol)
-    curve = [measure(model, 0)]
+    evaluate = HeldOutEvaluation(tokenizer, config, protocol)
+    curve = [evaluate(model, 0)]
 
     class Examine(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             step, rest = divmod(state.global_step, protocol.epochs)
             if rest == 0 and step % protocol.evaluate_every == 0:
-                curve.append(measure(model, step))
+                curve.append(evaluate(model, step))
 
     settings = grpo_settings(config, num_generations=GENERATIONS, beta=0.0, logging_strategy="no")
     trainer = GRPOTrainer(

@@ -11,11 +11,11 @@ from text2grad.errors import InputError
 
 @dataclass(frozen=True)
 class Learnt:
-    """A reward model that is trained on the critic's judgements.
+    """A reward model that is trained on the critic's feedback.
 
     Attributes:
         kind: ``scalar`` (one number), ``critique`` (writes a critique, then quotes), or ``spans`` (quotes alone).
-        pairs: judged pairs of responses that it learns from; as many as the study says where this is 0.
+        pairs: pairs of responses that it learns from; 0 takes the study's number.
     """
 
     kind: str
@@ -30,9 +30,9 @@ class Method:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
         engine: ``text2grad`` (this project's trainer) or ``trl`` (TRL's GRPOTrainer).
-        reward_model: what rewards it in place of the critic, where something learnt does.
+        reward_model: the learnt model that gives the reward in place of the program, if any.
         noise: the critic's errors: their kind, and the share of spans that have them.
-        tuned_as: the method whose learning rate it takes; its own is swept where this is empty.
+        tuned_as: the method whose learning rate it takes; if empty, its own is swept.
     """
 
     label: str
@@ -68,7 +68,7 @@ def method_of(name: str) -> Method:
     """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
 
     ``flip-25-ppo_sum`` is another method with that critic, and ``ppo_reward_model-8000`` a method whose reward model
-    learns from so many judged pairs.
+    learns from so many pairs.
     """
     if name in METHODS:
         return METHODS[name]

@@ -1,7 +1,7 @@
-"""The natural-language reward model of the controlled task: stage 2's training on what the program said of responses.
+"""The natural-language reward model of the synthetic task: stage 2 trains it on the program's feedback.
 
 It starts from the policy's weights and learns to write z = [critique; good spans; poor spans] of the same pairs that
-the scalar reward model ranks, or, for the ablation, z without its critique: a dash stands there, since z has one.
+the scalar reward model ranks, or, for the ablation, z with a dash in place of the critique.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelC
 from text2grad.records import save_json
 from text2grad.tasks import Record
 
-PROMPT_FILE = Path(__file__).with_name("judge.txt")
+PROMPT_FILE = Path(__file__).with_name("reward_model_prompt.txt")
 NO_CRITIQUE = "-"
 
 
-def nl_reward_model(folder: Path, base: str, pairs: Iterable[Pair], critique: bool, steps: int) -> str:
-    """The trained model's folder; nothing is done where it is finished.
+def train_nl_reward_model(folder: Path, base: str, pairs: Iterable[Pair], critique: bool, steps: int) -> str:
+    """The trained model's folder; a finished model is not trained again.
 
     Args:
-        base: the starting policy's folder; z is written in its 512 tokens, behind the notes and the response.
-        critique: whether it writes one before the spans.
-        steps: of training, with eight judgements each.
+        base: the starting policy's folder; notes, response and z share its 512 tokens.
+        critique: whether it writes a critique before the spans.
+        steps: updates, of eight annotated responses each.
     """
     if (folder / DESCRIPTION_FILE).is_file():
         return str(folder)
-    path = folder.with_name(f"{folder.name}-judgements.json")
-    save_json(path, judged_records(pairs, critique))
+    path = folder.with_name(f"{folder.name}-annotations.json")
+    save_json(path, annotated_records(pairs, critique))
     config = RewardModelConfig(
         data_path=str(path),
         model=base,
@@ -61,13 +61,13 @@ def nl_reward_model(folder: Path, base: str, pairs: Iterable[Pair], critique: bo
     return str(folder)
 
 
-def judged_records(pairs: Iterable[Pair], critique: bool = True) -> list[Record]:
-    """Both responses of each pair with the program's judgement, as stage 2 reads annotated records."""
+def annotated_records(pairs: Iterable[Pair], critique: bool = True) -> list[Record]:
+    """Both responses of each pair with the program's feedback, as records of stage 2."""
     critic, records = ProfileCritic(), []
     for pair in pairs:
         for side, response in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             record = PROFILES.with_response(record_of(pair.prompt, f"{pair.id}-{side}"), response)
-            feedback = replace(critic.judge(record, response), scores=[])
+            feedback = replace(critic.feedback_on(record, response), scores=[])
             if not critique:
                 feedback = replace(feedback, critique=NO_CRITIQUE)
             records.append(PROFILES.with_feedback(record, feedback, {"source": critic.name}))
@@ -80,6 +80,6 @@ def record_of(prompt: str, record_id: str) -> Record:
     return {"id": record_id, "name": notes.pop("Name"), "notes": notes}
 
 
-def load_judge(folder: str) -> RewardModelCritic:
+def load_reward_model(folder: str) -> RewardModelCritic:
     """The trained model as a critic: greedy, and every span a quote of the response."""
     return RewardModelCritic.load(folder, PROFILES, device="cpu", dtype="float32", batch_size=64, constrained="quotes")

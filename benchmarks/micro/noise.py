@@ -1,4 +1,4 @@
-"""A critic that errs on purpose: spans lost, put in the wrong place, or praised where they should be blamed."""
+"""A critic with deliberate errors: spans lost, spans moved to a wrong place, or good and poor exchanged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KINDS = ("drop", "shift", "flip")
 
 
 class NoisyCritic:
-    """Another critic's feedback with each span spoilt with probability ``share``, independently.
+    """Another critic's feedback with each span corrupted with probability ``share``, independently.
 
     Args:
-        kind: ``drop`` leaves the span out; ``shift`` quotes as many words one to three words off, as an aligner errs
-            (kept in the response; a span as long as the response stays); ``flip`` makes praise blame and blame praise.
-        seed: the same response to the same prompt is spoilt in the same way.
+        kind: ``drop`` leaves the span out; ``shift`` quotes as many words, one to three words off (a span as long
+            as the response stays); ``flip`` exchanges good and poor.
+        seed: the same response to the same prompt is corrupted in the same way.
     """
 
     def __init__(self, critic: Critic, kind: str, share: float, seed: int = 0):
@@ -33,21 +33,21 @@ class NoisyCritic:
     ) -> list[Feedback | FeedbackError]:
         replies = self.critic(prompts, responses, records)
         return [
-            reply if isinstance(reply, FeedbackError) else self.spoil(reply, prompt, response)
+            reply if isinstance(reply, FeedbackError) else self.corrupt(reply, prompt, response)
             for prompt, response, reply in zip(prompts, responses, replies, strict=True)
         ]
 
-    def spoil(self, feedback: Feedback, prompt: str, response: str) -> Feedback:
+    def corrupt(self, feedback: Feedback, prompt: str, response: str) -> Feedback:
         rng = random.Random(fingerprint([self.seed, prompt, response]))
         good, poor = [], []
         for is_good, quotes in ((True, feedback.good), (False, feedback.poor)):
             for quote in quotes:
-                spoilt = rng.random() < self.share
-                if spoilt and self.kind == "drop":
+                corrupted = rng.random() < self.share
+                if corrupted and self.kind == "drop":
                     continue
-                if spoilt and self.kind == "shift":
+                if corrupted and self.kind == "shift":
                     quote = shifted(quote, response, rng)
-                (good if is_good != (spoilt and self.kind == "flip") else poor).append(quote)
+                (good if is_good != (corrupted and self.kind == "flip") else poor).append(quote)
         return Feedback(feedback.critique, good, poor)
 
 

@@ -77,7 +77,7 @@ def make_model(settings: BaseSettings, tokenizer: PreTrainedTokenizerFast) -> Ll
 
 
 def base_policy(folder: Path, settings: BaseSettings, seed: int) -> str:
-    """The folder of the starting policy of ``seed``; trained now where it is not there yet.
+    """The folder of the starting policy of ``seed``; it is trained unless it exists.
 
     Ordinary LM training: cross-entropy on the demonstration's tokens, AdamW, a linear schedule with a warm-up.
     """

@@ -1,4 +1,4 @@
-"""What all methods of the controlled task share: how long they train, and how their policies are measured."""
+"""What all methods of the synthetic task share: how long they train, and how their policies are evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.micro.task import PROFILES, make_record, quality
+from benchmarks.micro.task import PROFILES, make_record, score_statements
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
@@ -22,10 +22,10 @@ class Protocol:
     """What all methods share.
 
     Attributes:
-        steps, rollouts, epochs: cycles of a run, responses sampled in each, passes of updates over them.
+        steps, rollouts, epochs: steps of a run, responses sampled in each, passes of updates over them.
         evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
-        prompts: to train on; none is seen twice while steps × rollouts stays below.
-        value_learning_rate: of the value head, for the methods that have one.
+        prompts: training prompts; none is used twice while steps × rollouts is below this number.
+        value_learning_rate: learning rate of the value head, for methods that have one.
     """
 
     steps: int = 60
@@ -43,7 +43,7 @@ def held_out_records(count: int) -> list[Record]:
     return [make_record(rng, -number) for number in range(1, count + 1)]
 
 
-class Examination:
+class HeldOutEvaluation:
     """Quality of a policy's sampled answers to held-out prompts; the same prompts and random numbers for all."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
@@ -59,6 +59,6 @@ class Examination:
             answers = sampler(self.prompts)
         model.train(training)
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
-        measured = [quality(record, text) for record, text in zip(self.records, texts, strict=True)]
+        measured = [score_statements(record, text) for record, text in zip(self.records, texts, strict=True)]
         means = {name: round(fmean(row[name] for row in measured), 5) for name in measured[0]}
         return {"step": step, **means, "tokens": round(fmean(map(len, answers)), 3)}

@@ -1,4 +1,4 @@
-"""What a study's runs say: final quality, steps to another method's final quality, and how sure both are."""
+"""Figures of a study's runs: final F1, steps to another method's final F1, and the intervals of both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Speed:
 
 
 def speed(curves: Sequence[Curve], reference: Sequence[Curve]) -> Speed:
-    """How soon a method is where the reference ends; seeds of both are resampled together."""
+    """How soon a method reaches the reference's final F1; seeds of both are resampled together."""
     steps = np.array([row["step"] for row in reference[0]], dtype=float)
     count = len(steps)
     rows = np.concatenate([column(curves, "f1"), column(reference, "f1"), np.ones((len(curves), 1))], axis=1)
@@ -101,18 +101,3 @@ def shown(value: float, digits: int = 0) -> str:
 def interval(low: float, high: float, digits: int = 0) -> str:
     ends = ["∞" if math.isinf(end) else f"{end:.{digits}f}" for end in (low, high)]
     return f"[{ends[0]}, {ends[1]}]"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first column is text, the others are figures."""
-    lines = [f"| {' | '.join(header)} |", "| --- |" + " ---: |" * (len(header) - 1)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def with_section(page: str, name: str, text: str) -> str:
-    """A page with what stands between ``<!-- name -->`` and ``<!-- /name -->`` replaced."""
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise ValueError(f"the page has no one place {begin} … {end}")
-    head, tail = page.split(begin)[0], page.split(end)[1]
-    return f"{head}{begin}\n{text.strip()}\n{end}{tail}"

@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.grpo import train_grpo
 from benchmarks.micro.methods import Learnt, Method, method_of
-from benchmarks.micro.nl_reward_model import load_judge
+from benchmarks.micro.nl_reward_model import load_reward_model
 from benchmarks.micro.noise import NoisyCritic
-from benchmarks.micro.protocol import Examination, Protocol
+from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES, make_record
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -42,7 +42,7 @@ def training_prompts(path: Path, count: int) -> str:
     return str(path)
 
 
-def run(
+def run_method(
     name: str, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
 ) -> dict[str, object]:
     """The run's result, from its folder where it has finished; a run that was cut short starts again.
@@ -63,7 +63,7 @@ def run(
     if method.engine == "trl":
         curve = train_grpo(config, critic_of(method, seed, materials), protocol)
     else:
-        curve = train_ours(config, method, materials, protocol)
+        curve = train_text2grad(config, method, materials, protocol)
     result = {
         "settings": settings,
         "curve": curve,
@@ -118,12 +118,12 @@ def config_of(
 
 
 def critic_of(method: Method, seed: int, materials: Materials) -> Critic:
-    """What judges in words: the program, or a reward model that learnt from it."""
-    critic = load_judge(materials.reward_models[method.reward_model]) if method.reward_model else ProfileCritic()
+    """Who gives feedback: the program, or a reward model that learnt from it."""
+    critic = load_reward_model(materials.reward_models[method.reward_model]) if method.reward_model else ProfileCritic()
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
 
 
-def train_ours(
+def train_text2grad(
     config: PolicyConfig, method: Method, materials: Materials, protocol: Protocol
 ) -> list[dict[str, float]]:
     """The project's trainer, step by step, without its checkpoints."""
@@ -134,10 +134,10 @@ def train_ours(
     else:
         rewards = CriticRewards(critic_of(method, config.seed, materials), PROFILES, tokenizer, config)
     trainer = prepare(PROFILES, config, rewards)
-    measure = Examination(tokenizer, config, protocol)
-    curve = [measure(trainer.scorer.model, 0)]
+    evaluate = HeldOutEvaluation(tokenizer, config, protocol)
+    curve = [evaluate(trainer.scorer.model, 0)]
     for step in range(1, protocol.steps + 1):
         trainer.step(step)
         if step % protocol.evaluate_every == 0:
-            curve.append(measure(trainer.scorer.model, step))
+            curve.append(evaluate(trainer.scorer.model, step))
     return curve

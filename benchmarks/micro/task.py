@@ -6,7 +6,7 @@
     Food: beans
 
 The demonstrations that the policy learns to write from are like that response: three fifths of what they state is
-right. The rest misstates a value, repeats a note, adds one that was never given, or speaks of something else.
+right. The rest states a wrong value, repeats a note, adds one that was never given, or is off the subject.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Statement:
 
     Attributes:
         text: the sentence.
-        phrase, value: where the claim and the value in it stand, as intervals of the response (None: no claim).
+        phrase, value: the claim and the value in it, as intervals of the response (None: no claim).
         note: what it speaks of.
         verdict: ``right``, ``wrong`` (another value), ``invented`` (no such note), ``repeated``, or ``aside``.
         truth: the note's true value, where there is one.
@@ -107,8 +107,8 @@ class Statement:
     truth: str = ""
 
 
-def read(record: Record, response: str) -> list[Statement]:
-    """Every sentence of a response with its truth; what no template can read is an aside."""
+def read_statements(record: Record, response: str) -> list[Statement]:
+    """Every sentence of a response with its verdict; a sentence that fits no template is an aside."""
     statements, told = [], set()
     for sentence in re.finditer(r"\S[^.]*\.?", response):
         statement = _read_sentence(record, sentence.start(), sentence.group(), told)
@@ -137,12 +137,12 @@ def _moved(interval: Interval, by: int) -> Interval:
     return interval[0] + by, interval[1] + by
 
 
-def quality(record: Record, response: str) -> dict[str, float]:
-    """How good a response is, whatever rewarded it: ``f1`` of its statements against the notes.
+def score_statements(record: Record, response: str) -> dict[str, float]:
+    """Quality of a response, independent of any reward: ``f1`` of its statements against the notes.
 
     ``precision`` is the share of its sentences that are right, ``recall`` the share of the notes that it states.
     """
-    statements = read(record, response)
+    statements = read_statements(record, response)
     right = sum(statement.verdict == "right" for statement in statements)
     notes = len(record["notes"])
     return {
@@ -160,10 +160,10 @@ def make_record(rng: random.Random, number: int) -> Record:
 
 
 def demonstrate(record: Record, rng: random.Random) -> str:
-    """A response as bad teachers write it: three sentences of five are right.
+    """A flawed demonstration: three sentences of five are right.
 
-    A policy that has learnt to write so is right a little less often. Were it wrong more often than right, silence
-    would be worth more than an answer, whatever the placement of the reward.
+    A policy trained on them is right a little less often. If it were wrong more often than right, saying nothing would
+    earn more than any answer, however the reward is placed.
     """
     untold, told, sentences = list(record["notes"]), [], []
     rng.shuffle(untold)

@@ -11,7 +11,8 @@ from benchmarks.human_critiques import (
     POOR,
     SOURCES,
     Agreement,
-    Answer,
+    MarkedAnswer,
+    annotated_record,
     auc,
     by_chance,
     by_people,
@@ -21,8 +22,7 @@ from benchmarks.human_critiques import (
     folds,
     load_answers,
     moved,
-    record,
-    section,
+    page_section,
     sentence_intervals,
     within,
     without_training,
@@ -53,12 +53,12 @@ ROWS = [
 
 
 @pytest.fixture
-def answers(tmp_path) -> list[Answer]:
+def answers(tmp_path) -> list[MarkedAnswer]:
     save_json(tmp_path / "people.jsonl", ROWS)
     return load_answers(tmp_path / "people.jsonl")
 
 
-def random_answer(seed: int) -> Answer:
+def random_answer(seed: int) -> MarkedAnswer:
     rng = random.Random(seed)
     text = " ".join(
         " ".join(rng.choice(["rain", "house", "sees", "old", "Paris"]) for _ in range(rng.randint(2, 9))) + "."
@@ -67,7 +67,7 @@ def random_answer(seed: int) -> Answer:
     words = [index for index, char in enumerate(text) if index == 0 or text[index - 1] == " "] + [len(text) + 1]
     cuts = sorted(rng.sample(range(len(words)), 2 * min(2, len(words) // 2)))
     marks = [(words[a], words[b] - 1) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
-    return Answer(str(seed), f"q{seed}", text, marks, ["Irrelevant"] * len(marks), False)
+    return MarkedAnswer(str(seed), f"q{seed}", text, marks, ["Irrelevant"] * len(marks), False)
 
 
 # The three sets
@@ -122,7 +122,7 @@ def test_the_three_sets_are_records_of_stage_two(answers):
     assert list(sets) == list(SOURCES)
     for source, by_id in sets.items():
         assert list(by_id) == ["a", "b"]
-        row = record(answers[0], by_id["a"], source)
+        row = annotated_record(answers[0], by_id["a"], source)
         task.check(row)
         assert task.response(row) == TEXT and task.prompt(row) == "When did Bloom come out?"
         assert task.parse_feedback(target(row, task)) == by_id["a"]
@@ -132,7 +132,7 @@ def test_the_three_sets_are_records_of_stage_two(answers):
 
 def test_rows_that_cannot_be_used_are_refused(tmp_path):
     save_json(tmp_path / "x.jsonl", [{**ROWS[0], "spans": [{"start": 500, "end": 510}]}])
-    with pytest.raises(InputError, match="row 0 marks 500 to 510, where nothing stands"):
+    with pytest.raises(InputError, match="row 0 marks 500 to 510, which holds no text"):
         load_answers(tmp_path / "x.jsonl")
     save_json(tmp_path / "x.jsonl", [{"id": "a", "response": "x"}])
     with pytest.raises(InputError, match="lacks question, spans"):
@@ -157,7 +157,7 @@ def test_agreement_is_counted_by_hand():
 
 def test_agreement_with_people_goes_by_their_offsets(answers):
     """A quote that stands twice marks both places; people meant one."""
-    twice = Answer("c", "q", "Say yes now. Rain fell. Say yes now. Say no.", [(24, 36)], ["Redundant"], False)
+    twice = MarkedAnswer("c", "q", "Say yes now. Rain fell. Say yes now. Say no.", [(24, 36)], ["Redundant"], False)
     agreement = Agreement([twice], feedback_of([twice], 42), tiny.tokenizer("byte"))
     marked = int((agreement.truth["people"][0] == -1).sum())
     counts = agreement.counts({"c": by_people(twice)})["people"]
@@ -177,13 +177,13 @@ def test_judges_that_learn_nothing_are_where_they_must_be():
     assert auc(counts["every sentence is poor"]["people"].sum(0)) == pytest.approx(0.5, abs=0.02)
     counts |= {f"trained on {label}": counts["people's quotes"] for label in SOURCES.values()}
     assert differences(counts)["people"].value == 0
-    page = section(counts, dict.fromkeys(SOURCES.values(), 0.5), {"training": 2.0, "judging": 1.0}, 60)
-    assert "trained on people's +0.00 [+0.00, +0.00]" in page and page.count("| trained on") == 6
+    page = page_section(counts, dict.fromkeys(SOURCES.values(), 0.5), {"training": 2.0, "judging": 1.0}, 60)
+    assert "+0.00 [+0.00, +0.00] if trained on people's" in page and page.count("| trained on") == 6
     assert "60 answers" in page and "people's critiques 50 %" in page
 
 
 def test_the_page_has_its_place():
-    assert (ROOT / "benchmarks" / "README.md").read_text().count("<!-- human_critiques -->") == 1
+    assert (ROOT / "benchmarks" / "human_critiques.md").read_text().count("<!-- human_critiques -->") == 1
 
 
 def test_real_answers(shared_data):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from dataclasses import asdict, replace
@@ -10,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_check import LORA, measured, predicted
-from benchmarks.memory_model import BUCKET, GIB, Job, load_config, memory, shape_of
-from benchmarks.scale import ROOT, plan, seconds, serving_gpus
+from benchmarks.memory_check import LORA, measured_peaks, predicted_peaks
+from benchmarks.memory_model import BUCKET, GIB, Job, load_config, shape_of, step_memory
+from benchmarks.scale import ROOT, PlanConfig, plan, serving_gpus, step_seconds
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.configs import parse
 
-ON_PAPER = {"task": "slf5k", "gpu": "h100", "gpus": 8, "nodes": 1, "compute_share": 0.4, "bandwidth_share": 0.5}
-
 
 def planned(**settings) -> str:
-    return plan(argparse.Namespace(**{**ON_PAPER, **asdict(Job()), **settings}))
+    return plan(PlanConfig(**settings))
 
 
 def test_weights_are_counted_as_the_models_have_them():
@@ -33,44 +30,44 @@ def test_weights_are_counted_as_the_models_have_them():
 
 def test_zero_shards_state_then_gradients_then_weights():
     shape, job = shape_of(load_config("llama-8b"), 0), Job(lora_r=0, optimizer="adamw")
-    whole = memory(shape, job, 1)
+    whole = step_memory(shape, job, 1)
     assert whole["optimiser"] == 12 * shape.parameters  # float32 weights and two moments
-    assert memory(shape, job, 3, 8)["bucket"] == 2 * BUCKET
+    assert step_memory(shape, job, 3, 8)["bucket"] == 2 * BUCKET
     for stage, sharded in (
         (1, {"optimiser"}),
         (2, {"optimiser", "gradients"}),
         (3, {"optimiser", "gradients", "weights"}),
     ):
-        found = memory(shape, job, stage, ranks=8)
+        found = step_memory(shape, job, stage, ranks=8)
         for part in ("weights", "gradients", "optimiser", "reference"):
             assert found[part] == whole[part] / (8 if part in sharded else 1), (stage, part)
-    assert memory(shape, job, 2, 8)["peak"] < memory(shape, job, 1, 8)["peak"]
+    assert step_memory(shape, job, 2, 8)["peak"] < step_memory(shape, job, 1, 8)["peak"]
 
 
 def test_without_deepspeed_no_second_copy_of_the_weights_is_kept():
     shape = shape_of(load_config("llama-8b"), 0)
-    state = {name: memory(shape, Job(lora_r=0, optimizer=name))["optimiser"] for name in ("adamw", "adafactor")}
+    state = {name: step_memory(shape, Job(lora_r=0, optimizer=name))["optimiser"] for name in ("adamw", "adafactor")}
     assert state == {"adamw": 4 * shape.parameters, "adafactor": 0}  # two moments in the weights' bfloat16
     # A flat partition has no rows and columns: DeepSpeed's Adafactor keeps a value a weight, beside the float32 weight.
-    assert memory(shape, Job(lora_r=0), 1)["optimiser"] == 8 * shape.parameters
+    assert step_memory(shape, Job(lora_r=0), 1)["optimiser"] == 8 * shape.parameters
 
 
 def test_zero3_samples_with_whole_weights_unless_a_server_does():
     shape, job = shape_of(load_config("llama-70b"), 16), Job()
     weights = 2 * shape.parameters
-    assert memory(shape, job, 3, 16)["rollouts"] > weights
-    assert memory(shape, job, 3, 16, served=True)["peak"] < weights / 8
+    assert step_memory(shape, job, 3, 16)["rollouts"] > weights
+    assert step_memory(shape, job, 3, 16, served=True)["peak"] < weights / 8
     assert serving_gpus(shape, job, "h100", 8) == 4  # 131 GiB of weights: too much for two at 80 % of 80 GiB
-    args = argparse.Namespace(**ON_PAPER)
-    gather = seconds(shape, job, 3, 8, args)["rollout"] - seconds(shape, job, 2, 8, args)["rollout"]
+    args = PlanConfig()
+    gather = step_seconds(shape, job, 3, 8, args)["rollout"] - step_seconds(shape, job, 2, 8, args)["rollout"]
     assert gather == pytest.approx(weights * 7 / 8 / 450e9)  # once a step, not once a token
 
 
 def test_adapters_need_no_reference_and_the_vocabulary_no_more_than_a_chunk():
     shape = shape_of(load_config("llama-8b"), 16)
     job = Job(lora_dropout=0.0)
-    assert memory(shape, job)["reference"] == 0
-    smaller, larger = (memory(shape, replace(job, micro_batch=size))["update"] for size in (32, 64))
+    assert step_memory(shape, job)["reference"] == 0
+    smaller, larger = (step_memory(shape, replace(job, micro_batch=size))["update"] for size in (32, 64))
     # 32 more responses: hidden states of 32 layers; the inputs of one and what passes through it are larger than the
     # head's share, which is full at 523 rows. Norms and their copies in float32, keys and values of all heads.
     one_layer = 8 * 4096 + 6 * 14336 + 2 * 4 * 4096 + 4 * (5 * 4096 + 4096 + 14336)
@@ -89,7 +86,7 @@ def test_adapters_need_no_reference_and_the_vocabulary_no_more_than_a_chunk():
 )
 def test_the_launch_line_is_one_that_the_trainer_takes(settings, zero, served):
     text = planned(**settings)
-    line = text.splitlines()[-1]
+    line = text.splitlines()[-2]
     words = shlex.split(line)
     assert f"PROCESSES={settings.get('gpus', 8)}" in words and ("NODE_RANK=0..1" in words) == ("nodes" in settings)
     script = next(word for word in words if word.endswith(".sh"))
@@ -112,11 +109,11 @@ def test_a_policy_that_fits_nowhere_is_not_launched(run_script):
 
 def test_an_h100_holds_an_8b_policy_with_adapters():
     shape = shape_of(load_config("llama-8b"), 16)
-    assert 15 < memory(shape, Job(), 2, 8)["peak"] / GIB < 20
+    assert 15 < step_memory(shape, Job(), 2, 8)["peak"] / GIB < 20
 
 
 def test_the_page_shows_what_the_calculator_prints():
-    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "cost.md").read_text(encoding="utf-8")
     commands = re.findall(r"^python benchmarks/scale\.py (--model llama.*)$", page, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
@@ -128,8 +125,8 @@ def test_the_page_shows_what_the_calculator_prints():
 @pytest.mark.slow
 def test_a_real_step_takes_the_memory_that_was_predicted():
     small = replace(LORA, rollouts=2, micro_batch=2, response=16)
-    libraries = measured(replace(small, rollouts=1, micro_batch=1, response=2), 0, 1, tiny=True)["left"]
-    found = measured(small, 0, 1)
-    model = predicted(replace(small, prompt=found["prompt"]), 0, 1)
+    libraries = measured_peaks(replace(small, rollouts=1, micro_batch=1, response=2), 0, 1, tiny=True)["left"]
+    found = measured_peaks(small, 0, 1)
+    model = predicted_peaks(replace(small, prompt=found["prompt"]), 0, 1)
     for phase, expected in model.items():
         assert found[phase] - libraries == pytest.approx(expected, rel=0.2), phase

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.step_cost import summary
+from benchmarks.step_cost import medians_by_method
 from tests.tiny import tiny_model
 
 
@@ -14,11 +14,13 @@ def test_ratios_are_taken_within_a_round():
     def process(*steps: float) -> dict:
         return {"rows": [{"step": seconds} for seconds in steps], "peak_gib": steps[0]}
 
-    table = summary({"ppo": [process(1, 1, 4), process(10, 10, 10)], "grpo": [process(2, 2, 2), process(10, 30, 30)]})
+    table = medians_by_method(
+        {"ppo": [process(1, 1, 4), process(10, 10, 10)], "grpo": [process(2, 2, 2), process(10, 30, 30)]}
+    )
     assert table["ppo"]["against_ppo"] == 1
     assert table["grpo"]["against_ppo"] == 2.5
     assert (table["grpo"]["step"], table["grpo"]["peak_gib"]) == (6, 10)
-    assert "against_ppo" not in summary({"grpo": [process(1)]})["grpo"]
+    assert "against_ppo" not in medians_by_method({"grpo": [process(1)]})["grpo"]
 
 
 @pytest.mark.slow
@@ -31,7 +33,6 @@ def test_every_method_is_measured(run_script, tmp_path):
         "rollouts": 4,
         "response_tokens": 8,
         "output": output,
-        "page": "",
     }
     done = run_script(
         "benchmarks/step_cost.py", *(str(x) for name, value in settings.items() for x in (f"--{name}", value))

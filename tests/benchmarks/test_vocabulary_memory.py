@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from benchmarks.vocabulary_memory import WAYS, small_llama, update
+from benchmarks.vocabulary_memory import WAYS, score_and_backpropagate, small_llama
 from nl_gradient_policy_optimization.policy import SCORES_IN_MEMORY, PolicyScorer
 
 
@@ -18,7 +18,7 @@ def test_all_ways_give_the_same_gradient():
     for way in WAYS:
         model = small_llama(600).double()
         model.load_state_dict(weights)
-        update(way, model, ids)
+        score_and_backpropagate(way, model, ids)
         gradients[way] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert gradients["plain"].norm() > 0.1
     for way in WAYS:
@@ -36,7 +36,7 @@ def test_memory_does_not_grow_with_the_vocabulary(run_script, tmp_path):
     sizes = {"responses": 1, "response_tokens": 1024}
     flags = [str(part) for name, value in sizes.items() for part in (f"--{name}", value)]
     done = run_script(
-        "benchmarks/vocabulary_memory.py", "--vocabularies", "65536", "131072", "--page", "", "--output", output, *flags
+        "benchmarks/vocabulary_memory.py", "--vocabularies", "65536", "131072", "--output", output, *flags
     )
     assert done.returncode == 0, done.stderr[-2000:]
     mib = json.loads(output.read_text())["mib"]

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from benchmarks.weak_scaling import FIGURES, ScalingConfig, alike, section, slowest, summary
+from benchmarks.weak_scaling import FIGURES, ScalingConfig, efficiencies, page_section, posts_of_median_length, slowest
 from tests.tiny import tiny_model
 
 
@@ -21,7 +21,7 @@ def test_efficiencies_are_ratios_within_a_round():
         {"one": steps(6, 6, 6), "two": steps(8, 8, 80), "apart": steps(6, 6, 6)},  # the machine was slower: 6, 8, 6
         {"one": steps(2, 2, 2), "two": steps(2, 2, 2), "apart": steps(2, 2, 2)},
     ]
-    found = summary(rounds)["step"]
+    found = efficiencies(rounds)["step"]
     assert (found["one"], found["two"], found["apart"]) == (5, 8, 6)  # of all nine steps
     assert found["ranks"] == 0.75  # of 0.5, 0.75, 1
     assert found["machine"] == 1.0  # of 0.625, 1, 1
@@ -38,12 +38,12 @@ def test_a_step_takes_as_long_as_its_slowest_process():
 
 def test_posts_of_the_median_length_are_taken():
     posts = {key: {"post": "word " * length} for key, length in zip("abcde", (50, 11, 9, 10, 1), strict=True)}
-    assert list(alike(posts, 3)) == ["d", "b", "c"]
+    assert list(posts_of_median_length(posts, 3)) == ["d", "b", "c"]
 
 
 def test_the_table_names_every_phase():
     one = {"one": steps(1), "two": steps(2), "apart": steps(1)}
-    text = section(ScalingConfig(cores=[0, 1]), summary([one]))
+    text = page_section(ScalingConfig(cores=[0, 1]), efficiencies([one]))
     assert "| whole step | 1.00 | 2.00 | 1.00 | 0.50 | 1.00 | 0.50 (0.50–0.50) |" in text
     assert all(f"| {phase} |" in text for phase in FIGURES[:-1])
 

@@ -1,4 +1,4 @@
-"""The scalar reward model of the PPO baseline: learnt from which of two responses the critic's δ prefers."""
+"""The scalar reward model of the PPO baseline: it learns which of two responses has the greater Σδ."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from text2grad.models import load_model, load_tokenizer
 from text2grad.token_rewards import token_rewards
 
 
-def scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
-    """The trained model's folder; nothing is done where it is finished.
+def train_scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
+    """The trained model's folder; a finished model is not trained again.
 
     Args:
         pairs_path: what :func:`pairs_file` made.
@@ -50,9 +50,7 @@ def scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> str:
 
 
 def pairs_file(path: Path, base: str, count: int, max_new_tokens: int) -> Path:
-    """The judged pairs that reward models learn from, made where they are not there yet; they come on top of a run's
-    own judgements.
-    """
+    """The pairs that reward models learn from, made unless the file exists. Their feedback is not counted to a run."""
     if not path.is_file():
         save_pairs(path, make_pairs(base, count, max_new_tokens))
     return path
@@ -76,7 +74,7 @@ def make_pairs(base: str, count: int, max_new_tokens: int, seed: str = "preferen
         if not all(text.strip() for text in texts):
             continue
         totals = [
-            sum(token_rewards(ids, tokenizer, critic.judge(record, text), PROFILES).values)
+            sum(token_rewards(ids, tokenizer, critic.feedback_on(record, text), PROFILES).values)
             for ids, text in zip(responses, texts, strict=True)
         ]
         if totals[0] == totals[1]:

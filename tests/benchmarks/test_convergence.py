@@ -1,23 +1,25 @@
-"""The benchmarks: that the controlled task knows its truth, that noise is what it says, and that figures are right."""
+"""The synthetic task knows its truth, noise errs as often as it says, and a study's figures are right."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.convergence import Study, StudyConfig, draw, summary_table, sweep_table
+from benchmarks.convergence import Study, StudyConfig, draw_study, load_result, page_section, summary_table, sweep_table
 from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import METHODS, method_of
 from benchmarks.micro.noise import KINDS, NoisyCritic
 from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
-from benchmarks.micro.runs import Materials, Protocol, run, training_prompts
-from benchmarks.micro.task import PROFILES, demonstrate, make_record, quality, read
+from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
+from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
+from benchmarks.pages import replace_section
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -48,20 +50,26 @@ def samples(count: int) -> list[tuple[dict, str]]:
 
 
 def test_every_kind_of_sentence_is_told_apart():
-    statements = read(NORA, RESPONSE)
+    statements = read_statements(NORA, RESPONSE)
     assert [s.verdict for s in statements] == ["right", "wrong", "aside", "repeated", "invented", "aside"]
     assert [RESPONSE[slice(*s.value)] for s in statements if s.value] == ["baker", "Turin", "baker", "chess"]
-    assert quality(NORA, RESPONSE) == {"f1": 2 / 9, "precision": 1 / 6, "recall": 1 / 3}
+    assert score_statements(NORA, RESPONSE) == {"f1": 2 / 9, "precision": 1 / 6, "recall": 1 / 3}
     perfect = "Nora could live on beans. Nora sings to a parrot. Nora has never left Porto. Nora works as a baker."
-    assert quality({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
-    assert quality(NORA, "") == {"f1": 0, "precision": 0, "recall": 0}
+    assert score_statements({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
+    assert score_statements(NORA, "") == {"f1": 0, "precision": 0, "recall": 0}
 
 
 def test_demonstrations_are_three_fifths_right_and_of_many_lengths():
     pairs = samples(400)
-    assert 0.54 < sum(quality(*pair)["precision"] for pair in pairs) / 400 < 0.66
-    assert {s.verdict for pair in pairs for s in read(*pair)} == {"right", "wrong", "aside", "repeated", "invented"}
-    assert len({len(read(*pair)) for pair in pairs}) >= 5
+    assert 0.54 < sum(score_statements(*pair)["precision"] for pair in pairs) / 400 < 0.66
+    assert {s.verdict for pair in pairs for s in read_statements(*pair)} == {
+        "right",
+        "wrong",
+        "aside",
+        "repeated",
+        "invented",
+    }
+    assert len({len(read_statements(*pair)) for pair in pairs}) >= 5
 
 
 def test_the_task_is_one_of_the_projects():
@@ -74,25 +82,25 @@ def test_the_task_is_one_of_the_projects():
 
 
 def test_the_critic_says_what_is_wrong():
-    feedback = ProfileCritic().judge(NORA, RESPONSE)
+    feedback = ProfileCritic().feedback_on(NORA, RESPONSE)
     assert feedback.good == ["is a baker by trade"]
     assert feedback.poor[:2] == ["lives in Turin", "It rained all morning"]
     for part in ("home wrong: the notes say Porto", "job twice", "nothing of Nora's sport", "not mention Nora's pet"):
         assert part in feedback.critique
-    assert ProfileCritic().judge(NORA, "Nora lives in Porto.").poor == []
+    assert ProfileCritic().feedback_on(NORA, "Nora lives in Porto.").poor == []
 
 
 def test_rewards_are_the_truth_token_by_token(tokenizer):
     """What the project's mapping makes of the critic's quotes is what the statements' characters say."""
     checked = 0
     for record, text in samples(300):
-        phrases = [text[slice(*s.phrase)] if s.phrase else s.text for s in read(record, text)]
+        phrases = [text[slice(*s.phrase)] if s.phrase else s.text for s in read_statements(record, text)]
         if len(set(phrases)) < len(phrases):
             continue  # a phrase said twice cannot be quoted apart: its first place is blamed too
         ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-        found = token_rewards(ids, tokenizer, ProfileCritic().judge(record, text), PROFILES)
+        found = token_rewards(ids, tokenizer, ProfileCritic().feedback_on(record, text), PROFILES)
         worth = [0.0] * len(text)
-        for s in read(record, text):
+        for s in read_statements(record, text):
             start, end = s.phrase or (s.start, s.start + len(s.text.rstrip(".")))
             worth[start:end] = [1.0 if s.verdict == "right" else -1.0] * (end - start)
         for (start, end), value in zip(found.spans, found.values, strict=True):
@@ -107,7 +115,7 @@ def test_rewards_are_the_truth_token_by_token(tokenizer):
 def test_graded_feedback_covers_every_word(tokenizer):
     for record, text in samples(50):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        feedback = ProfileCritic().judge(record, text)
+        feedback = ProfileCritic().feedback_on(record, text)
         graded = token_rewards(ids, tokenizer, feedback, PROFILES, "continuous")
         dense = token_rewards(ids, tokenizer, feedback, PROFILES, "dense")
         assert graded.unmatched == 0
@@ -124,9 +132,9 @@ def test_noise_spoils_the_share_that_it_names(kind):
     pairs = [(record, text) for record, text in samples(300) if len(text.split()) > 12]
     for share in (0.0, 0.25, 1.0):
         critic = NoisyCritic(ProfileCritic(), kind, share)
-        spoilt = kept = 0
+        corrupted = kept = 0
         for record, text in pairs:
-            clean = ProfileCritic().judge(record, text)
+            clean = ProfileCritic().feedback_on(record, text)
             noisy = critic([PROFILES.prompt(record)], [text], [record])[0]
             assert noisy == critic([PROFILES.prompt(record)], [text], [record])[0]
             before = [(quote, True) for quote in clean.good] + [(quote, False) for quote in clean.poor]
@@ -136,8 +144,8 @@ def test_noise_spoils_the_share_that_it_names(kind):
                 assert len(after) == len(before)
                 assert sorted(len(q.split()) for q, _ in after) == sorted(len(q.split()) for q, _ in before)
             kept += sum(min(before.count(item), after.count(item)) for item in set(before))
-            spoilt += len(before)
-        assert 1 - kept / spoilt == pytest.approx(share, abs=0.06)
+            corrupted += len(before)
+        assert 1 - kept / corrupted == pytest.approx(share, abs=0.06)
 
 
 def test_noise_has_a_name():
@@ -174,7 +182,7 @@ def study(tmp_path_factory) -> Study:
 
 
 def test_a_study_sweeps_chooses_and_draws(study):
-    curves, chosen, sweep = study.run()
+    curves, chosen, sweep = study.train_all()
     assert set(curves) == set(study.config.methods) and set(sweep) == set(curves) - {"flip-50"}
     assert chosen["flip-50"] == chosen["text2grad"]
     for name, figures in sweep.items():
@@ -184,26 +192,26 @@ def test_a_study_sweeps_chooses_and_draws(study):
     starts = {json.dumps(curve[0]) for runs in curves.values() for curve in runs[:1]}
     assert len(starts) == 1, "all methods start from one policy, examined alike"
     assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 7
-    assert draw(study.config, curves) == ["small", "small_noise"]
+    assert draw_study(study.config, curves) == ["small", "small_noise"]
     for name in ("small.svg", "small.png", "small_noise.svg"):
         assert (Path(study.config.report_dir) / name).stat().st_size > 1000
 
 
 def test_finished_runs_are_not_repeated(study):
-    first = study.run()
+    first = study.train_all()
     files = {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")}
     assert len(files) >= 5 * 4 + 2
     again = Study(study.config)
-    assert again.run() == first
+    assert again.train_all() == first
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == files
     assert not list(study.folder.rglob("rollouts.jsonl"))
 
 
 def test_a_folder_keeps_to_its_settings(study):
-    study.run()
+    study.train_all()
     folder = study.folder / "text2grad" / "lr-0.001" / "seed-101"
     with pytest.raises(InputError, match="other settings"):
-        run("text2grad", 1e-3, 101, folder, study.materials, replace(study.protocol, steps=3))
+        run_method("text2grad", 1e-3, 101, folder, study.materials, replace(study.protocol, steps=3))
     with pytest.raises(InputError, match="holds a policy made with"):
         base_policy(study.folder / "starting_policy", BaseSettings(steps=21), seed=0)
 
@@ -211,9 +219,10 @@ def test_a_folder_keeps_to_its_settings(study):
 def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
     """Text2Grad and scalar PPO sample the same first responses and give them the same total reward."""
     materials = Materials(study.materials.base, training_prompts(tmp_path / "prompts.json", 50))
+    protocol = Protocol(steps=1, rollouts=4, evaluate_every=1, held_out=2)
     first = {}
     for name in ("text2grad", "ppo_sum"):
-        run(name, 1e-3, 3, tmp_path / name, materials, Protocol(steps=1, rollouts=4, evaluate_every=1, held_out=2))
+        run_method(name, 1e-3, 3, tmp_path / name, materials, protocol)
         first[name] = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])
     assert first["text2grad"]["reward/mean"] == pytest.approx(first["ppo_sum"]["reward/mean"])
     assert first["text2grad"]["delta/mean"] == first["ppo_sum"]["delta/mean"]
@@ -259,22 +268,44 @@ def test_intervals_speak_of_seeds():
 
 def test_a_section_of_the_page_is_replaced():
     page = "before\n<!-- a -->\nold\n<!-- /a -->\nafter"
-    assert results.with_section(page, "a", "new") == "before\n<!-- a -->\nnew\n<!-- /a -->\nafter"
-    with pytest.raises(ValueError, match="no one place"):
-        results.with_section(page, "b", "new")
+    assert replace_section(page, "a", "new") == "before\n<!-- a -->\nnew\n<!-- /a -->\nafter"
+    with pytest.raises(InputError, match="needs one line <!-- b -->"):
+        replace_section(page, "b", "new")
+    with pytest.raises(InputError, match="needs one line <!-- a -->"):
+        replace_section(f"{page}{page}", "a", "new")
 
 
 # The command
 
 
-@pytest.mark.parametrize("name", ["convergence", "ablations", "questions", "reward_models"])
-def test_each_study_has_a_config_and_a_place_on_the_page(name):
+STUDIES = ("convergence", "ablations", "questions", "reward_models", "ahead")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_study_has_a_config_with_its_command(name):
     path = ROOT / "benchmarks" / "micro" / f"{name}.yaml"
     assert path.read_text().startswith(f"# python benchmarks/convergence.py --config benchmarks/micro/{name}.yaml\n")
     config = parse(StudyConfig, args=["--config", str(path)])
     config.check()
     assert config.study == name and len(config.seeds) >= 5 and len(config.learning_rates) >= 3
-    results.with_section((ROOT / "benchmarks" / "README.md").read_text(), name, "")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_shows_what_the_stored_study_says(name):
+    folder = ROOT / "benchmarks"
+    config = parse(StudyConfig, args=["--config", str(folder / "micro" / f"{name}.yaml")])
+    result = load_result(str(folder / "figures" / f"{name}.json"), config.methods)
+    figures = [name, "questions_noise"] if name == "questions" else [name]
+    text = page_section(config, result, figures, "figures")
+    assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in (folder / "convergence.md").read_text(encoding="utf-8")
+
+
+def test_each_method_has_one_row_on_the_page():
+    """Studies share baselines; `already_listed` keeps each of them in one table of results."""
+    page = (ROOT / "benchmarks" / "convergence.md").read_text(encoding="utf-8")
+    tables = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ") and line.count("|") == 9]
+    labels = [label for label in tables if label not in ("| method", "| ---")]
+    assert len(labels) == len(set(labels)) == 24
 
 
 def test_a_study_that_cannot_be_is_refused():
@@ -300,8 +331,23 @@ def test_the_command_writes_figures_and_the_pages_section(tmp_path, run_script):
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert "| Text2Grad | 0.001 |" in text and "![tiny](figures/tiny.svg)" in text and "6 runs" in text
-    report = json.loads((tmp_path / "figures" / "tiny.json").read_text())
+    stored = tmp_path / "figures" / "tiny.json"
+    report = json.loads(stored.read_text())
     assert report["learning_rates"] == {"text2grad": 0.001, "ppo_sum": 0.001} and len(report["curves"]["ppo_sum"]) == 2
+
+    figure = (tmp_path / "figures" / "tiny.svg").read_bytes()
+    page.write_text("# Page\n<!-- tiny -->\n<!-- /tiny -->\n")
+    shutil.rmtree(tmp_path / "runs")
+    again = run_script("benchmarks/convergence.py", *settings.split(), *places, "--stored", stored)
+    assert again.returncode == 0, again.stderr
+    assert page.read_text() == text and (tmp_path / "figures" / "tiny.svg").read_bytes() == figure
+    assert not (tmp_path / "runs").exists(), "nothing is trained"
+    shorter = run_script(
+        "benchmarks/convergence.py", *settings.split(), *places, "--stored", stored, "--already_listed", "ppo_sum"
+    )
+    assert shorter.returncode == 0 and "| PPO" not in page.read_text() and "| PPO" in shorter.stdout
+    other = run_script("benchmarks/convergence.py", *settings.split(), "--stored", stored, "--methods", "ppo_sum")
+    assert other.returncode == 2 and "compares text2grad, ppo_sum" in other.stderr
 
 
 # Real posts
@@ -313,7 +359,7 @@ def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_pa
     page.write_text("Before.\n<!-- real_posts -->\n<!-- /real_posts -->\nAfter.\n")
     posts = ROOT / "quickstart" / "data" / "posts_validation.json"
     settings = {"data_path": posts, "output_dir": tmp_path / "runs", "model": tiny_model(tmp_path / "model")}
-    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1, "page": page}
+    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1, "page": page, "figures_dir": tmp_path / "figures"}
     flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     done = run_script("benchmarks/real_posts.py", *flags)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""The controlled task's reward models: what they learn from, how they are examined, and a policy that learns of one."""
+"""The synthetic task's reward models: what they learn from, how they are examined, and a policy that learns of one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.convergence import Study, StudyConfig
-from benchmarks.micro.judges import judges_table, ranked
 from benchmarks.micro.methods import Learnt, method_of
-from benchmarks.micro.nl_reward_model import PROMPT_FILE, judged_records, load_judge, record_of
+from benchmarks.micro.nl_reward_model import PROMPT_FILE, annotated_records, load_reward_model, record_of
 from benchmarks.micro.policy import make_tokenizer
+from benchmarks.micro.reward_models import ranked, reward_models_table
 from benchmarks.micro.runs import critic_of
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
@@ -26,7 +26,7 @@ PAIR = Pair("7", PROMPT, "Nora is a baker by trade. Nora lives in Porto.", "Nora
 
 
 def test_both_responses_of_a_pair_become_judgements():
-    chosen, rejected = judged_records([PAIR])
+    chosen, rejected = annotated_records([PAIR])
     assert [chosen["id"], rejected["id"]] == ["7-chosen", "7-rejected"]
     assert PROFILES.prompt(chosen) == PROFILES.prompt(rejected) == PROMPT
     assert chosen["good_spans"] == ["is a baker by trade", "lives in Porto"] and chosen["poor_spans"] == []
@@ -40,7 +40,7 @@ def test_both_responses_of_a_pair_become_judgements():
 
 
 def test_without_a_critique_the_spans_are_the_same():
-    for told, silent in zip(judged_records([PAIR]), judged_records([PAIR], critique=False), strict=True):
+    for told, silent in zip(annotated_records([PAIR]), annotated_records([PAIR], critique=False), strict=True):
         assert silent["textual_feedback"] == "-"
         assert {**silent, "textual_feedback": told["textual_feedback"]} == told
         assert PROFILES.parse_feedback(PROFILES.render_feedback(PROFILES.feedback(silent))).critique == "-"
@@ -87,7 +87,7 @@ def study(tmp_path_factory) -> Study:
         evaluate_every=1,
         held_out=4,
         base_steps=10,
-        judge_steps=3,
+        reward_model_steps=3,
         examine_pairs=6,
         output_dir=str(folder / "runs"),
         report_dir=str(folder / "figures"),
@@ -100,7 +100,7 @@ def test_both_kinds_learn_from_the_same_pairs(study):
     models = study.materials.reward_models
     assert set(models) == {Learnt("critique", 24), Learnt("spans", 24), Learnt("scalar", 24)}
     pairs = load_pairs(study.folder / "reward_model-24-pairs.json")
-    learnt = load_json(study.folder / "nl_reward_model-no_critique-24-judgements.json")
+    learnt = load_json(study.folder / "nl_reward_model-no_critique-24-annotations.json")
     assert [row["response"] for row in learnt] == [
         text for pair in pairs.values() for text in (pair.chosen, pair.rejected)
     ]
@@ -109,8 +109,8 @@ def test_both_kinds_learn_from_the_same_pairs(study):
 
 
 def test_every_span_of_a_judge_is_a_quote(study):
-    critic = load_judge(study.materials.reward_models[Learnt("critique", 24)])
-    records = judged_records(load_pairs(study.folder / "reward_model-24-pairs.json").values())[:4]
+    critic = load_reward_model(study.materials.reward_models[Learnt("critique", 24)])
+    records = annotated_records(load_pairs(study.folder / "reward_model-24-pairs.json").values())[:4]
     replies = critic([PROFILES.prompt(row) for row in records], [row["response"] for row in records], records)
     for row, reply in zip(records, replies, strict=True):
         assert isinstance(reply, Feedback)
@@ -118,14 +118,14 @@ def test_every_span_of_a_judge_is_a_quote(study):
 
 
 def test_judges_are_examined_and_rewards_are_theirs(study):
-    rows = study.judges()
+    rows = study.reward_model_quality()
     assert [(row["kind"], row["learnt_from"]) for row in rows] == [("critique", 24), ("spans", 24), ("scalar", 24)]
     for row in rows:
         assert 0 <= row["ranked"] <= 1 and (row["tokens"] is None) == (row["kind"] == "scalar")
-    assert judges_table(rows).count("\n") == 4
+    assert reward_models_table(rows).count("\n") == 4
     critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials)
     assert critic.name.startswith("nl_reward_model-24@")
-    curves, _, _ = study.run()
+    curves, _, _ = study.train_all()
     assert all([row["step"] for row in runs[0]] == [0, 1] for runs in curves.values())
     starts = {json.dumps(runs[0][0]) for runs in curves.values()}
     assert len(starts) == 1

@@ -1,4 +1,4 @@
-"""The reward models that a study's methods learn from: trained where they are missing, and examined as judges."""
+"""Train the reward models of a study, unless they exist, and measure how well they know the program's feedback."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.micro.methods import Learnt
-from benchmarks.micro.nl_reward_model import judged_records, load_judge, nl_reward_model
-from benchmarks.micro.results import table
-from benchmarks.micro.reward_model import make_pairs, pairs_file, scalar_reward_model
+from benchmarks.micro.nl_reward_model import annotated_records, load_reward_model, train_nl_reward_model
+from benchmarks.micro.scalar_reward_model import make_pairs, pairs_file, train_scalar_reward_model
 from benchmarks.micro.task import PROFILES
+from benchmarks.pages import markdown_table
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import load_scalar_model
 from nl_reward_model.measures.judgements import judged
@@ -25,11 +25,11 @@ _LABELS = {"scalar": "one number", "critique": "a critique, then quotes", "spans
 def train_reward_models(
     folder: Path, base: str, learnt: Sequence[Learnt], pairs: int, max_response_tokens: int, steps: int
 ) -> dict[Learnt, str]:
-    """The folder of each; all that learn from as many pairs learn from the same ones.
+    """The folder of each. Models with the same number of pairs learn from the same pairs.
 
     Args:
-        pairs: for those that name no number of their own.
-        steps: of training for those that write, however many pairs there are.
+        pairs: the number for those that name none.
+        steps: updates of those that write feedback, for any number of pairs.
     """
     models = {}
     for model in learnt:
@@ -37,47 +37,49 @@ def train_reward_models(
         path = pairs_file(folder / f"reward_model{suffix}-pairs.json", base, model.pairs or pairs, max_response_tokens)
         place = folder / f"{_FOLDERS[model.kind]}{suffix}"
         if model.kind == "scalar":
-            models[model] = scalar_reward_model(place, base, path)
+            models[model] = train_scalar_reward_model(place, base, path)
         else:
-            models[model] = nl_reward_model(place, base, load_pairs(path).values(), model.kind == "critique", steps)
+            models[model] = train_nl_reward_model(
+                place, base, load_pairs(path).values(), model.kind == "critique", steps
+            )
     return models
 
 
-def examine(
+def evaluate_reward_models(
     models: Mapping[Learnt, str], learnt_from: int, base: str, count: int, max_response_tokens: int
 ) -> list[dict[str, Any]]:
-    """How good each reward model is as a judge of the starting policy's responses to prompts of their own.
+    """How well each reward model agrees with the program on the starting policy's responses to prompts not used before.
 
     Args:
-        learnt_from: pairs, for those that name no number of their own.
-        count: pairs to examine them on.
+        learnt_from: the number of pairs for those that name none.
+        count: pairs to evaluate them on.
 
     Returns:
         For each: ``ranked``, the share of pairs that it ranks as the program does (by its number, or by Σδ of what it
         writes; a tie counts half); ``tokens``, precision, recall and F1 of the +1 and −1 tokens (None for a number);
-        ``unreadable`` judgements; and the processor's milliseconds for a response.
+        ``unreadable`` replies; and processor milliseconds per response.
     """
     pairs = make_pairs(base, count, max_response_tokens, seed="held-out judgements")
     return [
-        {"kind": model.kind, "learnt_from": model.pairs or learnt_from, **_examined(model.kind, folder, pairs)}
+        {"kind": model.kind, "learnt_from": model.pairs or learnt_from, **_evaluate(model.kind, folder, pairs)}
         for model, folder in models.items()
     ]
 
 
-def _examined(kind: str, folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
+def _evaluate(kind: str, folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     begun = time.process_time()
     if kind == "scalar":
         scorer, _ = load_scalar_model(folder, PROFILES)
-        records = judged_records(pairs)
+        records = annotated_records(pairs)
         scores = scorer([PROFILES.prompt(record) for record in records], [record["response"] for record in records])
         found: dict[str, Any] = {"ranked": ranked(scores), "tokens": None, "unreadable": 0}
     else:
-        found = _examined_judge(folder, pairs)
+        found = _evaluate_text_model(folder, pairs)
     return found | {"milliseconds": round(1000 * (time.process_time() - begun) / (2 * len(pairs)), 2)}
 
 
-def _examined_judge(folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    critic, records = load_judge(folder), judged_records(pairs)
+def _evaluate_text_model(folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
+    critic, records = load_reward_model(folder), annotated_records(pairs)
     tokenizer = critic.prompt.tokenizer
     replies = critic(
         [PROFILES.prompt(record) for record in records], [record["response"] for record in records], records
@@ -102,9 +104,9 @@ def ranked(scores: Sequence[float]) -> float:
     return sum((a > b) + (a == b) / 2 for a, b in zip(chosen, rejected, strict=True)) / len(chosen)
 
 
-def judges_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def reward_models_table(rows: Sequence[Mapping[str, Any]]) -> str:
     header = [
-        "what it says of a response",
+        "what it writes about a response",
         "learnt from",
         "pairs ranked right",
         "good tokens: precision, recall, F1",
@@ -117,9 +119,9 @@ def judges_table(rows: Sequence[Mapping[str, Any]]) -> str:
         tokens = [_shown(row["tokens"][name]) if row["tokens"] else "–" for name in ("+1", "-1")]
         figures = [f"{row['learnt_from']} pairs", f"{100 * row['ranked']:.1f} %", *tokens]
         shown.append([_LABELS[row["kind"]], *figures, str(row["unreadable"]), f"{row['milliseconds']:.1f}"])
-    return table(header, shown)
+    return markdown_table(header, shown)
 
 
 def _shown(figures: Mapping[str, float | None]) -> str:
-    """Precision of what was never said is no number."""
+    """A precision without any prediction is a dash."""
     return ", ".join("–" if value is None else f"{value:.2f}" for value in figures.values())

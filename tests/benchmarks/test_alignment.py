@@ -8,19 +8,19 @@ import pytest
 
 from benchmarks.alignment import (
     AlignmentConfig,
-    Marked,
+    MarkedResponse,
+    alignment_table,
     by_offsets,
     by_people,
     by_random,
     by_text2grad,
     by_words,
-    drawn,
-    less_canonical,
-    measure,
+    compare_mappings,
     occurrences,
-    page_table,
+    random_intervals,
+    retokenized,
     sources,
-    summary,
+    summarise,
 )
 from tests import tiny
 from text2grad.errors import InputError
@@ -48,34 +48,38 @@ def test_truth_is_the_tokens_inside_the_offsets(tokenizer):
     assert by_offsets(ids, tokenizer, [(2, 3), (4, 5)]) == [0, 0, -1, 0, -1, 0, 0]
     assert by_offsets(ids, tokenizer, []) == [0] * 7
     assert occurrences("aa", "aaaa.aa") == [0, 1, 2, 5] and occurrences(".", "a.b") == [1]
-    assert not Marked("x", text, [(2, 5)]).repeated and Marked("x", text, [(0, 1), (1, 2)]).repeated
+    assert not MarkedResponse("x", text, [(2, 5)]).repeated and MarkedResponse("x", text, [(0, 1), (1, 2)]).repeated
 
 
 def test_random_intervals_are_words_of_prose_and_lines_or_pieces_of_code():
-    prose = [place for seed in range(300) for place in drawn(get_task("slf5k"), PROSE, random.Random(seed))]
+    prose = [place for seed in range(300) for place in random_intervals(get_task("slf5k"), PROSE, random.Random(seed))]
     for start, end in prose:
         assert 1 <= len(PROSE[start:end].split()) <= 20
         assert (PROSE[:start] + " ")[-1:].isspace() or start == 0
         assert not PROSE[start].isspace() and not PROSE[end - 1].isspace() and PROSE[end : end + 1].strip() == ""
     assert {len(PROSE[s:e].split()) for s, e in prose} >= set(range(1, 19))
     quotes = {
-        CODE[slice(*place)] for seed in range(300) for place in drawn(get_task("kodcode"), CODE, random.Random(seed))
+        CODE[slice(*place)]
+        for seed in range(300)
+        for place in random_intervals(get_task("kodcode"), CODE, random.Random(seed))
     }
     assert {"return total", "def add(a, b):\n    total = a + b", "total", "= a + b"} <= quotes
     assert all(quote == quote.strip() and quote.count("\n") <= 4 for quote in quotes)
     fenced = f"Here it is:\n```\n{CODE}```\nGood luck!"
     for seed in range(100):
-        for start, end in drawn(get_task("kodcode"), fenced, random.Random(seed)):
+        for start, end in random_intervals(get_task("kodcode"), fenced, random.Random(seed)):
             assert fenced[start:end] in CODE
-    assert drawn(get_task("slf5k"), PROSE, random.Random(3)) == drawn(get_task("slf5k"), PROSE, random.Random(3))
-    counts = {len(drawn(get_task("slf5k"), PROSE, random.Random(seed))) for seed in range(50)}
+    assert random_intervals(get_task("slf5k"), PROSE, random.Random(3)) == random_intervals(
+        get_task("slf5k"), PROSE, random.Random(3)
+    )
+    counts = {len(random_intervals(get_task("slf5k"), PROSE, random.Random(seed))) for seed in range(50)}
     assert counts == {1, 2, 3, 4}
 
 
 def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
-    rows = [Marked("once", "one two three", [(4, 7)]), Marked("twice", "go on and go", [(10, 12)])]
+    rows = [MarkedResponse("once", "one two three", [(4, 7)]), MarkedResponse("twice", "go on and go", [(10, 12)])]
     config = AlignmentConfig(split=0.0, repeats=2)
-    items = measure(rows, get_task("slf5k"), tokenizer, config)
+    items = compare_mappings(rows, get_task("slf5k"), tokenizer, config)
     assert [item.row.repeated for item in items] == [False, True]
     for item in items:
         item.truth, item.labels["text2grad"] = [0, -1, -1, 0], [0, -1, 0, 0]
@@ -84,7 +88,7 @@ def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
         assert len(item.seconds["text2grad"]) == 2
         item.seconds["text2grad"] = seconds
         item.labels["word matching"] = [0, 0, 0, -1]
-    found = summary("d", "q", items)
+    found = summarise("d", "q", items)
     assert found["text2grad"] == {
         "tokens right": 7 / 8,
         "marked tokens found": 3 / 4,
@@ -93,7 +97,7 @@ def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
     }
     assert found["word matching"]["tokens right"] == 2 / 8
     assert [(row["id"], row["tokens"], row["repeated"]) for row in found["differing"]] == [("twice", 1, True)]
-    assert "| d: q | 2 | 8 | 87.50, 25.00 | 75.00, 0.00 | 50.00, 0.00 | 2.00," in page_table([found])
+    assert "| d: q | 2 | 8 | 87.50, 25.00 | 75.00, 0.00 | 50.00, 0.00 | 2.00," in alignment_table([found])
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode"])
@@ -103,8 +107,8 @@ def test_a_quote_that_stands_once_reaches_its_tokens(name, tokenizer):
     exact = plain = 0
     for seed in range(200):
         rng = random.Random(seed)
-        row = Marked(str(seed), text, drawn(task, text, rng))
-        ids = less_canonical(encode(text), tokenizer, 0.3, rng)
+        row = MarkedResponse(str(seed), text, random_intervals(task, text, rng))
+        ids = retokenized(encode(text), tokenizer, 0.3, rng)
         assert token_spans(ids, tokenizer)[0] == text and len(ids) >= len(encode(text))
         if row.repeated:
             continue
@@ -143,13 +147,13 @@ def test_one_command_makes_the_table(run_script, tmp_path):
     assert page.startswith("before\n<!-- alignment -->\n| text2grad, word matching |") and page.endswith("after\n")
     by_row = {(row["data"], row["quotes"]): row for row in results}
     assert by_row["answers", "people"]["text2grad"]["responses entirely right"] == 1
-    repeated = by_row["answers", "people, a quote stands more than once"]
+    repeated = by_row["answers", "people, a quote occurs more than once"]
     assert [row["id"] for row in repeated["differing"]] == ["b"] and "answers: people" in page
     assert ("slf5k", "the program") in by_row
 
     rows[0]["spans"][0]["quote"] = "My brother"
     save_json(tmp_path / "people.jsonl", rows)
-    with pytest.raises(InputError, match="row 0: a quote is not what stands at its offsets"):
+    with pytest.raises(InputError, match="row 0: a quote differs from the text at its offsets"):
         by_people(tmp_path / "people.jsonl")
     with pytest.raises(InputError, match="--human"):
         sources(AlignmentConfig())
@@ -165,5 +169,5 @@ def test_real_responses(shared_data, tokenizer):
     for task, rows in sets:
         once = [row for row in rows if not row.repeated]
         assert len(once) > 10
-        items = measure(once, task, tokenizer, AlignmentConfig(repeats=1))
+        items = compare_mappings(once, task, tokenizer, AlignmentConfig(repeats=1))
         assert all(item.truth == item.labels["text2grad"] for item in items)
