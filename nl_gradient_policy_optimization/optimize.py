@@ -25,7 +25,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, load_critic
-from text2grad.endpoints.client import is_endpoint
+from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
 from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config

@@ -22,7 +22,8 @@ from rm_data_anno.validation import Validated, validate
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
-from text2grad.endpoints.client import ChatClient, is_endpoint
+from text2grad.endpoints import is_endpoint
+from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError

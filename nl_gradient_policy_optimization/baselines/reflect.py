@@ -20,7 +20,8 @@ import torch
 from nl_gradient_policy_optimization.rollouts import padded
 from text2grad.configs import TASK_HELP, parse
 from text2grad.critics import Critic, load_critic, version_of
-from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of, is_endpoint
+from text2grad.endpoints import is_endpoint
+from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records

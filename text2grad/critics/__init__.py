@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
-from text2grad.endpoints.client import is_endpoint
+from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import fingerprint

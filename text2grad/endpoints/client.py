@@ -85,11 +85,6 @@ class Reply:
         return value
 
 
-def is_endpoint(spec: str) -> bool:
-    """Whether a text names an endpoint: ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``."""
-    return spec.startswith(("openai:", "http://", "https://"))
-
-
 def endpoint_of(spec: str) -> tuple[str | None, str]:
     """``(base_url, model)`` of ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``; no URL means OpenAI's own."""
     if spec.startswith("openai:"):
