@@ -1,1 +1,1 @@
-"""What a policy is worth: generation, each task's benchmarks, judges, and the report."""
+"""Measuring policies: generation, each task's benchmarks, judges, and the report."""

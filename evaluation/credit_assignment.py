@@ -3,12 +3,13 @@
     python evaluation/credit_assignment.py --rollouts runs/text2grad/rollouts.jsonl --output_path credit.json \\
         --plot credit.svg
 
-Each rollout's δ per token is credited twice: where it stands (setting A), and as one sum at the last token (setting B).
-Reported are, with 95 % intervals over prompts,
+Each rollout's rewards are credited twice: each at its own token (setting A), and as one sum at the last token (setting
+B). They are the rewards that training logged: δ as placed and shaped, with penalties on last tokens. Reported are, with
+95 % intervals over prompts,
 
 - ``amplification``: how much more a labelled token's own reward weighs at that token under A, (γλ)^−(T−k);
 - ``separation_A``, ``separation_B``: the chance that a praised token gets more advantage than a criticised one of the
-  same rollout; 0.5 is blindness;
+  same rollout; 0.5 is chance;
 - ``right_sign_A``, ``right_sign_B``: the share of labelled tokens whose advantage has the sign of their label;
 - by distance from the end, |ΔA| between the best and the worst rollout of each prompt under both settings (B as the
   appendix writes it), drawn in the plot beside the theory's curve.
@@ -56,7 +57,7 @@ class CreditConfig:
 
 
 def load_rollouts(path: str, first_step: int = 0) -> dict[str, list[np.ndarray]]:
-    """δ per token of each rollout, [T], by prompt."""
+    """The logged reward per token of each rollout, [T], by prompt."""
     by_prompt: dict[str, list[np.ndarray]] = {}
     for number, row in enumerate(load_json(path), 1):
         if not isinstance(row, dict) or not isinstance(row.get("rewards"), list):
@@ -122,7 +123,7 @@ def gaps_by_distance(by_prompt: dict[str, list[np.ndarray]], decay: float) -> li
 
 
 def plot_credit(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], decay: float) -> None:
-    """Left: the theory's amplification over the distances at which real labels stand. Right: |ΔA| by distance."""
+    """Left: the theory's amplification over the distances of real labels. Right: |ΔA| by distance."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a critic thinks of a system's responses, in the terms of training: δ per token."""
+"""A critic's feedback on a system's responses, in the terms of training: δ per token."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def figures_by_critic(
 ) -> CriticFigures:
     """Mean δ per token, shares of poor and good tokens, share of quotes that were found.
 
-    Responses are encoded by ``tokenizer``, so that systems with different tokenizers can share one ruler. All four
+    Responses are encoded by ``tokenizer``, so that systems with different tokenizers compare. All four
     are over the tokens (or quotes) of all responses together: a long response weighs more than a short one.
 
     Args:
         spec: ``programmatic``, a reward model's folder, or an endpoint (:func:`~text2grad.critics.load_critic`).
-        journal: remembers the judgements, so that none is asked for twice.
+        journal: remembers the feedback, so that none is requested twice.
     """
     critic = load_critic(spec, task)
     if spec == "programmatic":
@@ -68,10 +68,10 @@ def figures_by_critic(
         },
         batch_size=batch_size,
         retry_failed=retry_failed,
-        description=f"{critic.name} judges",
+        description=f"feedback of {critic.name}",
     )
     if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; {len(outcome.results)} judgements are kept, run again to go on")
+        raise InputError(f"{outcome.stopped}; {len(outcome.results)} records are done, run again to continue")
     delta, poor, good, found = {}, {}, {}, {}
     for key, stored in outcome.results.items():
         ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)

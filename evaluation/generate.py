@@ -1,8 +1,8 @@
-"""A policy's answers to a task's prompts, as the task's records.
+"""A policy's responses to a task's prompts, as the task's records.
 
     python evaluation/generate.py --task slf5k --data_path posts.json --output_path answers.json --model smollm2
 
-Killed and run again, it goes on where it was: every answer is in ``<output_path>.journal.jsonl`` at once.
+The same command continues an interrupted run: every response is at once in ``<output_path>.journal.jsonl``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class GenerateConfig:
         "--input_file",
     )
     output_path: str = setting(MISSING, "the same records with this policy's responses", "--output_file", "--output")
-    num_samples: int = setting(1, "answers per prompt; above 1 their ids end in @0, @1, …")
+    num_samples: int = setting(1, "responses per prompt; above 1 their ids end in @0, @1, …")
     limit: int | None = setting(None, "only the first so many prompts")
     max_prompt_tokens: int | None = setting(
         None, "longer prompts lose the end of x; by default what the model's context allows", "--prompt_max_length"
     )
-    skip_empty: bool = setting(False, "leave empty answers out of the file, because annotation refuses them")
+    skip_empty: bool = setting(False, "leave empty responses out of the file, because annotation refuses them")
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
     def __post_init__(self) -> None:
@@ -56,12 +56,12 @@ def answer_chats(
     retry_failed: bool = False,
     description: str = "answers",
 ) -> Outcome:
-    """Ask the policy every chat once, ever: results are ``PolicyAnswer`` fields, longest prompts first.
+    """Ask the policy every chat once: results are ``PolicyAnswer`` fields, longest prompts first.
 
     Args:
         chats: messages by id; the id also seeds the sampling.
         journal: remembers the answers between runs.
-        settings: what else must be equal for a journal to be gone on with.
+        settings: what else must be equal for a journal to be continued.
     """
     ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
 
@@ -81,7 +81,7 @@ def answer_chats(
     )
     if outcome.stopped:
         raise InputError(
-            f"{outcome.stopped}; {len(outcome.results)} of {len(chats)} answers are kept, run again to go on"
+            f"{outcome.stopped}; {len(outcome.results)} of {len(chats)} responses are kept, run again to continue"
         )
     return outcome
 
@@ -171,16 +171,16 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
     finished = sum(reply["finished"] for reply in replies.values())
     cut = sum(was_cut for _, was_cut in fitted.values())
     print(
-        f"{len(replies)} of {len(chats)} answers ({outcome.resumed} from an earlier run), "
+        f"{len(replies)} of {len(chats)} responses ({outcome.resumed} from an earlier run), "
         f"{finished} ended by themselves, {cut} prompts cut -> {config.output_path}"
     )
     if empty:
         fate = "left out" if config.skip_empty else "kept; annotation refuses them, --skip_empty leaves them out"
-        print(f"{len(empty)} empty answers ({fate}): {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}")
+        print(f"{len(empty)} empty responses ({fate}): {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}")
     if outcome.failures:
         for key, reason in list(outcome.failures.items())[:5]:
             print(f"failed: {key}: {reason}", file=sys.stderr)
-        print(f"{len(outcome.failures)} answers failed; --retry_failed asks them again", file=sys.stderr)
+        print(f"{len(outcome.failures)} responses failed; --retry_failed asks for them again", file=sys.stderr)
     measuring = Path(__file__).parent / config.task / "evaluate.py"
     if measuring.is_file():
         print(

@@ -3,12 +3,12 @@
     python evaluation/judge.py --task slf5k --data_path text2grad.json --system text2grad \\
         --baseline ppo.json --baseline_system ppo --judge openai:gpt-4o --output_path judge.result.json
 
-Every pair is judged twice, each system shown first once, so a judge that prefers a place gives both the same gain.
-``win_rate`` counts a win in one order and a loss in the other as half a win: the side is right, but a bias pulls it
-towards one half; ``win_rate_order_free`` takes that pull out. ``position_bias`` says how much oftener the judge took
-the first answer than the second. With ``--orders one`` each pair is judged once, in an order drawn at random (half the
-price; the bias then is noise, not gone). For win-rate curves over training, judge each checkpoint against the same
-baseline with its ``--step``. Killed and run again, nothing is asked twice.
+Every pair is judged twice, with each system shown first once. ``win_rate`` counts a win in one order and a loss in the
+other as half a win. It names the right side, but position bias pulls it towards one half. ``win_rate_order_free``
+removes that pull. ``position_bias`` is how much more often the judge took the first response than the second. With
+``--orders one`` each pair is judged once, in an order drawn at random: half the price, and the bias is noise instead.
+For win-rate curves over training, judge each checkpoint against the same baseline with its ``--step``. An interrupted
+run asks nothing twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What measuring a system takes on every task: its responses and name, a critic, another system to compare with."""
+"""What every task's measurement shares: a system's responses and name, a critic, another system to compare with."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def critic_figures(
         return {}, {}
     journal = f"{config.output_path}.critic.journal.jsonl"
     tokenizer = load_tokenizer(config.tokenizer)
-    judged = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
-    return judged.figures, {"feedback": judged.feedback, "critic_failures": judged.failures}
+    measured = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
+    return measured.figures, {"feedback": measured.feedback, "critic_failures": measured.failures}
 
 
 def compare_and_save(

@@ -163,8 +163,8 @@ class LocalPolicy:
 class OwnRandomness:
     """Turns greedy decoding into sampling, each row from its own generator (a ``LogitsProcessor``).
 
-    The argmax of log p + Gumbel noise is a draw from p. So an answer does not depend on which others share its batch,
-    and a run that was killed goes on as if it had not been.
+    The argmax of log p + Gumbel noise is a draw from p. So an answer depends neither on the others in its batch nor
+    on interruptions of the run.
     """
 
     def __init__(self, seeds: Sequence[int], temperature: float, top_p: float, device: str):

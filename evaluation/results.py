@@ -39,7 +39,7 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
 
 
 def _order_free(sums: np.ndarray) -> np.ndarray:
-    """sums: [..., 3]: points when shown first, points when shown second, pairs -> win rate without the place's pull.
+    """sums: [..., 3]: points when shown first, points when shown second, pairs -> win rate without position bias.
 
     Bradley-Terry with a term for the place: logit w_first = θ + γ, logit w_second = θ − γ, and the win rate is that of
     θ alone. Half a point is added to either side, so that a clean sweep has a finite logit.

@@ -4,7 +4,7 @@
         --output_path samples.jsonl
 
 Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' own ``sanitize`` does) and the whole
-``response``. Killed and run again, it goes on where it was.
+``response``. The same command continues an interrupted run.
 """
 
 from __future__ import annotations

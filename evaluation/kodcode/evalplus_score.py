@@ -3,13 +3,13 @@
     python evaluation/kodcode/evalplus_score.py --dataset humaneval --base_only true --samples samples.jsonl \\
         --system base --output_path humaneval.result.json
 
-Two things are done about EvalPlus 0.3.1:
+Two faults of EvalPlus 0.3.1 are worked around:
 
 - It silently takes an existing result file for the result of other samples. Here its verdicts are kept under a name
-  that holds a hash of samples and problems, and are taken again only for the very same ones.
+  that holds a hash of samples and problems, and are reused only for the same ones.
 - It counts right programs for HumanEval/32 as wrong: the branch that checks roots by the polynomial leaves the loop
   without noting the success. So that problem's programs are run again here, by EvalPlus' own rule (|p(root)| ≤ atol at
-  every input); ``evalplus_printed`` in the result file holds the figure without this mending.
+  every input); ``evalplus_printed`` in the result file holds the figure without this correction.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def run_evalplus(
 
 
 def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]]) -> tuple[dict, dict]:
-    """Task id -> one ``{"base", "plus"}`` per program, twice (one to mend, one as EvalPlus has it)."""
+    """Task id -> one ``{"base", "plus"}`` per program, twice (one to correct, one as EvalPlus has it)."""
 
     def verdicts() -> dict[str, list[dict[str, bool]]]:
         return {

@@ -75,8 +75,8 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     for key, record in records.items():
         samples.setdefault((record.get("generation") or {}).get("prompt_id") or key, []).append(key)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
-    judged, extra = critic_figures(config, records, task)
-    by_record = {"finished": share_finished(records), **judged}
+    by_critic, extra = critic_figures(config, records, task)
+    by_record = {"finished": share_finished(records), **by_critic}
     figures |= {name: figure.grouped(samples) for name, figure in by_record.items()}
     errors = Counter(row["error_type"] for row in tested.values() if not row["passed"])
     extra |= {

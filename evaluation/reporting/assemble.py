@@ -69,7 +69,7 @@ def _about_run(run: Run, variant: Variant) -> dict[str, Any]:
         "seed": run.seed,
         "critic": run.critic,
         "model": run.model,
-        "cycles": len(run.metrics),
+        "steps": len(run.metrics),
         "last_step": run.steps[-1],
         "rollouts": len(run.rollouts),
         "notes": run.notes,
@@ -120,14 +120,10 @@ def _updates(groups: list[Variant], slots: dict[str, int]) -> list[dict[str, Any
 def update_charts(updates: list[dict[str, Any]], task: str) -> list[dict[str, Any]]:
     """Two charts of what updates did: criticised tokens that fell, praised tokens that rose, beside unlabelled ones."""
     charts = []
-    for label, key, title, says in (
-        (
-            "poor",
-            "fell",
-            "Criticised tokens that became less likely",
-            "The more above the dotted line, the better aimed.",
-        ),
-        ("good", "rose", "Praised tokens that became more likely", "The more above the dotted line, the better aimed."),
+    says = "The further above the dotted line, the more selective the updates."
+    for label, key, title in (
+        ("poor", "fell", "Criticised tokens that became less likely"),
+        ("good", "rose", "Praised tokens that became more likely"),
     ):
         lines = []
         for update in (update for update in updates if update["task"] == task):
@@ -147,7 +143,7 @@ def update_charts(updates: list[dict[str, Any]], task: str) -> list[dict[str, An
 
 
 def _timing(groups: list[Variant], slots: dict[str, int], baseline: str | None) -> list[dict[str, Any]]:
-    """Phases of each variant, and its time per cycle over the baseline's (scalar PPO where none is named)."""
+    """Phases of each variant, and its time per step over the baseline's (scalar PPO where none is named)."""
     timed = [(variant, training.timing(variant)) for variant in groups]
     rows = []
     for variant, timing in timed:
@@ -213,7 +209,7 @@ _NOT_FIGURES = {
     *("settings", "config", "versions", "data", "failures", "parse_errors", "step"),
     *("prompt_max_length", "max_length", "max_new_tokens"),
 }
-"""What stands in such files beside figures."""
+"""What such files hold beside figures."""
 
 
 def _columns(paths: list[str]) -> list[dict[str, Any]]:

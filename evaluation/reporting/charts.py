@@ -1,4 +1,7 @@
-"""Charts as SVG text: lines with bands, and stacked bars. Colours and fonts come from the page's style sheet.
+"""Charts as SVG text for the page: lines with bands, and stacked bars. Colours and fonts come from its style sheet.
+
+The page reads values off these charts and switches between light and dark, which matplotlib's SVG cannot do; for paper
+``figures.py`` draws the same data by matplotlib, which writes PDF.
 
 Lines are told apart by colour, by dashes and by the mark at their end, so that none is needed alone.
 """
@@ -177,7 +180,7 @@ def key_mark(slot: int) -> str:
 
 
 def bar_chart(rows: list[dict[str, Any]], parts: list[tuple[str, str]], width: int = 1000) -> str:
-    """Stacked horizontal bars, one row each: seconds of a cycle by phase.
+    """Stacked horizontal bars, one row each: seconds of a step by phase.
 
     Args:
         rows: each with ``label``, ``values`` (part -> seconds) and ``total``.
@@ -205,5 +208,5 @@ def bar_chart(rows: list[dict[str, Any]], parts: list[tuple[str, str]], width: i
         drawn.append(f'<text class="bartotal" x="{x(position) + 6:.1f}" y="{top + 32}">{total}</text>')
     return (
         f'<svg class="chart bars" viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
-        f"<title>Seconds of a cycle by phase</title>{''.join(drawn)}</svg>"
+        f"<title>Seconds of a step by phase</title>{''.join(drawn)}</svg>"
     )

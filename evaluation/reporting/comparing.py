@@ -1,4 +1,4 @@
-"""What the policies are worth: result files side by side, each system against a baseline by paired bootstrap."""
+"""Result files side by side: each system against a baseline by paired bootstrap."""
 
 from __future__ import annotations
 

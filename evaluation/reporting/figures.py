@@ -117,7 +117,7 @@ def _draw_phases(report: dict[str, Any]):
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("seconds per cycle, median")
+    axes.set_xlabel("seconds per step, median")
     axes.legend(frameon=False, ncols=len(parts), loc="lower left", bbox_to_anchor=(0, 1), fontsize=7)
     return figure
 

@@ -1,4 +1,4 @@
-"""The report on paper: one HTML file that needs nothing else, and the same in Markdown."""
+"""The report as a page: one HTML file that needs nothing else, and the same in Markdown."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ VERDICTS = {
     "same": "the same",
 }
 HEALTH = ("entropy", "length/mean", "length/finished", "spans/found")
-"""What shows a collapse, besides KL: shown right below the before and after of a single run."""
+"""What shows a collapse, besides KL: shown right below the results of a single run."""
 JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "judge_failures")
 EXTRAS = (
-    ("annotations", "Annotation", "What stage 1 counted while it annotated: spans, tokens, cost."),
+    ("annotations", "Annotation", "Counts of stage 1: spans, tokens, cost."),
     (
         "reward_models",
         "The reward model",
-        "How well the learnt critic agrees with the annotations it did not train on.",
+        "Agreement of the reward model with annotations that it was not trained on.",
     ),
 )
 
@@ -158,10 +158,10 @@ def smoothing(section: dict[str, Any]) -> str:
     """How the lines of a section were made, in words."""
     lines = [line for chart in section["charts"] for line in chart["lines"]]
     seeds, window = max(line["seeds"] for line in lines), max(line["window"] for line in lines)
-    smooth = f"moving mean over {window} cycles" if window > 1 else "value of each cycle"
+    smooth = f"moving mean over {window} steps" if window > 1 else "value of each step"
     if seeds > 1:
         return f"Lines are means over seeds ({smooth}), bands run from the lowest to the highest seed."
-    return f"Thick lines are a {smooth}, thin ones the single cycles." if window > 1 else f"Lines are the {smooth}."
+    return f"Thick lines are a {smooth}, thin lines the single steps." if window > 1 else f"Lines are the {smooth}."
 
 
 def _is_health(name: str) -> bool:
@@ -178,7 +178,7 @@ def _sections(report: dict[str, Any], viewer: dict[str, Any]) -> list[tuple[str,
         ("time", "Time", report["timing"]),
         ("early", "Early and late", viewer["rollouts"]),
         ("answers", "Side by side", viewer["pairs"]),
-        ("rollouts", "All answers", viewer["rollouts"]),
+        ("rollouts", "All responses", viewer["rollouts"]),
         ("annotations", "Annotation", report["annotations"]),
         ("reward_models", "Reward model", report["reward_models"]),
         ("settings", "Settings", report["runs"]),
@@ -198,13 +198,13 @@ def _gloss(report: dict[str, Any]) -> str:
     values = {get_task(task).span_words.values: task for task in reversed(tasks)}
     told = "; ".join(f"on {task}, {value}" if len(values) > 1 else value for value, task in reversed(values.items()))
     return (
-        f"Text2Grad learns from critiques. δ is the reward that a critique gives each token: {told}. "
-        "KL says how far the policy has moved from the model it started from."
+        f"Text2Grad trains a policy on critiques. A critique gives each token a reward δ: {told}. "
+        "KL is the divergence of the policy from its reference model."
     )
 
 
 def _chart_data(report: dict[str, Any]) -> str:
-    """What the page's script reads values off, with four significant digits; ``<`` never stands in it."""
+    """What the page's script reads values off, with four significant digits; it never holds ``<``."""
     drawn = judge_charts(report)
     for section in report["training"]:
         drawn += [*section["charts"], *update_charts(report["updates"], section["task"])]

@@ -1,6 +1,6 @@
 """Run folders: ``run.json``, ``metrics.jsonl`` and ``rollouts.jsonl``, read with clear errors, compact in memory.
 
-A run that is still going is read as far as it has come: a last line cut off in the writing is left out.
+A run that still goes on is read up to its last whole line.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class LoggedRollout:
     conflicts: int
     finished: bool
     spans: np.ndarray  # [tokens, 2] characters of the response
-    rewards: np.ndarray  # δ_t
+    rewards: np.ndarray  # of training: δ placed and shaped, with penalties
     advantages: np.ndarray
     kl: np.ndarray
     shift: np.ndarray  # log π_new − log π_old: what the update did to the token
-    good_at: list[Interval]  # where the critique's quotes stand in the response
+    good_at: list[Interval]  # where the critique's quotes are in the response
     poor_at: list[Interval]
 
     @property
@@ -54,7 +54,7 @@ class LoggedRollout:
 
 @dataclass
 class Run:
-    """One training run, as far as it has come."""
+    """One training run, up to its last finished step."""
 
     path: Path
     task: str
@@ -77,7 +77,7 @@ class Run:
         return [row["step"] for row in self.metrics]
 
     def series(self, name: str) -> dict[int, float]:
-        """step -> value, for the cycles that logged one."""
+        """step -> value, for the steps that logged one."""
         return {row["step"]: row[name] for row in self.metrics if _is_number(row.get(name))}
 
 
@@ -130,10 +130,10 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     by_step: dict[int, dict] = {}
     for number, row in _rows(path, notes):
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise InputError(f"{path}: line {number} has no whole number 'step'; each line is one cycle's metrics")
-        by_step[row["step"]] = row  # a cycle that was run again after a kill counts once
+            raise InputError(f"{path}: line {number} has no whole number 'step'; each line is one step's metrics")
+        by_step[row["step"]] = row  # a step that was run again after a kill counts once
     if not by_step:
-        raise InputError(f"{path}: holds no finished cycle yet; wait for the first one")
+        raise InputError(f"{path}: holds no finished step yet; wait for the first one")
     return [by_step[step] for step in sorted(by_step)]
 
 
@@ -146,7 +146,7 @@ def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{path}: line {number}: {what}; each line is one {task} rollout of stage 3") from None
-        if rollouts and rollout.step < rollouts[-1].step:  # resumed after a kill: these cycles were run again
+        if rollouts and rollout.step < rollouts[-1].step:  # resumed after a kill: these steps were run again
             rollouts = [earlier for earlier in rollouts if earlier.step < rollout.step]
         rollouts.append(rollout)
     return rollouts
@@ -202,7 +202,7 @@ def _rows(path: Path, notes: list[str]) -> Iterator[tuple[int, Any]]:
                     notes.append(f"the last line of {path.name} is not finished and was left out")
                     return
                 what = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8 text"
-                raise InputError(f"{path}: line {number} is not JSON: {what}; mend or remove it") from None
+                raise InputError(f"{path}: line {number} is not JSON: {what}; repair or remove it") from None
 
 
 def _array(values: list | None, count: int, name: str) -> np.ndarray:

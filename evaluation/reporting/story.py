@@ -1,4 +1,4 @@
-"""What the figures say, in sentences. Written by rules, so that no sentence says more than its figures do.
+"""What the figures say, in sentences. Rules write them, so that no sentence claims more than its figures show.
 
 A sentence is a list of texts and of references to figures: ``{"at": path in the report, "style": …, "form": …}``. So
 every figure in a sentence is printed from, and can be checked against, the report itself.
@@ -97,7 +97,7 @@ def standfirst(report: dict[str, Any]) -> list[Sentence]:
     for number, table in enumerate(report["tables"]):
         sentences += _what_came_out(number, table)
     if not report["tables"]:
-        sentences.append(["All figures below are of the training answers themselves; no result files were given."])
+        sentences.append(["No result files were given: all figures below are of responses sampled in training."])
     return sentences
 
 
@@ -107,14 +107,14 @@ def _what_was_run(report: dict[str, Any], section: dict[str, Any]) -> Sentence:
     for label in section["variants"]:
         count = sum(run["label"] == label for run in runs)
         described.append(f"{label} ({count} seeds)" if count > 1 else label)
-    cycles = sorted({run["cycles"] for run in runs})
-    span = f"{cycles[0]}" if len(cycles) == 1 else f"{cycles[0]} to {cycles[-1]}"
+    steps = sorted({run["steps"] for run in runs})
+    span = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
     models = _listed(dict.fromkeys(_last_part(run["model"]) for run in runs))
     critics = _listed(dict.fromkeys(_critic(run["critic"]) for run in runs))
-    answers = sum(run["rollouts"] for run in runs)
-    logged = f", {answers:,} answers in all" if answers else ""
+    responses = sum(run["rollouts"] for run in runs)
+    logged = f" ({responses:,} responses)" if responses else ""
     return [
-        f"{_listed(described)} trained {models} on {section['task']} for {span} cycles{logged}, "
+        f"{_listed(described)} trained {models} on {section['task']} for {span} steps{logged}, "
         f"with feedback from {critics}."
     ]
 
@@ -139,7 +139,7 @@ def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
         told += ["; " if told else "", f"no clear difference in {names}"]
     n = max((cells[key]["change"]["n"] for key in changed), default=0)
     answers = max(next(item for item in table["systems"] if item["name"] == best)["answers"].values())
-    count = f"On {n:,} prompts" + (f" ({answers:,} answers)" if answers > n else "")
+    count = f"On {n:,} prompts" + (f" ({answers:,} responses)" if answers > n else "")
     sentences = [[f"{count}, {named(best)} against {named(table['baseline'])}: ", *told, "."]] if told else []
     for system in (item["name"] for item in table["systems"]):
         if system not in (best, table["baseline"]) and "change" in table["cells"][system].get(first, {}):
@@ -158,10 +158,10 @@ def _before_and_after(number: int, table: dict[str, Any], system: str, key: str)
 
 
 def cautions(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sentence]:
-    """What a careful reader should hold against these figures; found by rules, not by judgement."""
+    """What limits these figures; found by rules, not by judgement."""
     found: list[Sentence] = []
     if report["training"] and not report["tables"]:
-        found.append(["Nothing here was measured on prompts that the policy was not trained on."])
+        found.append(["No figure here is measured on held-out prompts."])
     several = len(report["training"]) > 1
     single = [
         f"{variant['label']} on {variant['task']}" if several else variant["label"]
@@ -169,7 +169,7 @@ def cautions(report: dict[str, Any], results: list[dict[str, Any]]) -> list[Sent
         if len(variant["seeds"]) == 1
     ]
     if single:
-        found.append([f"{_listed(single)}: one seed. Another seed may end elsewhere."])
+        found.append([f"{_listed(single)}: one seed only. Another seed may give another result."])
     found += _about_results(report, results)
     for number, section in enumerate(report["training"]):
         found += _about_training(report, number, section)
@@ -184,7 +184,7 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
     judges = {(result.get("settings") or {}).get("critic") for result in results}
     if critics & judges and any("mean_delta" in result["metrics"] for result in results):
         found.append(
-            ["δ is measured here by the critic that trained the policy. Metrics that it does not see are the check."]
+            ["δ is measured by the critic that trained the policy. Trust the metrics that this critic does not use."]
         )
     elif critics and judges - {None} and any("mean_delta" in result["metrics"] for result in results):
         trained, measured = (_listed(map(_critic, sorted(names - {None}))) for names in (critics, judges))
@@ -192,7 +192,9 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
     for number, table in enumerate(report["tables"]):
         sizes = [size for system in table["systems"] for size in system["prompts"].values()]
         if sizes and min(sizes) < FEW_PROMPTS:
-            found.append([f"Only {min(sizes)} evaluation prompts ({table['task']}): small differences cannot be seen."])
+            found.append(
+                [f"Only {min(sizes)} evaluation prompts ({table['task']}): small differences cannot be detected."]
+            )
         for system, cells in table["cells"].items():
             found += _about_copying(number, table, system)
             for key, cell in cells.items():
@@ -213,18 +215,18 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
         shared = [change for change in shared if change["verdict"] != "same"]
         if len(shared) > 5:
             found.append(
-                [f"{len(shared)} differences are tested ({table['task']}), without correction for their number."]
+                [f"{len(shared)} differences are tested ({table['task']}), without correction for multiple tests."]
             )
     return found
 
 
 def _about_copying(number: int, table: dict[str, Any], system: str) -> list[Sentence]:
-    """Copying is the cheapest way to please a critic that checks facts, and pleases overlap metrics too."""
+    """Copying is the cheapest way to satisfy a critic that checks facts, and raises overlap metrics too."""
     for name, verdict in (("novelty_3", "lower"), ("novelty_2", "lower"), ("longest_copy", "higher")):
         for key, cell in table["cells"][system].items():
             if _name(key) == name and cell.get("change", {}).get("verdict") == verdict:
                 told = _before_and_after(number, table, system, key)
-                return [[f"{named(system, start=True)} takes more from its source: ", *told, "."]]
+                return [[f"{named(system, start=True)} copies more from its source: ", *told, "."]]
     return []
 
 
@@ -240,9 +242,9 @@ def _about_training(report: dict[str, Any], number: int, section: dict[str, Any]
                 found.append([f"{label}{where}: {words}, from ", first, " to ", last, "."])
 
     compare_ends("entropy", lambda first, last: last < 0.5 * first, "entropy fell by more than half")
-    compare_ends("length/finished", lambda first, last: last < first - 0.1, "fewer answers are finished")
-    compare_ends("spans/found", lambda first, last: last < 0.9, "more than a tenth of the quotes is not found")
-    compare_ends("delta/mean", lambda first, last: last <= first, "the reward did not rise in training")
+    compare_ends("length/finished", lambda first, last: last < first - 0.1, "fewer responses are finished")
+    compare_ends("spans/found", lambda first, last: last < 0.9, "more than 10 % of the quotes are not found")
+    compare_ends("delta/mean", lambda first, last: last <= first, "mean δ did not rise in training")
     for name in (name for name in section["ends"] if name.startswith("kl/") and name != "kl/coef"):
         for label, ends in section["ends"][name].items():
             runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
@@ -252,9 +254,9 @@ def _about_training(report: dict[str, Any], number: int, section: dict[str, Any]
                 found.append([f"{label}{where}: KL ends at ", last, f", above its target of {show(target)}."])
     for label in section["variants"]:
         runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
-        cycles = sorted(run["cycles"] for run in runs)
-        if cycles[0] != cycles[-1]:
-            told = f"seeds have come {cycles[0]} to {cycles[-1]} cycles far; curves show what all have"
+        steps = sorted(run["steps"] for run in runs)
+        if steps[0] != steps[-1]:
+            told = f"seeds have run for {steps[0]} to {steps[-1]} steps; curves show the steps that all have"
             found.append([f"{label}{where}: {told}."])
     return found
 
@@ -277,14 +279,14 @@ def _name(key: str) -> str:
 
 
 def _in_sentence(label: str, start: bool = False) -> str:
-    """A metric's label as it stands inside a sentence (or at its start)."""
+    """A metric's label as it is written inside a sentence, or at its start."""
     if start:
         return label[0].upper() + label[1:]
     return label[0].lower() + label[1:] if label[1:2].islower() else label
 
 
 def named(system: str, start: bool = False) -> str:
-    """A system's name as it stands inside a sentence (or at its start)."""
+    """A system's name as it is written inside a sentence, or at its start."""
     name = "the base model" if system == "base" else method_name(system)
     return name[0].upper() + name[1:] if start else name
 

@@ -41,7 +41,7 @@ class Variant:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the reward is one number per answer, on its last token."""
+        """Whether the reward is one number per response, on its last token."""
         return self.method.startswith("ppo") or str(self.runs[0].config.get("reward_placement")).startswith("last")
 
 
@@ -69,7 +69,7 @@ def variants(runs: list[Run]) -> list[Variant]:
 
 
 def _setting(run: Run) -> dict[str, Any]:
-    """All that makes the run what it is, but for its seed, which may stand in paths too."""
+    """All that makes the run what it is, but for its seed, which paths may contain too."""
     setting = {"model": run.model, "critic": run.critic, **run.config}
     setting = {name: value for name, value in setting.items() if name not in _NOT_THE_METHOD}
     return {name: _without_seed(value) for name, value in setting.items()}
@@ -113,7 +113,7 @@ def series(run: Run, name: str) -> dict[int, float]:
 
 
 def smoothing_window(steps: int) -> int:
-    """Cycles in the moving mean of a curve: odd, about a thirtieth of the run."""
+    """Steps in the moving mean of a curve: odd, about a thirtieth of the run."""
     return max(1, steps // 30 // 2 * 2 + 1) if steps >= 60 else 1
 
 
@@ -157,7 +157,7 @@ def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def ends(variant: Variant, name: str) -> dict[str, float] | None:
-    """The first and the last tenth of the cycles: mean within a run, then mean, lowest and highest over seeds."""
+    """The first and the last tenth of the steps: mean within a run, then mean, lowest and highest over seeds."""
     firsts, lasts = [], []
     for run in variant.runs:
         values = list(series(run, name).values())
@@ -177,7 +177,7 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
 
 
 def timing(variant: Variant) -> dict[str, Any] | None:
-    """Seconds of one cycle by phase and in all: medians over the cycles of all runs; None where none were logged."""
+    """Seconds of one step by phase and in total: medians over the steps of all runs; None where none were logged."""
     rows = [row for run in variant.runs for row in run.metrics if any(key.startswith("seconds/") for key in row)]
     if not rows:
         return None
@@ -192,12 +192,12 @@ def timing(variant: Variant) -> dict[str, Any] | None:
         "total_low": quartiles[0],
         "total_high": quartiles[2],
         "rollouts_per_minute": statistics.median(rates) if rates else None,
-        "cycles": len(rows),
+        "steps": len(rows),
     }
 
 
 def _work(run: Run) -> Iterator[tuple[int, float]]:
-    """(answers, seconds) of each cycle; the log counts the answers of all cycles so far."""
+    """(responses, seconds) of each step; the log counts the responses of all steps so far."""
     before = None if run.steps[0] > 1 else {"rollouts": 0}
     for row in run.metrics:
         if before is not None and _counted(before) and _counted(row):

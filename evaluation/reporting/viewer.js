@@ -1,4 +1,4 @@
-// Rollouts: unpacked when they are to be seen, drawn with their spans or as heat, filtered, searched, side by side.
+// Rollouts: unpacked when they are shown, drawn with their spans or as heat, filtered, searched, side by side.
 // Everything that a model or a user wrote enters the page as text, never as markup.
 "use strict";
 
@@ -6,7 +6,7 @@
   const PAGE = 8;
   const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
   const SERIES = { reward: 2, advantage: 3, shift: 4, kl: 5 };
-  const NAMES = { reward: "δ, the reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
+  const NAMES = { reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
   const unpacked = new Map();
   let mode = "spans";
   let index = null;
@@ -118,20 +118,20 @@
       }
     }
     element.replaceChildren(...nodes);
-    if (!characters.length) element.append(make("em", {}, "(empty answer)"));
+    if (!characters.length) element.append(make("em", {}, "(empty response)"));
   }
 
   function drawResponse(rollout) {
     const code = rollout.run && rollout.run.task === "kodcode";
     const element = make("p", { class: `response${code ? " code" : ""}`, tabindex: rollout.series ? 0 : null });
     element.rollout = rollout;
-    if (rollout.series) element.setAttribute("aria-label", "Answer. Arrow keys read its tokens.");
+    if (rollout.series) element.setAttribute("aria-label", "Response. Arrow keys step through its tokens.");
     paint(element);
     return element;
   }
 
   function drawCritique(rollout) {
-    if (rollout.error) return make("p", { class: "critique failed" }, `No usable critique: ${rollout.error}. This answer trained nothing.`);
+    if (rollout.error) return make("p", { class: "critique failed" }, `No usable critique: ${rollout.error}. This response trained nothing.`);
     return make("p", { class: "critique" }, rollout.critique || "No critique was logged.");
   }
 
@@ -142,7 +142,7 @@
       make("span", {}, "step ", bold(rollout.step)),
       withPrompt && make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
       withPrompt && make("span", {}, `prompt ${rollout.promptId}`),
-      make("span", {}, "mean δ ", bold(numberText(rollout.mean, "signed"))),
+      make("span", {}, "mean reward ", bold(numberText(rollout.mean, "signed"))),
       matched + unmatched > 0 && make("span", {}, `${matched} of ${matched + unmatched} quotes found`),
       conflicts > 0 && make("span", {}, `${conflicts} tokens both praised and criticised`),
       rollout.flags & CUT ? make("span", { class: "warn" }, "cut off by the length limit") : null,
@@ -172,10 +172,10 @@
       } else {
         const scale = numberText(index.scales[mode], "number");
         const what = {
-          reward: "δ, the reward that the critique gave the token.",
-          advantage: "Advantage: how much better than expected the answer went from this token on. It scales the update.",
-          shift: "Change of log-probability by the update: blue became more likely, orange less. Not every cycle is rescored.",
-          kl: "KL at the token: where the policy has moved from the model it started from.",
+          reward: "The token’s reward in training: δ as placed and shaped, with penalties.",
+          advantage: "Advantage: the return from this token on, relative to the value estimate. It scales the update.",
+          shift: "Change of log-probability by the update: blue became more likely, orange less. Only some steps are rescored.",
+          kl: "KL at the token: where the policy differs from its reference model.",
         }[mode];
         legend.append(make("span", {}, `−${scale}`, make("i", { class: "ramp" }), `+${scale}`), make("span", {}, what));
       }
@@ -201,7 +201,7 @@
       const told = series && tokens.map((token) => numberText(series[token], "number", key !== "kl")).join(", ");
       return [NAMES[key], told || "not logged"];
     });
-    const shown = piece.classList.contains("end") ? "end of answer" : text.map((part) => part.textContent).join("");
+    const shown = piece.classList.contains("end") ? "end of response" : text.map((part) => part.textContent).join("");
     const name = make("b", { class: "mono" }, shown.replace(/\n/g, "⏎").replace(/ /g, "\u00b7"));
     card.show(piece.getBoundingClientRect(), [name, ` token ${tokens[0] + 1} of ${rollout.series[0].length}`], pairs);
   }
@@ -288,8 +288,8 @@
       const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
         worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b }[field("sort").value];
       hits.sort(by);
-      const share = hits.length ? `mean δ ${numberText(hits.reduce((sum, n) => sum + mean[n], 0) / hits.length, "signed")} per answer` : "";
-      status.replaceChildren(`${hits.length.toLocaleString("en")} of ${run.length.toLocaleString("en")} answers `, make("small", {}, share));
+      const share = hits.length ? `mean reward per token ${numberText(hits.reduce((sum, n) => sum + mean[n], 0) / hits.length, "signed")}` : "";
+      status.replaceChildren(`${hits.length.toLocaleString("en")} of ${run.length.toLocaleString("en")} responses `, make("small", {}, share));
       shown = 0;
       list.replaceChildren();
       await showMore(mine, query);
@@ -299,7 +299,7 @@
       const rollouts = await Promise.all(hits.slice(shown, shown + PAGE).map(fetchRollout));
       if (mine !== turn) return;
       list.append(...rollouts.map(drawRollout));
-      if (!hits.length) list.append(make("p", { class: "empty" }, "No answer fits these filters. Widen the steps, or clear the search."));
+      if (!hits.length) list.append(make("p", { class: "empty" }, "No response matches these filters. Widen the steps, or clear the search."));
       shown += rollouts.length;
       more.hidden = shown >= hits.length;
       highlight(list, query);
@@ -426,7 +426,7 @@
     if (answers) await beforeAndAfter(answers);
   }
   start().catch((error) => {
-    for (const place of document.querySelectorAll(".status")) place.textContent = `The answers cannot be shown: ${error.message}`;
+    for (const place of document.querySelectorAll(".status")) place.textContent = `The responses cannot be shown: ${error.message}`;
     throw error;
   });
 })();

@@ -1,4 +1,4 @@
-"""Rollouts for the browser: small compressed packs, each unpacked only when something in it is to be seen."""
+"""Rollouts for the browser: small compressed packs, each unpacked when it is shown."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by.
     - ``prompts``: the prompts' texts.
     - ``text-N``: response, critique or error, and the spans' characters of ``PACK`` rollouts.
-    - ``numbers-N``: the tokens of as many: characters, δ, advantage, change of log-probability, KL.
-    - ``pairs``: answers of two systems to the same evaluation prompts.
+    - ``numbers-N``: the tokens of as many: characters, reward, advantage, change of log-probability, KL.
+    - ``pairs``: responses of two systems to the same evaluation prompts.
 
     Args:
-        limit: of rollouts in all; where there are more, whole cycles at even distances are kept, in each run alike.
+        limit: of rollouts in all; where there are more, whole steps at even intervals are kept, in each run alike.
     """
     runs = [(run, variant.label) for variant in groups for run in variant.runs]
     total = sum(len(run.rollouts) for run, _ in runs)
@@ -87,7 +87,7 @@ def _thinned(run: Run, share: float) -> list[LoggedRollout]:
 
 
 def _scale(series: list[np.ndarray]) -> float:
-    """What full colour stands for: 98 of 100 tokens are nearer to zero."""
+    """The value of full colour: 98 of 100 tokens are nearer to zero."""
     values = np.abs(np.concatenate(series or [np.zeros(0)]))
     values = values[~np.isnan(values)]
     return _short(np.percentile(values, 98)) or 1 if len(values) else 1

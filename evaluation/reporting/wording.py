@@ -24,8 +24,8 @@ METHODS = {
     "base": "Base model",
     "text2grad": "Text2Grad",
     "ppo_scalar": "PPO, scalar reward",
-    "ppo_last_sum": "PPO, sum of δ at the end",
-    "ppo_last_mean": "PPO, mean of δ at the end",
+    "ppo_last_sum": "PPO, sum of δ on the last token",
+    "ppo_last_mean": "PPO, mean of δ on the last token",
     "prm_ppo": "PRM-PPO",
     "grpo": "GRPO",
     "dpo": "DPO",
@@ -38,7 +38,7 @@ _SECONDARY = ("policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_no
 
 
 def is_secondary(name: str) -> bool:
-    """Curves for the engine room, folded away on the page."""
+    """Curves of detail, folded away on the page."""
     return name in _SECONDARY or not (name in known_metrics() or name.startswith("kl/"))
 
 
@@ -58,10 +58,10 @@ def wording(name: str) -> Wording:
     if name in known_metrics():
         return known_metrics()[name]
     if name.startswith("kl/"):
-        moved = "How far the policy has moved from the model it started from, in nats per answer."
-        return Wording(f"KL to the start ({name[3:]})", moved)
+        says = "KL divergence from the reference model, in nats per response."
+        return Wording(f"KL to the reference ({name[3:]})", says)
     if name.startswith("pass@"):
-        return Wording(name, f"Chance that one of {name[5:]} tries solves a problem.", +1, "share")
+        return Wording(name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share")
     if name.startswith("seconds/"):
         return Wording(name[8:].replace("_", " ").capitalize(), "", -1, "seconds")
     return Wording(name.replace("_", " ").replace("/", " / "))
@@ -72,7 +72,7 @@ def method_name(method: str) -> str:
 
 
 def show(value: float | str | None, style: str = "number") -> str:
-    """A figure for people: a proper minus, and as many digits as the eye can use.
+    """A figure for people: a proper minus, and no more digits than can be read.
 
     Args:
         style: number, signed, share, count, seconds; relative (a share more or less); usd; plain (any value of a file).

@@ -51,8 +51,8 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
         figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)
     if config.perplexity_model:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
-    judged, extra = critic_figures(config, records, task)
-    result = compare_and_save(config, task, "slf5k", {**figures, **judged}, responses, extra)
+    by_critic, extra = critic_figures(config, records, task)
+    result = compare_and_save(config, task, "slf5k", {**figures, **by_critic}, responses, extra)
     if len(references) < len(records):
         print(f"  {len(records) - len(references)} posts have no ideal_human_summary and are not in ROUGE and BLEU")
     return result

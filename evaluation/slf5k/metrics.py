@@ -51,7 +51,7 @@ def novelty(responses: Texts, posts: Texts, n: int) -> Figure:
 
 
 def longest_copy(responses: Texts, posts: Texts) -> Figure:
-    """The longest run of words that stands in the response as in the post, in words."""
+    """Length in words of the longest run of words that response and post share."""
     lengths = {}
     for key, response in responses.items():
         post, own = words(posts[key]), words(response)

@@ -21,7 +21,7 @@ def load_outputs(path: str) -> list[dict[str, Any]]:
         if not all(isinstance(texts.get(name), str) for name in ("instruction", "output")):
             raise InputError(f"{path}: entry {number} lacks 'instruction' or 'output'; see AlpacaEval's format")
         if texts["instruction"] in seen:
-            raise InputError(f"{path}: entry {number}: its instruction stands twice; keep one output for each")
+            raise InputError(f"{path}: entry {number}: its instruction occurs twice; keep one output for each")
         seen.add(texts["instruction"])
     return rows
 

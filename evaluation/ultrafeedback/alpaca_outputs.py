@@ -4,7 +4,7 @@
         --reference_path alpaca_eval_gpt4_baseline.json --output_path outputs.json
 
 The instructions are those of the reference outputs: ``--reference_path``, else AlpacaEval 2.0's own file from the hub.
-Killed and run again, it goes on where it was.
+The same command continues an interrupted run.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         --reference_path alpaca_eval_gpt4_baseline.json --judge openai:gpt-4-1106-preview \\
         --output_path alpaca.result.json
 
-Prompt, order of the two answers, weighing of the judge's log-probabilities and win rate are alpaca_eval's (its
+Prompt, order of the two answers, weighting of the judge's log-probabilities and win rate are alpaca_eval's (its
 annotator ``weighted_alpaca_eval_gpt4_turbo``). The requests go through this project's client, so that another server
 can judge (it must give log-probabilities), money is bounded, and nothing is asked twice.
 
@@ -152,7 +152,7 @@ def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
             fn_completions=completions_by(client),
         )
     except StopRunError as stop:
-        raise InputError(f"{stop}; the replies so far are kept, run again to go on") from None
+        raise InputError(f"{stop}; the replies so far are kept, run the same command again to continue") from None
     finally:
         cache.close()
     return _result(config, own, annotations, leaderboard.loc[config.system].to_dict(), name, client)

@@ -5,7 +5,7 @@
 
 ``--data_path`` is a JSON Lines file in ARC's schema (``id``, ``question``, ``choices`` with ``text`` and ``label``,
 ``answerKey``); without it lm-eval loads the test split from the hub. Prompt, choices and metrics are those of the
-installed lm-eval's task ``arc_challenge`` in both cases. A run that was killed goes on from lm-eval's cache.
+installed lm-eval's task ``arc_challenge`` in both cases. An interrupted run continues from lm-eval's cache.
 
 With ``--base_url`` the choices are scored by a server's ``/v1/completions``, which must give log-probabilities of the
 prompt (vLLM does) and needs ``--tokenizer``.

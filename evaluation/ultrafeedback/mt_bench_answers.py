@@ -4,7 +4,7 @@
         --output_path answers.jsonl
 
 Temperatures are MT-Bench's by category unless ``--category_temperatures false``. The answers are in FastChat's format.
-Killed and run again, it goes on where it was.
+The same command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
             )
             if outcome.failures:
                 key, reason = next(iter(outcome.failures.items()))
-                raise InputError(f"question {key}: {reason}; run again to go on")
+                raise InputError(f"question {key}: {reason}; run the same command again to continue")
             for key, reply in outcome.results.items():
                 chats[key].append({"role": "assistant", "content": reply["text"]})
     rows = [

@@ -100,7 +100,7 @@ class Recomputed:
         return {**means, "last_low": min(last), "last_high": max(last), "change": means["last"] - means["first"]}
 
     def curve(self, name: str, label: str) -> dict:
-        window = 3  # 66 cycles: the odd number next below a thirtieth and one
+        window = 3  # 66 steps: the odd number next below a thirtieth and one
         smooth = []
         for run in self.runs[label]:
             values = self.series(run, name)
@@ -340,7 +340,7 @@ def test_below_a_single_runs_results_stands_what_shows_a_collapse(runs, tmp_path
     assert {"training > 0 > ends > kl/full > Text2Grad > last"} <= set(shown)
 
 
-def test_many_rollouts_are_thinned_by_whole_cycles(runs):
+def test_many_rollouts_are_thinned_by_whole_steps(runs):
     _, groups = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
     packs, about = viewer.packs(groups, [], limit=2 * PER_STEP * 11)
     columns = viewer.unpack(packs["index"])["columns"]
@@ -354,15 +354,15 @@ def test_runs_alone_say_that_nothing_was_held_out(runs):
     headline = story.text(report, report["headline"])
     assert re.fullmatch(r"Mean δ per token goes from −0\.\d\d to [+−]0\.\d\d in training", headline)
     cautions = [story.text(report, item) for item in report["cautions"]]
-    assert "Nothing here was measured on prompts that the policy was not trained on." in cautions
-    assert "Text2Grad: one seed. Another seed may end elsewhere." in cautions
+    assert "No figure here is measured on held-out prompts." in cautions
+    assert "Text2Grad: one seed only. Another seed may give another result." in cautions
 
 
 def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     run = load_runs([str(runs / "text2grad-seed1")])
     results = load_results([str(runs / "base.result.json"), str(runs / "text2grad-seed1.result.json")])
     told = lambda report: " ".join(story.text(report, item) for item in report["cautions"])  # noqa: E731
-    assert "δ is measured here by the critic that trained the policy" in told(assemble(run, results)[0])
+    assert "δ is measured by the critic that trained the policy" in told(assemble(run, results)[0])
     run[0].critic = "runs/seed1/reward_model"
     assert "learnt from the critic reward_model; δ on the evaluation prompts is measured by the programmatic" in told(
         assemble(run, results)[0]

@@ -31,7 +31,7 @@ def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
     assert any("is not finished" in story.text(report, item) for item in report["cautions"])
 
 
-def test_cycles_that_a_resumed_run_repeats_count_once(tmp_path):
+def test_steps_that_a_resumed_run_repeats_count_once(tmp_path):
     rollouts = [hand_made(1), hand_made(2, response="Good old"), hand_made(3), hand_made(2), hand_made(3)]
     folder = write_run(tmp_path / "run", rollouts)
     with (folder / "metrics.jsonl").open("a") as file:
@@ -142,7 +142,7 @@ def test_hostile_text_stays_text(tmp_path, run_script):
         (lambda run: (run / "run.json").write_text('{"task": "slf5k"}'), "run.json: lacks method, seed; give a folder"),
         (lambda run: (run / "run.json").write_text('{"task": "x", "method": "m", "seed": 1}'), "there is no task 'x'"),
         (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl: cannot be read"),
-        (lambda run: (run / "metrics.jsonl").write_text(""), "metrics.jsonl: holds no finished cycle yet; wait"),
+        (lambda run: (run / "metrics.jsonl").write_text(""), "metrics.jsonl: holds no finished step yet; wait"),
         (
             lambda run: (run / "metrics.jsonl").write_text('{"step": 1}\n{]\n{"step": 3}\n'),
             "metrics.jsonl: line 2 is not JSON",
@@ -203,7 +203,7 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
 
 
 def test_a_single_short_run_makes_a_page(tmp_path, run_script):
-    """One cycle, no results, nothing rescored: the least there can be."""
+    """One step, no results, nothing rescored: the least there can be."""
     run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None)])
     done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.html")
     assert done.returncode == 0, done.stderr

@@ -76,7 +76,7 @@ def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
     first, second = (report["tables"][0]["cells"]["text2grad"][key] for report in (single, several))
     assert second.pop("change") == pytest.approx(first.pop("change"))
     assert second == pytest.approx(first)
-    assert story.text(several, several["standfirst"][0]).startswith("On 4 prompts (16 answers), Text2Grad")
+    assert story.text(several, several["standfirst"][0]).startswith("On 4 prompts (16 responses), Text2Grad")
 
 
 def test_a_metric_that_never_moves_is_not_told(tmp_path):
@@ -97,7 +97,7 @@ def test_copying_is_called_out(tmp_path):
         files.append(result_file(tmp_path / f"{system}.json", system, told))
     report, _ = assemble([], load_results(files))
     cautions = " ".join(story.text(report, item) for item in report["cautions"])
-    assert "Text2Grad takes more from its source: new word triples 91.5 % → 31.5 % (" in cautions
+    assert "Text2Grad copies more from its source: new word triples 91.5 % → 31.5 % (" in cautions
 
 
 def test_kl_beyond_its_target_is_called_out(tmp_path):
@@ -118,8 +118,8 @@ def test_collapse_is_called_out(tmp_path):
     report, _ = assemble([load_run(folder)], [])
     cautions = " ".join(story.text(report, item) for item in report["cautions"])
     assert "entropy fell by more than half, from 1.950 to 0.150" in cautions
-    assert "fewer answers are finished, from 98.0 % to 26.0 %" in cautions
-    assert "the reward did not rise in training, from −0.01 to −0.18" in cautions
+    assert "fewer responses are finished, from 98.0 % to 26.0 %" in cautions
+    assert "mean δ did not rise in training, from −0.01 to −0.18" in cautions
 
 
 def test_every_policy_method_has_a_readers_name():
