@@ -1,6 +1,6 @@
 """A system's answers to held-out prompts of any task: δ per token by a critic, length, and how many it ended itself.
 
-    python evaluation/evaluate.py --task my_task.py --responses answers.json --system base \\
+    python evaluation/evaluate.py --task my_task.py --data_path answers.json --system base \\
         --critic my_critic.py:judge --output_path base.result.json
 
 ``answers.json`` is written by ``evaluation/generate.py``. slf5k and kodcode have more metrics, in their own scripts
@@ -33,8 +33,8 @@ def evaluate(task: str | Task, config: MeasureConfig) -> dict[str, Any]:
         "words": Figure.mean({key: len(response.split()) for key, response in responses.items()}),
         "finished": share_finished(records),
     }
-    judged, extra = critic_figures(config, records, task)
-    return compare_and_save(config, task, task.name, {**judged, **figures}, responses, extra)
+    by_critic, extra = critic_figures(config, records, task)
+    return compare_and_save(config, task, task.name, {**by_critic, **figures}, responses, extra)
 
 
 @command

@@ -181,12 +181,9 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
         for key, reason in list(outcome.failures.items())[:5]:
             print(f"failed: {key}: {reason}", file=sys.stderr)
         print(f"{len(outcome.failures)} responses failed; --retry_failed asks for them again", file=sys.stderr)
-    measuring = Path(__file__).parent / config.task / "evaluate.py"
-    if measuring.is_file():
-        print(
-            f"next: python evaluation/{config.task}/evaluate.py --data_path {config.output_path} --system NAME "
-            "--output_path NAME.result.json"
-        )
+    own = (Path(__file__).parent / config.task / "evaluate.py").is_file()
+    script = f"evaluation/{config.task}/evaluate.py" if own else f"evaluation/evaluate.py --task {config.task}"
+    print(f"next: python {script} --data_path {config.output_path} --system NAME --output_path NAME.result.json")
 
 
 @command

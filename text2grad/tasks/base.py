@@ -37,7 +37,7 @@ class SpanWords:
 
     good: str = "good"
     poor: str = "poor"
-    values: str = "+1 in good spans, −1 in poor spans, 0 elsewhere"
+    values: str = "+1 in good spans, −1 in poor spans, 0 in all other text"
 
 
 class Task(ABC):
