@@ -20,7 +20,7 @@ from text2grad.tasks import Record, Task
 
 
 @dataclass
-class Encoded:
+class EncodedRecords:
     """Records ready to train on, and what became of those that are not.
 
     ``examples`` holds ``input_ids`` and ``completion_mask`` (1 on z and the end of the turn, 0 on the prompt).
@@ -101,13 +101,13 @@ def check_disjoint(training: Records, validation: Records, task: Task) -> None:
             )
 
 
-def encode(records: Records, task: Task, prompt: RewardPrompt, max_length: int) -> Encoded:
+def encode(records: Records, task: Task, prompt: RewardPrompt, max_length: int) -> EncodedRecords:
     """Tokenise annotated records for training.
 
     Args:
         max_length: tokens of prompt and z together.
     """
-    result = Encoded()
+    result = EncodedRecords()
     for record_id, record in records.items():
         fields = task.prompt_fields(record)
         z = completion_ids(prompt.tokenizer, target(record, task))

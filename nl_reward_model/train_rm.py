@@ -19,7 +19,7 @@ from transformers import TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_reward_model.config import RewardModelConfig
-from nl_reward_model.data import Encoded, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
+from nl_reward_model.data import EncodedRecords, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.trainer import RewardTrainer
 from text2grad.configs import TaskConfig, parse
@@ -94,7 +94,9 @@ def _split(records: Records, task: Task, config: RewardModelConfig) -> tuple[Rec
     return records, validation
 
 
-def _check_encoded(encoded: Encoded, held_out: Encoded, validation: Records, config: RewardModelConfig) -> None:
+def _check_encoded(
+    encoded: EncodedRecords, held_out: EncodedRecords, validation: Records, config: RewardModelConfig
+) -> None:
     for part, path in ((encoded, config.data_path), (held_out, config.validation_path or config.data_path)):
         if not part.examples and part.dropped:
             record_id, reason = next(iter(part.dropped.items()))
@@ -104,7 +106,7 @@ def _check_encoded(encoded: Encoded, held_out: Encoded, validation: Records, con
 
 
 def _describe(
-    task: Task, config: RewardModelConfig, encoded: Encoded, held_out: Encoded, records: Records
+    task: Task, config: RewardModelConfig, encoded: EncodedRecords, held_out: EncodedRecords, records: Records
 ) -> RewardModelDescription:
     longest = max(encoded.longest_completion, held_out.longest_completion)
     settings = {name: getattr(config, name) for name in _DECIDING}
@@ -178,7 +180,12 @@ def _last_checkpoint(output: Path) -> str | None:
 
 
 def _trainer(
-    task: Task, config: RewardModelConfig, tokenizer, encoded: Encoded, held_out: Encoded, monitor: Monitor
+    task: Task,
+    config: RewardModelConfig,
+    tokenizer,
+    encoded: EncodedRecords,
+    held_out: EncodedRecords,
+    monitor: Monitor,
 ) -> RewardTrainer:
     model = load_model(config.model, config.weights_dtype)
     try:

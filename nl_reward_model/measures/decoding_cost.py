@@ -27,7 +27,7 @@ from text2grad.token_rewards import span_intervals
 
 
 @dataclass
-class CostConfig:
+class DecodingCostConfig:
     data_path: str = field(default="", metadata={"help": "Annotated records."})
     task: str = field(default="slf5k", metadata={"help": TASK_HELP})
     tokenizer: str = field(default="smollm2", metadata={"help": "The reward model's: hub id, folder, or smollm2."})
@@ -55,7 +55,7 @@ def lengths(response: str, feedback: Feedback, task: Task, tokenizer) -> tuple[i
     return tuple(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
 
 
-def measure(config: CostConfig) -> dict:
+def measure(config: DecodingCostConfig) -> dict:
     """Mean tokens of each form, their ratio with its interval (bootstrap over prompts), and percentiles."""
     task = get_task(config.task)
     records = list(load_annotated(config.data_path, task).values())[: config.limit]
@@ -86,7 +86,7 @@ def measure(config: CostConfig) -> dict:
 
 @command
 def main() -> None:
-    config = parse(CostConfig)
+    config = parse(DecodingCostConfig)
     if not config.data_path:
         raise InputError("--data_path: names no file; give annotated records")
     cost = measure(config)

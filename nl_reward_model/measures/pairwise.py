@@ -47,7 +47,7 @@ class PairwiseConfig:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CritiquePair:
     """One response and what either model says of it; None for what could not be read."""
 
     record: Record
@@ -138,14 +138,14 @@ def figures(
     return result | ({"orders_agree": mean(both)} if both else {})
 
 
-def load_pairs(config: PairwiseConfig, task: Task) -> dict[str, Pair]:
+def load_pairs(config: PairwiseConfig, task: Task) -> dict[str, CritiquePair]:
     """The responses that both files judge, by record id.
 
     Raises:
         InputError: a file without judgements, nothing in common, or other responses under the same ids.
     """
     files = {side: load_records(getattr(config, side), task) for side in ("first", "second")}
-    pairs: dict[str, Pair] = {}
+    pairs: dict[str, CritiquePair] = {}
     for key, record in files["first"].items():
         if key not in files["second"]:
             continue
@@ -153,7 +153,7 @@ def load_pairs(config: PairwiseConfig, task: Task) -> dict[str, Pair]:
             raise InputError(f"{config.second}: record {key!r} judges another response than {config.first} does")
         read = [_read(files[side][key], key, getattr(config, side), task) for side in files]
         if any(read):
-            pairs[key] = Pair(record, *read)
+            pairs[key] = CritiquePair(record, *read)
     if not pairs:
         raise InputError(f"{config.first} and {config.second} judge no response in common; judge the same file twice")
     return dict(list(pairs.items())[: config.limit])

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from text2grad.critics.programs.english import quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
-from text2grad.critics.programs.slf5k.faults import RULES, SHORT, Fault, no_end
+from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Record
@@ -159,7 +159,7 @@ class SummaryCritic:
         summary = read_summary(read, found, read_post(post))
         faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
         if beyond:
-            faults.append(Fault("length", len(found), len(found)))
+            faults.append(SummaryFault("length", len(found), len(found)))
         barred = {i for fault in faults for i in range(fault.start, fault.end)}
         poor = {
             i
@@ -171,7 +171,7 @@ class SummaryCritic:
         good = praised.words
         last = len(found) - 1
         if praised.amount < TOLD and len(found) <= SHORT and last not in poor:
-            faults.append(Fault("too little", max(0, last - 1), last + 1))
+            faults.append(SummaryFault("too little", max(0, last - 1), last + 1))
             poor |= {max(0, last - 1), last}
             good = good - poor
         every = [*found, *beyond]
@@ -181,7 +181,7 @@ class SummaryCritic:
         )
 
 
-def _critique(summary: Summary, faults: list[Fault], praised: Praise) -> str:
+def _critique(summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
     post = summary.post
     named = dict.fromkeys(fact for i in sorted(praised.words) if (fact := summary.facts[i]) is not None)
     parts = [_verdict([post.facts[fact] for fact in praised.told or named], praised.amount)]
