@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.alignment import by_offsets
 from benchmarks.pages import check_page, markdown_table, page_setting, write_section
 from benchmarks.real_posts import run_script
-from nl_reward_model.measures.judgements import Judged, judged
+from nl_reward_model.measures.paired_feedback import PairedFeedback, pair_feedback
 from nl_reward_model.measures.token_metrics import PLACEMENTS, confusion, f1, labels, precision, recall
 from text2grad.configs import parse, setting
 from text2grad.critics import load_critic
@@ -300,10 +300,10 @@ class Agreement:
     def __init__(self, answers: Sequence[MarkedAnswer], feedback: dict[str, dict[str, Feedback]], tokenizer):
         self.tokenizer, self.feedback = tokenizer, feedback
         self.truth: dict[str, list[np.ndarray]] = {"people": [], "program": []}
-        self.items: list[Judged] = []
+        self.items: list[PairedFeedback] = []
         for answer in answers:
             row = annotated_record(answer, feedback["people"][answer.id], "people")
-            item = judged({answer.id: row}, TASK, tokenizer)[0]
+            item = pair_feedback({answer.id: row}, TASK, tokenizer)[0]
             self.items.append(item)
             self.truth["people"].append(np.array(by_offsets(item.ids, tokenizer, answer.marks), dtype=int))
             program = labels(item, feedback["program"][answer.id], TASK, tokenizer)

@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from trl import SFTConfig
 
-from text2grad.critics.reward_model.prompt import SHORTEN
+from text2grad.configs import check_choices, setting
 from text2grad.errors import InputError
-from text2grad.models import best_device, best_dtype
+from text2grad.models import DtypeName, best_device, long_dtype_name, named_dtype
 from text2grad.models.deepspeed_setup import begin_deepspeed
-
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 @dataclass
 class RewardModelConfig(SFTConfig):
-    """``prompt_max_length`` and ``max_length`` bound the prompt, and prompt plus z, in tokens."""
+    """``max_prompt_tokens`` bounds the prompt, ``max_length`` the prompt and z together, in tokens."""
 
-    data_path: str = field(default="", metadata={"help": "Annotated records (JSON or JSONL) of stage 1."})
-    model: str = field(default="smollm2", metadata={"help": "Hub id, folder, GGUF file, or smollm2."})
-    validation_path: str | None = field(default=None, metadata={"help": "Annotated records to validate on."})
-    validation_share: float = field(
-        default=0.1,
-        metadata={"help": "Share of data_path held out, by whole prompts, where validation_path is not given."},
+    data_path: str = setting("", "annotated records of stage 1 (JSON or JSONL)")
+    model: str = setting("smollm2", "the model to train: hub id, folder, GGUF file, or smollm2")
+    validation_path: str | None = setting(None, "annotated records to validate on")
+    validation_share: float = setting(0.1, "share of data_path that is held out, by whole prompts; or validation_path")
+    prompt: str = setting(
+        "cot", "cot or no_cot (the task's prompts/), or a file of your own", "--prompt_file", "--prompt_variant"
     )
-    prompt: str = field(default="cot", metadata={"help": "cot, no_cot (prompts/ of the task), or a prompt file."})
-    prompt_max_length: int = field(default=900, metadata={"help": "Tokens that the prompt may have."})
-    max_length: int = field(default=1400, metadata={"help": "Tokens that prompt and judgement may have together."})
-    shorten: str = field(default="none", metadata={"help": f"What may be cut from x: {', '.join(SHORTEN)}."})
-    precision: str = field(
-        default="auto", metadata={"help": "auto (what the device computes natively), fp32, bf16, fp16."}
+    max_prompt_tokens: int = setting(900, "tokens that the prompt may have", "--prompt_max_length")
+    max_length: int = setting(1400, "tokens that prompt and feedback may have together")
+    shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")
+    dtype: DtypeName = setting("auto", "number type of computation; auto is what the device is fast in", "--precision")
+    lora: bool = setting(True, "false is another spelling of --lora_r 0")
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora_alpha: int = setting(32, "LoRA's alpha")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter")
+    lora_target_modules: list[str] = setting(["q_proj", "v_proj"], "names of the layers to adapt, or all-linear")
+    feedback_records: int = setting(
+        16, "validation records that the model writes feedback on at each evaluation; 0 for none", "--judge_records"
     )
-    lora: bool = field(default=True, metadata={"help": "Train a LoRA adapter; false trains all weights."})
-    lora_r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.05
-    lora_target_modules: list[str] = field(
-        default_factory=lambda: ["q_proj", "v_proj"], metadata={"help": "Module names, or all-linear."}
-    )
-    judge_records: int = field(
-        default=16, metadata={"help": "Validation records that the model judges at each evaluation; 0 for none."}
-    )
-    judge_batch_size: int = 8
+    feedback_batch_size: int = setting(8, "records of these at one time", "--judge_batch_size")
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not self.data_path:
             raise InputError("--data_path: names no file; give the annotated records of stage 1")
         if self.output_dir is None:
             raise InputError("--output_dir: names no folder; give one for the reward model")
-        if self.precision not in PRECISIONS:
-            raise InputError(f"--precision: {self.precision!r} is not one of {', '.join(PRECISIONS)}")
-        if not 0 < self.prompt_max_length < self.max_length:
+        if not 0 < self.max_prompt_tokens < self.max_length:
             raise InputError(
-                f"--prompt_max_length {self.prompt_max_length} must lie between 0 and --max_length {self.max_length}, "
-                "which has to hold the judgement too"
+                f"--max_prompt_tokens {self.max_prompt_tokens} must lie between 0 and --max_length {self.max_length}, "
+                "which has to hold the feedback too"
             )
+        self.lora_r = self.lora_r if self.lora else 0
+        self.lora = self.lora_r > 0
+        self.dtype = long_dtype_name(self.dtype)
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
         if self.deepspeed:
@@ -66,10 +62,9 @@ class RewardModelConfig(SFTConfig):
     @property
     def compute_dtype(self) -> torch.dtype:
         """What products are computed in."""
-        named = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-        return best_dtype() if self.precision == "auto" else named[self.precision]
+        return named_dtype(self.dtype)
 
     @property
     def weights_dtype(self) -> torch.dtype:
         """What the model is loaded in: weights that train keep float32 copies, here or inside DeepSpeed."""
-        return self.compute_dtype if self.lora or self.deepspeed else torch.float32
+        return self.compute_dtype if self.lora_r or self.deepspeed else torch.float32

@@ -21,7 +21,7 @@ from text2grad.tasks import Record, Task
 
 @dataclass
 class EncodedRecords:
-    """Records ready to train on, and what became of those that are not.
+    """Records ready to train on, and why the others are not.
 
     ``examples`` holds ``input_ids`` and ``completion_mask`` (1 on z and the end of the turn, 0 on the prompt).
     """
@@ -97,7 +97,7 @@ def check_disjoint(training: Records, validation: Records, task: Task) -> None:
         if twin is not None:
             raise InputError(
                 f"{validation.path}: record {record_id!r} has the prompt of record {twin!r} of {training.path}; "
-                "remove one of them, for what a model was trained on says nothing about its worth"
+                "remove one of them, a model is to be measured on prompts it was not trained on"
             )
 
 

@@ -1,7 +1,7 @@
-"""Judge a file of responses with a reward model, in process or served. Can be killed and run again.
+"""A reward model writes feedback on a file of responses, in process or served. Can be killed and run again.
 
-    python nl_reward_model/infer.py --task my_task.py --model_path runs/reward_model --dataset_path responses.json \\
-        --output_file judged.json
+    python nl_reward_model/infer.py --task my_task.py --model runs/reward_model --data_path responses.json \\
+        --output_path feedback.json
 
 Each output row is the input record plus ``prediction`` (what the model wrote), ``predicted`` (the task's feedback
 fields as read from it; null where it cannot be read) and ``parse_error`` (why not; null where it can).
@@ -9,87 +9,87 @@ fields as read from it; null where it cannot be read) and ``parse_error`` (why n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from text2grad.configs import TaskConfig, parse
-from text2grad.critics.reward_model.critic import CONSTRAINTS, RewardModelCritic, RewardModelDescription
+from text2grad.configs import TaskConfig, check_choices, parse, setting
+from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
-from text2grad.models import best_device, load_model, load_tokenizer
+from text2grad.models import DtypeName, best_device, load_model, load_tokenizer
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import stage_command
 
-Judge = Callable[[list[Record]], list[str | FeedbackError]]
+WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
 
 @dataclass
 class InferConfig:
     """Lengths are in tokens; where not given they are those that the model was trained with."""
 
-    model_path: str = field(default="", metadata={"help": "Reward model: adapter, merged, or checkpoint folder."})
-    dataset_path: str = field(default="", metadata={"help": "Records with responses; annotated ones can be compared."})
-    output_file: str = field(default="", metadata={"help": "Judged records (JSON or JSONL)."})
-    batch_size: int = 8
-    prompt_max_length: int | None = None
-    max_length: int | None = field(default=None, metadata={"help": "Of prompt and judgement together."})
-    max_new_tokens: int | None = None
-    gpu_ids: str = field(default="", metadata={"help": "As in 0,1: the GPUs that hold the model; one, if not given."})
-    gpu_memory: str = field(default="", metadata={"help": "As in 30GiB: how much of each GPU the weights may take."})
-    dtype: str = "auto"
-    split: str = field(
-        default="all", metadata={"help": "all, or validation: the records held out when the model was trained."}
+    model: str = setting("", "the reward model: adapter, merged, or checkpoint folder", "--model_path")
+    data_path: str = setting(
+        "", "records with responses; annotations in them are kept", "--dataset_path", "--responses"
     )
-    constrained: str = field(default="none", metadata={"help": f"Decoding: {', '.join(CONSTRAINTS)}."})
-    lookahead: int = field(default=4, metadata={"help": "Tokens guessed and checked per forward pass; 0 for none."})
-    prompt: str = field(
-        default="", metadata={"help": "cot, no_cot or a file: for a model that is not a trained reward model."}
+    output_path: str = setting("", "the records with the model's feedback (JSON or JSONL)", "--output_file")
+    split: Literal["all", "validation"] = setting("all", "all records, or those held out when the model was trained")
+    prompt: str = setting(
+        "",
+        "for a model that is no trained reward model: cot, no_cot, or a prompt file",
+        *("--prompt_file", "--prompt_variant"),
     )
-    base_url: str | None = field(default=None, metadata={"help": "A server (http://HOST:PORT/v1) that runs the model."})
-    served_model: str = field(default="", metadata={"help": "The model's name there; model_path if not given."})
-    concurrency: int = field(default=8, metadata={"help": "Requests in flight to the server."})
+    constrained: Literal["none", "json", "quotes"] = setting(
+        "none", "json: the fields are always there; quotes: every span is a part of the response, too"
+    )
+    max_prompt_tokens: int | None = setting(None, "tokens that the prompt may have", "--prompt_max_length")
+    max_length: int | None = setting(None, "tokens that prompt and feedback may have together")
+    max_new_tokens: int | None = setting(None, "tokens that the feedback may have", "--max_tokens")
+    batch_size: int = setting(8, "responses at one time")
+    lookahead: int = setting(4, "tokens guessed and checked per forward pass; 0 for none")
+    dtype: DtypeName = setting("auto", "number type of the weights; auto is what the device is fast in", "--precision")
+    gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
+    gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
+    base_url: str | None = setting(None, "a server (http://HOST:PORT/v1) that runs the model")
+    served_model: str = setting("", "the model's name there; --model if not given")
+    concurrency: int = setting(8, "requests in flight to the server")
 
     def __post_init__(self) -> None:
-        for name in ("model_path", "dataset_path", "output_file"):
+        check_choices(self)
+        for name in ("model", "data_path", "output_path"):
             if not getattr(self, name):
                 raise InputError(f"--{name}: is not given; see --help")
-        if self.split not in ("all", "validation"):
-            raise InputError(f"--split: {self.split!r} is not one of all, validation")
-        if self.constrained not in CONSTRAINTS:
-            raise InputError(f"--constrained: {self.constrained!r} is not one of {', '.join(CONSTRAINTS)}")
         if self.base_url and self.constrained == "quotes":
             raise InputError("--constrained quotes: works in process only; leave --base_url away, or use json")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
-    """Judge all records of ``config.dataset_path``.
+    """Write feedback on all records of ``config.data_path``.
 
     Raises:
-        InputError: a file, record or setting that the user has to mend.
+        InputError: a file, record or setting that the user has to correct.
     """
     task = get_task(task)
-    check_writable(config.output_file)
+    check_writable(config.output_path)
     description, file = _describe(task, config)
-    records = _chosen(load_records(config.dataset_path, task), description, config)
-    prompt = RewardPrompt(
-        file, task, load_tokenizer(config.model_path), description.prompt_max_length, description.shorten
-    )
-    judge, name = (_served if config.base_url else _in_process)(prompt, description, config)
-
-    def work(ids: list[str], batch: list[Record]) -> list[str | FeedbackError]:
-        return judge(batch)
+    records = _chosen(load_records(config.data_path, task), description, config)
+    prompt = RewardPrompt(file, task, load_tokenizer(config.model), description.prompt_max_length, description.shorten)
+    write, name = (_served if config.base_url else _in_process)(prompt, description, config)
 
     by_length = sorted(
         records, key=lambda record_id: -len(task.prompt(records[record_id]) + task.response(records[record_id]))
     )
     outcome = map_records(
         {record_id: records[record_id] for record_id in by_length},
-        work,
-        journal=f"{config.output_file}.journal.jsonl",
+        lambda ids, batch: write(batch),
+        journal=f"{config.output_path}.journal.jsonl",
         settings={
             "model": name,
             "prompt": file.fingerprint,
@@ -99,22 +99,41 @@ def infer(task: str | Task, config: InferConfig) -> None:
             "constrained": config.constrained,
         },
         batch_size=config.concurrency if config.base_url else config.batch_size,
-        description="judging",
+        description="feedback",
     )
     rows = {
         record_id: {
             **record,
-            **judgement_fields(task, outcome.results.get(record_id), outcome.failures.get(record_id, "")),
+            **feedback_fields(task, outcome.results.get(record_id), outcome.failures.get(record_id, "")),
         }
         for record_id, record in records.items()
     }
-    save_records(config.output_file, records.like(rows))
-    parsed = sum(row["predicted"] is not None for row in rows.values())
-    print(f"{config.output_file}: {len(rows)} judgements, {parsed} of them readable, {len(outcome.failures)} not made")
+    save_records(config.output_path, records.like(rows))
+    _report(task, config, description, rows, len(outcome.failures))
 
 
-def judgement_fields(task: Task, text: str | None, failure: str = "") -> dict:
-    """What a judged record has more than the record: ``prediction``, ``predicted``, ``parse_error``."""
+def _report(
+    task: Task, config: InferConfig, description: RewardModelDescription, rows: dict[str, Record], failed: int
+) -> None:
+    readable = sum(row["predicted"] is not None for row in rows.values())
+    print(
+        f"feedback on {len(rows)} responses: {readable} readable, {len(rows) - readable - failed} not, {failed} failed"
+    )
+    if readable + failed < len(rows):
+        remedies = [f"--max_new_tokens above {description.max_new_tokens}"]
+        if config.constrained != "quotes" and not config.base_url:
+            remedies.append("--constrained quotes")
+        print(f"for more that can be read: {', '.join(remedies)}; each needs another --output_path")
+    print(f"written to {config.output_path}")
+    if any(task.fields.critique in row for row in rows.values()):
+        print(
+            f"next: compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
+            f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
+        )
+
+
+def feedback_fields(task: Task, text: str | None, failure: str = "") -> dict:
+    """The fields that a record gains: ``prediction``, ``predicted``, ``parse_error``."""
     if text is None:
         return {"prediction": "", "predicted": None, "parse_error": failure}
     try:
@@ -130,17 +149,24 @@ def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, 
         description = RewardModelDescription(
             task=task.name,
             task_source=task.source,
-            base_model=config.model_path,
+            base_model=config.model,
             prompt_max_length=900,
             max_length=1400,
             shorten="middle",
             max_new_tokens=400,
         )
     else:
-        description, file = RewardModelDescription.load(config.model_path, task)
-    for name in ("prompt_max_length", "max_length", "max_new_tokens"):
-        if getattr(config, name) is not None:
-            setattr(description, name, getattr(config, name))
+        description, file = RewardModelDescription.load(config.model, task)
+    needed = description.max_new_tokens
+    description.prompt_max_length = config.max_prompt_tokens or description.prompt_max_length
+    description.max_length = config.max_length or description.max_length
+    description.max_new_tokens = config.max_new_tokens or description.max_new_tokens
+    if description.max_new_tokens < needed and not config.prompt:
+        print(
+            f"warning: --max_new_tokens {description.max_new_tokens} is little. This model's feedback takes up to "
+            f"{needed} tokens, and what is cut off cannot be read, constrained or not.",
+            file=sys.stderr,
+        )
     return description, file
 
 
@@ -151,17 +177,19 @@ def _chosen(records: Records, description: RewardModelDescription, config: Infer
     chosen = records.like({record_id: record for record_id, record in records.items() if record_id in held_out})
     if not chosen:
         raise InputError(
-            f"{config.dataset_path}: holds none of the records held out for {config.model_path}; "
+            f"{config.data_path}: holds none of the records held out for {config.model}; "
             "give the file that it was trained on, or --split all"
         )
     return chosen
 
 
-def _in_process(prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig) -> tuple[Judge, str]:
+def _in_process(
+    prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig
+) -> tuple[WriteFeedback, str]:
     critic = RewardModelCritic(
         _placed(config),
         prompt,
-        name=config.model_path,
+        name=config.model,
         max_length=description.max_length,
         max_new_tokens=description.max_new_tokens,
         batch_size=config.batch_size,
@@ -171,10 +199,10 @@ def _in_process(prompt: RewardPrompt, description: RewardModelDescription, confi
     )
     task = prompt.task
 
-    def judge(batch: list[Record]) -> list[str | FeedbackError]:
+    def write(batch: list[Record]) -> list[str | FeedbackError]:
         return critic.write([task.prompt(item) for item in batch], [task.response(item) for item in batch], batch)
 
-    return judge, config.model_path
+    return write, config.model
 
 
 def _placed(config: InferConfig):
@@ -182,7 +210,7 @@ def _placed(config: InferConfig):
     ids = [int(text) for text in config.gpu_ids.split(",") if text.strip()]
     single = f"cuda:{ids[0]}" if ids else best_device()
     spread = len(ids) > 1 or bool(config.gpu_memory and ids)
-    model = load_model(config.model_path, config.dtype, None if spread else single)
+    model = load_model(config.model, config.dtype, None if spread else single)
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     model.requires_grad_(False)
@@ -197,11 +225,13 @@ def _placed(config: InferConfig):
     return dispatch_model(model, plan)
 
 
-def _served(prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig) -> tuple[Judge, str]:
+def _served(
+    prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig
+) -> tuple[WriteFeedback, str]:
     from text2grad.endpoints.client import ChatClient, ChatError
     from text2grad.feedback import reply_schema
 
-    name = config.served_model or config.model_path
+    name = config.served_model or config.model
     client = ChatClient(config.base_url, name, concurrency=config.concurrency, max_tokens=description.max_new_tokens)
     task = prompt.task
     schema = reply_schema(task.fields, "no_cot") if config.constrained == "json" else None
@@ -213,11 +243,11 @@ def _served(prompt: RewardPrompt, description: RewardModelDescription, config: I
         except (ChatError, DoesNotFit) as error:
             return FeedbackError(str(error))
 
-    def judge(batch: list[Record]) -> list[str | FeedbackError]:
+    def write(batch: list[Record]) -> list[str | FeedbackError]:
         with ThreadPoolExecutor(config.concurrency) as pool:
             return list(pool.map(ask, batch))
 
-    return judge, f"{config.base_url}#{name}"
+    return write, f"{config.base_url}#{name}"
 
 
 @command

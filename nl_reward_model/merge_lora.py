@@ -1,34 +1,37 @@
-"""Fold a reward model's LoRA adapter into its base, so that any server can run it."""
+"""Fold a reward model's LoRA adapter into its base, so that any server can run it.
+
+python nl_reward_model/merge_lora.py --model reward_model --output_dir reward_model_merged
+"""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from peft import PeftModel
 
-from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE
-from text2grad.errors import InputError
+from nl_reward_model.card import reward_model_card
+from text2grad.configs import parse, setting
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
+from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
-from text2grad.records import check_writable
+from text2grad.records import check_writable, save_text
+from text2grad.tasks import task_of
+from text2grad.tasks.commands import stage_command
 
 
 @dataclass
 class MergeConfig:
-    """The published flags."""
+    """Which adapter, and where the whole model goes."""
 
-    lora_model: str = field(
-        default="", metadata={"help": "The adapter's folder: a reward model, or a checkpoint of one."}
-    )
-    save_dir: str = field(default="", metadata={"help": "Where the whole model goes."})
-    base_model: str = field(
-        default="", metadata={"help": "The model it was trained on; the adapter's own if not given."}
-    )
-    merge_and_save: bool = field(default=True, metadata={"help": "False checks that the two fit, and writes nothing."})
+    model: str = setting("", "the adapter's folder, or a checkpoint in it", "--lora_model", "--model_path")
+    output_dir: str = setting("", "where the whole model goes", "--save_dir")
+    base_model: str = setting("", "the model it was trained on; by default the one that the adapter names")
+    merge_and_save: bool = setting(True, "false checks that the two fit, and writes nothing")
 
     def __post_init__(self) -> None:
-        for name in ("lora_model", "save_dir"):
+        for name in ("model", "output_dir"):
             if not getattr(self, name):
                 raise InputError(f"--{name}: is not given; see --help")
 
@@ -39,7 +42,7 @@ def merge(config: MergeConfig) -> None:
     Raises:
         InputError: no adapter there, or not one of this base.
     """
-    adapter, output = Path(config.lora_model), Path(config.save_dir)
+    adapter, output = Path(config.model), Path(config.output_dir)
     if not is_adapter(str(adapter)):
         raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
     check_writable(output / DESCRIPTION_FILE)
@@ -56,7 +59,25 @@ def merge(config: MergeConfig) -> None:
     if not config.merge_and_save:
         print(f"{adapter}: fits its base; nothing written (--merge_and_save False)")
         return
+    print(f"merged model: {output}")
     for name in (DESCRIPTION_FILE, PROMPT_FILE):
         if (adapter / name).is_file():
             shutil.copyfile(adapter / name, output / name)
-    print(f"{output}: merged model")
+    if (adapter / DESCRIPTION_FILE).is_file():
+        description, prompt = RewardModelDescription.load(adapter)
+        save_text(output / "README.md", reward_model_card(description, prompt, adapter=False))
+        train = stage_command("policy", task_of(vars(description)))
+        print(
+            f"next: serve the folder, vllm serve {output} --served-model-name reward_model, and train with it, "
+            f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {output / PROMPT_FILE} "
+            "--data_path PROMPTS --output_dir RUN"
+        )
+
+
+@command
+def main() -> None:
+    merge(parse(MergeConfig))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What training shows of itself: judgements of validation records, and checkpoints that explain themselves."""
+"""What training shows of itself: feedback on validation records, and checkpoints that describe themselves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from trl import SFTTrainer
 
+from nl_reward_model.card import reward_model_card
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import spread
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
@@ -17,9 +18,11 @@ from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.records import Records, save_text
 
+_LOSSES = {"train_loss", "eval_loss", "eval_mean_token_accuracy"}
+
 
 class Monitor(TrainerCallback):
-    """Judges the same few validation records at every evaluation, and describes every checkpoint."""
+    """Writes feedback on the same few validation records at every evaluation, and describes every checkpoint."""
 
     trainer: SFTTrainer
 
@@ -27,15 +30,15 @@ class Monitor(TrainerCallback):
         self, description: RewardModelDescription, prompt: RewardPrompt, validation: Records, config: RewardModelConfig
     ):
         self.description, self.prompt, self.config = description, prompt, config
-        chosen = spread(description.data["validation_ids"], config.judge_records)
+        chosen = spread(description.data["validation_ids"], config.feedback_records)
         self.records = {record_id: validation[record_id] for record_id in chosen}
-        self._judged_step = -1
+        self._last_step = -1
 
     def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """All ranks judge the same records, for under ZeRO-3 each forward pass needs them all."""
-        if not self.records or self._judged_step == state.global_step:
+        """All ranks work on the same records: under ZeRO-3 each forward pass needs every rank."""
+        if not self.records or self._last_step == state.global_step:
             return
-        self._judged_step = state.global_step
+        self._last_step = state.global_step
         task, records = self.prompt.task, list(self.records.values())
         model = self.trainer.model
         critic = RewardModelCritic(
@@ -44,7 +47,7 @@ class Monitor(TrainerCallback):
             name="in training",
             max_length=self.config.max_length,
             max_new_tokens=self.description.max_new_tokens,
-            batch_size=self.config.judge_batch_size,
+            batch_size=self.config.feedback_batch_size,
             examples=self.description.examples,
             device=self.trainer.accelerator.device,
         )
@@ -55,16 +58,16 @@ class Monitor(TrainerCallback):
                 [task.prompt(record) for record in records], [task.response(record) for record in records]
             )
         model.train(was_training)
-        judged = [critic.parse(text) for text in texts]
-        metrics = judgement_metrics(judged, [task.response(record) for record in records])
+        parsed = [critic.parse(text) for text in texts]
+        metrics = feedback_metrics(parsed, [task.response(record) for record in records])
         rows = [
             {"id": record_id, "prediction": str(text), "parse_error": None if isinstance(item, Feedback) else str(item)}
-            for record_id, text, item in zip(self.records, texts, judged, strict=True)
+            for record_id, text, item in zip(self.records, texts, parsed, strict=True)
         ]
         if state.is_world_process_zero:
-            path = Path(args.output_dir) / "judgements" / f"step-{state.global_step:06d}.jsonl"
+            path = Path(args.output_dir) / "feedback" / f"step-{state.global_step:06d}.jsonl"
             save_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        self.trainer.log({f"eval_judge_{name}": value for name, value in metrics.items()})
+        self.trainer.log({f"eval_feedback_{name}": value for name, value in metrics.items()})
 
     def on_save(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Written last, so that a checkpoint with a description is a whole one."""
@@ -72,6 +75,8 @@ class Monitor(TrainerCallback):
         if state.is_world_process_zero:
             self.description.metrics = self.metrics(state)
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            card = reward_model_card(self.description, self.prompt.prompt, self.config.lora)
+            save_text(folder / "README.md", card)
             self.description.save(folder, self.prompt.prompt)
 
     def metrics(self, state: TrainerState) -> dict[str, Any]:
@@ -79,18 +84,18 @@ class Monitor(TrainerCallback):
         latest: dict[str, Any] = {"step": state.global_step}
         for row in state.log_history:
             for name, value in row.items():
-                if name in {"train_loss", "eval_loss", "eval_mean_token_accuracy"} or name.startswith("eval_judge_"):
+                if name in _LOSSES or name.startswith("eval_feedback_"):
                     latest[name] = value
         if state.best_metric is not None:
             latest["best_step"] = state.best_global_step
         return latest
 
 
-def judgement_metrics(judged: list, responses: list[str]) -> dict[str, float]:
-    """Share of judgements that parse, quotes in each, and the share of quotes that are nowhere in their response."""
-    pairs = [(item, response) for item, response in zip(judged, responses, strict=True) if isinstance(item, Feedback)]
+def feedback_metrics(parsed: list, responses: list[str]) -> dict[str, float]:
+    """Share of texts that parse, quotes in each, and the share of quotes that are nowhere in their response."""
+    pairs = [(item, response) for item, response in zip(parsed, responses, strict=True) if isinstance(item, Feedback)]
     quotes = [(quote, response) for item, response in pairs for quote in [*item.good, *item.poor]]
-    metrics = {"parse_rate": len(pairs) / len(judged)}
+    metrics = {"parse_rate": len(pairs) / len(parsed)}
     if pairs:
         metrics["quotes"] = len(quotes) / len(pairs)
     if quotes:

@@ -14,10 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 from transformers import TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
+from nl_reward_model.card import reward_model_card
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import EncodedRecords, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
@@ -26,28 +27,31 @@ from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
-from text2grad.models import load_model, load_tokenizer, lora_config
+from text2grad.models import load_model, load_tokenizer, long_dtype_name, lora_config, portable_base_name
 from text2grad.prompts import Prompt, find_prompt, load_prompt
-from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json
+from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
+from text2grad.tasks.commands import stage_command
 
 RUN_FILE = "run.json"
 _EXAMPLES = 16
 _LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "deepspeed")
 _DECIDING = (
-    "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "precision", "shorten",
-    "prompt_max_length", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
+    "model", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "dtype", "shorten",
+    "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
     "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
 )  # fmt: skip
-"""The settings that decide what comes out; a run can only be resumed with the same ones."""
+"""The settings that decide the result; a run can only be resumed with the same ones."""
+_FORMER = {"prompt_max_length": "max_prompt_tokens", "precision": "dtype"}
+"""Settings that ``run.json`` had under other names."""
 
 
 def train(task: str | Task, config: RewardModelConfig) -> None:
-    """Train, and leave in ``config.output_dir`` a folder that explains itself: weights, tokenizer, prompt, description.
+    """Train, and leave in ``config.output_dir`` weights, tokenizer, prompt, description and a card.
 
     Raises:
-        InputError: a file, record or setting that the user has to mend.
+        InputError: a file, record or setting that the user has to correct.
     """
     task, output = get_task(task), Path(config.output_dir)
     file = load_prompt(find_prompt(task, "reward_model", config.prompt))
@@ -56,7 +60,7 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     check_writable(output / RUN_FILE)
 
     tokenizer = load_tokenizer(config.model)
-    prompt = RewardPrompt(file, task, tokenizer, config.prompt_max_length, config.shorten)
+    prompt = RewardPrompt(file, task, tokenizer, config.max_prompt_tokens, config.shorten)
     encoded, held_out = (encode(part, task, prompt, config.max_length) for part in (training, validation))
     _check_encoded(encoded, held_out, validation, config)
     description = _describe(task, config, encoded, held_out, records)
@@ -66,10 +70,11 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     if (output / DESCRIPTION_FILE).is_file():
         if config.process_index == 0:
             print(f"{output}: this training has finished; delete the folder to train again")
+            _say_next(task, config)
         return
 
     monitor = Monitor(description, prompt, validation, config)
-    trainer = _trainer(task, config, tokenizer, encoded, held_out, monitor)
+    trainer = _trainer(config, tokenizer, encoded, held_out, monitor)
     trainer.train(resume_from_checkpoint=_last_checkpoint(output))
     if held_out.examples and not _evaluated(trainer.state):
         trainer.evaluate()
@@ -77,7 +82,18 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     if trainer.is_world_process_zero():
         description.metrics = monitor.metrics(trainer.state)
         description.save(output, file)
-        print(f"{output}: finished; {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
+        save_text(output / "README.md", reward_model_card(description, file, bool(config.lora_r)))
+        print(f"finished: {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
+        print(f"reward model: {output}")
+        _say_next(task, config)
+
+
+def _say_next(task: Task, config: RewardModelConfig) -> None:
+    held_out = config.validation_path or f"{config.data_path} --split validation"
+    print(
+        f"next: measure it on the held-out records, {stage_command('feedback', task)} --model {config.output_dir} "
+        f"--data_path {held_out} --output_path {config.output_dir}/feedback.json"
+    )
 
 
 def _evaluated(state: TrainerState) -> bool:
@@ -115,7 +131,7 @@ def _describe(
         task=task.name,
         task_source=task.source,
         base_model=_lasting_name(config.model),
-        prompt_max_length=config.prompt_max_length,
+        prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
         max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
@@ -162,7 +178,7 @@ def _begin_or_resume(
     run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
     path = output / RUN_FILE
     if path.is_file():
-        check_same_settings(output, load_json(path), run)
+        check_same_settings(output, _in_present_names(load_json(path)), run)
     with config.main_process_first():
         if config.process_index == 0 and not path.is_file():
             save_json(path, run)
@@ -170,6 +186,14 @@ def _begin_or_resume(
             for folder in output.glob("checkpoint-*"):  # a kill while one was being written
                 if not (folder / DESCRIPTION_FILE).is_file():
                     shutil.rmtree(folder)
+
+
+def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
+    """What ``run.json`` holds, also as earlier versions wrote it."""
+    run = {_FORMER.get(name, name): value for name, value in run.items()}
+    if not run.pop("lora", True):
+        run["lora_r"] = 0
+    return run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
 
 
 def _last_checkpoint(output: Path) -> str | None:
@@ -180,7 +204,6 @@ def _last_checkpoint(output: Path) -> str | None:
 
 
 def _trainer(
-    task: Task,
     config: RewardModelConfig,
     tokenizer,
     encoded: EncodedRecords,
@@ -188,6 +211,7 @@ def _trainer(
     monitor: Monitor,
 ) -> RewardTrainer:
     model = load_model(config.model, config.weights_dtype)
+    disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already
     try:
         trainer = RewardTrainer(
             model=model,
@@ -195,7 +219,7 @@ def _trainer(
             train_dataset=Dataset.from_list(encoded.examples),
             eval_dataset=Dataset.from_list(held_out.examples) if held_out.examples else None,
             processing_class=tokenizer,
-            peft_config=lora_config(config) if config.lora else None,
+            peft_config=lora_config(config) if config.lora_r else None,
             callbacks=[monitor],
         )
     except ValueError as error:
@@ -203,8 +227,8 @@ def _trainer(
             raise
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
-    if config.lora:  # PEFT would name the folder that the model was loaded from
-        trainer.model.peft_config["default"].base_model_name_or_path = _lasting_name(config.model)
+    if config.lora_r:  # PEFT would name the folder that the model was loaded from
+        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
         # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.
         warnings.filterwarnings("ignore", "Unable to fetch remote file|Could not find a config file", UserWarning)
     return trainer

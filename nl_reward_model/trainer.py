@@ -15,6 +15,9 @@ class RewardTrainer(SFTTrainer):
     label; the loss is the same.
     """
 
+    def create_model_card(self, *args, **kwargs) -> None:
+        """The folder's README.md is ours (``card.py``)."""
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         if self.args.device.type == "cuda" or return_outputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

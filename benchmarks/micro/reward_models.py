@@ -14,7 +14,7 @@ from benchmarks.micro.task import PROFILES
 from benchmarks.pages import markdown_table
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import load_scalar_model
-from nl_reward_model.measures.judgements import judged
+from nl_reward_model.measures.paired_feedback import pair_feedback
 from nl_reward_model.measures.token_metrics import labels, token_metrics
 from text2grad.feedback import Feedback
 
@@ -84,7 +84,7 @@ def _evaluate_text_model(folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     replies = critic(
         [PROFILES.prompt(record) for record in records], [record["response"] for record in records], records
     )
-    items = judged({record["id"]: {**record, "predicted": None} for record in records}, PROFILES, tokenizer)
+    items = pair_feedback({record["id"]: {**record, "predicted": None} for record in records}, PROFILES, tokenizer)
     said = [reply if isinstance(reply, Feedback) else None for reply in replies]
     predicted = [labels(item, reply, PROFILES, tokenizer) for item, reply in zip(items, said, strict=True)]
     truth = [labels(item, item.truth, PROFILES, tokenizer) for item in items]

@@ -15,10 +15,6 @@ settings=(
     "$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json"
     --data_path "$runs/annotated.json" --output_dir "$runs/reward_model"
 )
-case " $* " in
-    *" --config"*) ;;
-    *) settings+=(--config "$stage/$task/config.yaml") ;;
-esac
 settings+=("$@")
 if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
     exec python "${settings[@]}"

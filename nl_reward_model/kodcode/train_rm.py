@@ -1,8 +1,11 @@
 """Train the KodCode reward model on annotated solutions.
 
-python nl_reward_model/kodcode/train_rm.py --config nl_reward_model/kodcode/config.yaml \\
-    --data_path annotated.json --output_dir runs/kodcode/reward_model
+python nl_reward_model/kodcode/train_rm.py --data_path annotated.json --output_dir runs/kodcode/reward_model
+
+The settings are those of kodcode/config.yaml, or of the file that --config names.
 """
+
+from pathlib import Path
 
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.train_rm import train
@@ -12,7 +15,7 @@ from text2grad.errors import command
 
 @command
 def main() -> None:
-    train("kodcode", parse(RewardModelConfig))
+    train("kodcode", parse(RewardModelConfig, default_config=Path(__file__).with_name("config.yaml")))
 
 
 if __name__ == "__main__":

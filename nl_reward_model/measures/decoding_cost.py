@@ -1,4 +1,4 @@
-"""What a judgement costs to write: tokens of z = [critique; spans] against the same critique and a score per word.
+"""What feedback costs to write: tokens of z = [critique; spans] against the same critique and a score per word.
 
 A score for every word, ``[["My", 1], ["girlfriend", 0], …]``, says the same as good and poor spans do, and is what the
 authors' SLF5K reward model writes. Decoding time grows with the tokens written. ::
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from nl_reward_model.data import load_annotated
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
@@ -28,11 +28,13 @@ from text2grad.token_rewards import span_intervals
 
 @dataclass
 class DecodingCostConfig:
-    data_path: str = field(default="", metadata={"help": "Annotated records."})
-    task: str = field(default="slf5k", metadata={"help": TASK_HELP})
-    tokenizer: str = field(default="smollm2", metadata={"help": "The reward model's: hub id, folder, or smollm2."})
-    limit: int = field(default=500, metadata={"help": "Records to measure, the file's first ones."})
-    output_file: str = field(default="", metadata={"help": "Where the figures go (JSON), if anywhere."})
+    """Whose annotations are measured, and with which tokenizer."""
+
+    data_path: str = setting("", "annotated records")
+    task: str = setting("slf5k", TASK_HELP)
+    tokenizer: str = setting("smollm2", "the reward model's: hub id, folder, or smollm2")
+    limit: int = setting(500, "records to measure, the first of the file")
+    output_path: str = setting("", "where the figures go as JSON; nowhere by default", "--output_file")
 
 
 def word_scores(response: str, feedback: Feedback, task: Task) -> list[list]:
@@ -55,7 +57,7 @@ def lengths(response: str, feedback: Feedback, task: Task, tokenizer) -> tuple[i
     return tuple(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
 
 
-def measure(config: DecodingCostConfig) -> dict:
+def decoding_cost(config: DecodingCostConfig) -> dict:
     """Mean tokens of each form, their ratio with its interval (bootstrap over prompts), and percentiles."""
     task = get_task(config.task)
     records = list(load_annotated(config.data_path, task).values())[: config.limit]
@@ -89,14 +91,14 @@ def main() -> None:
     config = parse(DecodingCostConfig)
     if not config.data_path:
         raise InputError("--data_path: names no file; give annotated records")
-    cost = measure(config)
+    cost = decoding_cost(config)
     for name, label in (("spans", "critique and spans"), ("score_per_word", "critique and a score per word")):
         print(f"{label:30} {cost[name]['value']:7.1f} tokens, 95th percentile {cost[name]['p95']:.0f}")
     for name, label in (("ratio", "ratio"), ("ratio_without_critique", "ratio, critique aside")):
         print(f"{label:30} {cost[name]['value']:7.2f} [{cost[name]['low']:.2f}, {cost[name]['high']:.2f}]")
     print(f"{cost['records']} records, {cost['prompts']} prompts, tokenizer {cost['tokenizer']}")
-    if config.output_file:
-        save_json(config.output_file, cost)
+    if config.output_path:
+        save_json(config.output_path, cost)
 
 
 if __name__ == "__main__":

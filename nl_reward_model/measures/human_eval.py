@@ -1,12 +1,12 @@
-"""What people say of a reward model's judgements (paper, appendix M): forms to fill in, and their agreement.
+"""People grade a reward model's feedback (paper, appendix M): forms to fill in, and how far the graders agree.
 
-    python nl_reward_model/measures/human_eval.py prepare --task slf5k --input_file inference_results.json \
-        --output_dir forms
+    python nl_reward_model/measures/human_eval.py prepare --task slf5k --data_path feedback.json --output_dir forms
     python nl_reward_model/measures/human_eval.py agree --output_dir forms --answers forms/*.answers.json
 
 ``prepare`` writes one HTML file for each annotator, which needs neither server nor network, and ``sample.json``, which
-``agree`` needs. All annotators see the same judgements, each in an order of their own. ``docs/metrics.md`` defines the
-figures.
+``agree`` needs. All annotators see the same feedback, each in a different order. ``docs/reward_model_metrics.md``
+defines the figures. Cohen's and Fleiss' κ are computed in ``text2grad.statistics``: two short formulas, and no package
+that is needed for anything else has both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import json
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TASK_HELP, help_text, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json, save_text
@@ -49,14 +49,12 @@ _QUESTIONS = {
 class PrepareConfig:
     """What people are shown."""
 
-    task: str = field(metadata={"help": TASK_HELP})
-    input_file: str = field(metadata={"help": "Judgements, as 2_infer.py writes them; or annotated records."})
-    output_dir: str = field(metadata={"help": "Folder of the forms."})
-    count: int = field(default=100, metadata={"help": "Judgements to sample."})
-    annotators: list[str] = field(
-        default_factory=lambda: ["annotator-1", "annotator-2", "annotator-3"], metadata={"help": "Their names."}
-    )
-    seed: int = field(default=42, metadata={"help": "Draws the sample and each annotator's order."})
+    task: str = setting(MISSING, TASK_HELP)
+    data_path: str = setting(MISSING, "feedback, as 2_infer.py writes it, or annotated records", "--input_file")
+    output_dir: str = setting(MISSING, "the folder of the forms")
+    count: int = setting(100, "responses to sample")
+    annotators: list[str] = setting(["annotator-1", "annotator-2", "annotator-3"], "their names")
+    seed: int = setting(42, "draws the sample and each annotator's order")
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -65,22 +63,22 @@ class PrepareConfig:
             raise InputError("--annotators: give each a name of their own")
         for name in self.annotators:
             if not name or set(name) & set('/\\:*?"<>|'):
-                raise InputError(f"--annotators {name!r}: becomes a file's name; use letters, digits and dashes")
+                raise InputError(f"--annotators {name!r}: is used in a file name; use letters, digits and dashes")
 
 
 @dataclass
 class AgreeConfig:
     """Whose answers are read."""
 
-    output_dir: str = field(metadata={"help": "Folder of the forms."})
-    answers: list[str] = field(metadata={"help": "What the annotators exported."})
+    output_dir: str = setting(MISSING, "the folder of the forms")
+    answers: list[str] = setting(MISSING, "the files that the annotators exported")
 
 
-def prepare(config: PrepareConfig) -> list[Path]:
-    """Sample judgements and write the forms; returns their paths."""
+def write_forms(config: PrepareConfig) -> list[Path]:
+    """Sample feedback and write the forms; returns their paths."""
     task, folder = get_task(config.task), Path(config.output_dir)
-    sample, left_out = sampled(config, task)
-    value = {"task": task.name, "input_file": config.input_file, "left_out": left_out, "items": sample}
+    sample, left_out = draw_sample(config, task)
+    value = {"task": task.name, "input_file": config.data_path, "left_out": left_out, "items": sample}
     form = fingerprint(sample)
     check_writable(folder / "sample.json")
     save_json(folder / "sample.json", {"form": form, **value})
@@ -103,14 +101,14 @@ def prepare(config: PrepareConfig) -> list[Path]:
     return paths
 
 
-def sampled(config: PrepareConfig, task: Task) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The judgements as the forms show them, and how many could not be shown.
+def draw_sample(config: PrepareConfig, task: Task) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The responses with their feedback as the forms show them, and how much could not be shown.
 
     Raises:
         InputError: nothing to show.
     """
-    records = load_records(config.input_file, task)
-    left_out = {"unread": 0, "quotes that stand nowhere": 0}
+    records = load_records(config.data_path, task)
+    left_out = {"unread": 0, "quotes not in the response": 0}
     items = []
     order = list(records)
     random.Random(config.seed).shuffle(order)
@@ -118,29 +116,29 @@ def sampled(config: PrepareConfig, task: Task) -> tuple[list[dict[str, Any]], di
         if len(items) == config.count:
             break
         try:
-            feedback = _judgement(records[key], task)
+            feedback = _feedback_of(records[key], task)
         except FeedbackError:
             feedback = None
         if feedback is None:
             left_out["unread"] += 1
             continue
-        item, lost = shown(key, records[key], feedback, task)
-        left_out["quotes that stand nowhere"] += lost
+        item, lost = form_item(key, records[key], feedback, task)
+        left_out["quotes not in the response"] += lost
         items.append(item)
     if not items:
-        raise InputError(f"{config.input_file}: holds no judgement that can be read; run 2_infer.py first")
+        raise InputError(f"{config.data_path}: holds no feedback that can be read; run 2_infer.py first")
     return items, left_out
 
 
-def _judgement(record: Record, task: Task) -> Feedback | None:
-    """What the reward model said; of an annotated record that no model judged, the annotation."""
+def _feedback_of(record: Record, task: Task) -> Feedback | None:
+    """What the reward model wrote; the annotation where no model was asked."""
     if "predicted" not in record:
         return task.feedback(record)
-    return None if record["predicted"] is None else task.fields.from_dict(record["predicted"], "the judgement")
+    return None if record["predicted"] is None else task.fields.from_dict(record["predicted"], "the feedback")
 
 
-def shown(key: str, record: Record, feedback: Feedback, task: Task) -> tuple[dict[str, Any], int]:
-    """One judgement for the form, and how many of its quotes stand nowhere in the response.
+def form_item(key: str, record: Record, feedback: Feedback, task: Task) -> tuple[dict[str, Any], int]:
+    """One response with its feedback for the form, and how many quotes are not in the response.
 
     ``pieces`` is the response cut where spans begin and end: ``[text, ids of the spans it belongs to]``.
     """
@@ -180,7 +178,7 @@ def shown(key: str, record: Record, feedback: Feedback, task: Task) -> tuple[dic
     return item, len(quotes) - len(spans)
 
 
-def agree(config: AgreeConfig) -> dict[str, Any]:
+def measure_agreement(config: AgreeConfig) -> dict[str, Any]:
     """Read the answers, write ``agreement.json`` beside the forms, and return it."""
     folder = Path(config.output_dir)
     sample = load_json(folder / "sample.json")
@@ -190,13 +188,15 @@ def agree(config: AgreeConfig) -> dict[str, Any]:
         if not isinstance(value, dict) or not {"form", "annotator", "answers"} <= set(value):
             raise InputError(f"{path}: is no export of a form; press 'Export answers' in the form")
         if value["form"] != sample["form"]:
-            raise InputError(f"{path}: answers other judgements than {folder}/sample.json holds; prepare made it anew?")
+            raise InputError(
+                f"{path}: belongs to other forms than those of {folder}/sample.json; was prepare run again since?"
+            )
         if value["annotator"] in answers:
             raise InputError(f"{path}: {value['annotator']} has answered twice; give one export of each annotator")
         answers[value["annotator"]] = value["answers"]
     result = {
         "task": sample["task"],
-        "judgements": len(sample["items"]),
+        "responses": len(sample["items"]),
         "left_out": sample["left_out"],
         "annotators": list(answers),
         "figures": {
@@ -241,7 +241,7 @@ def table_of(
 
 
 def agreement(table: Mapping[str, Sequence[bool | None]], prompts: Sequence[str]) -> dict[str, Any]:
-    """How often the judgements are right, and how far annotators agree about it. Intervals are over prompts."""
+    """How often the feedback is right, and how far annotators agree about it. Intervals are over prompts."""
 
     def accuracy(values: Sequence[bool | None]) -> dict[str, float | int | None]:
         given = [(float(value), prompt) for value, prompt in zip(values, prompts, strict=True) if value is not None]
@@ -273,11 +273,11 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else round(value, 6)
 
 
-def report(result: Mapping[str, Any]) -> str:
+def agreement_table(result: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
     names = result["annotators"]
     lines = [
-        f"{result['judgements']} judgements, {len(names)} annotators; share judged right, 95 % intervals in brackets",
+        f"{result['responses']} responses, {len(names)} annotators; share graded right, 95 % intervals in brackets",
         "",
         f"| | questions | {' | '.join(names)} | majority | all agree | Fleiss' κ | Cohen's κ |",
         f"| --- | ---: |{' --- |' * (len(names) + 1)} ---: | ---: | --- |",
@@ -305,10 +305,17 @@ def _plain(value: float | None) -> str:
 def main() -> None:
     action, args = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
     if action == "prepare":
-        for path in prepare(parse(PrepareConfig, args=args)):
+        config = parse(PrepareConfig, args=args)
+        for path in write_forms(config):
             print(path)
+        print(f"next: human_eval.py agree --output_dir {config.output_dir} --answers FILES_THAT_THE_FORMS_EXPORT")
     elif action == "agree":
-        print(report(agree(parse(AgreeConfig, args=args))), end="")
+        config = parse(AgreeConfig, args=args)
+        print(agreement_table(measure_agreement(config)), end="")
+        print(f"figures: {Path(config.output_dir) / 'agreement.json'}")
+    elif action in ("-h", "--help", "--help_all"):
+        print(f"{__doc__.strip()}\n\nprepare:\n{help_text(PrepareConfig)}\n\nagree:\n{help_text(AgreeConfig)}")
+        raise SystemExit(0)
     else:
         raise InputError("say what to do: human_eval.py prepare … or human_eval.py agree … (--help after either)")
 

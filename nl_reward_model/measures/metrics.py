@@ -1,29 +1,29 @@
-"""What a reward model's judgements are worth, against the annotations of the same responses.
+"""How good a reward model's feedback is, measured against the annotations of the same responses.
 
-    python nl_reward_model/measures/metrics.py --task my_task.py \\
-        --input_file judged.json --output_file metrics.json
+    python nl_reward_model/measures/metrics.py --task my_task.py --data_path feedback.json --output_path metrics.json
 
 This and the entry scripts ``<task>/evaluation/3_metrics.py`` print the table, and write every figure with its 95 %
-interval and a plot. ``docs/metrics.md`` defines the figures.
+interval and a plot. ``docs/reward_model_metrics.md`` defines the figures.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl_reward_model.measures.judgements import judged, load_judgements
-from nl_reward_model.measures.span_metrics import compare, span_metrics, unmatched_rate
+from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
+from nl_reward_model.measures.span_metrics import match_record, span_metrics, unmatched_rate
 from nl_reward_model.measures.token_metrics import labels, token_metrics
-from text2grad.configs import TaskConfig, parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
 from text2grad.records import check_writable, save_json
 from text2grad.statistics import bootstrap
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import stage_command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,53 +33,55 @@ _ROUGE = ("rouge1", "rouge2", "rougeL")
 
 @dataclass
 class MetricsConfig:
-    """The older flags of slf5k (``--results_path``, ``--output_path``, ``--data_path``) are taken for all tasks."""
+    """One file holds feedback and annotations, or two files do."""
 
-    input_file: str = field(default="", metadata={"help": "Judgements, as 2_infer.py writes them."})
-    output_file: str = field(default="", metadata={"help": "Figures (JSON); the plots go beside it."})
-    data_path: str = field(
-        default="", metadata={"help": "Annotated records to compare with, where the judgements do not carry them."}
+    data_path: str = setting("", "annotated records; with the reward model's feedback too, as 2_infer.py writes them")
+    feedback_path: str = setting(
+        "",
+        "the reward model's feedback, where another file than --data_path holds it",
+        "--input_file",
+        "--results_path",
     )
-    tokenizer: str = field(
-        default="smollm2", metadata={"help": "The policy's: its tokens are labelled. Hub id, folder, or smollm2."}
-    )
-    results_path: str = field(default="", metadata={"help": "Same as input_file."})
-    output_path: str = field(default="", metadata={"help": "Same as output_file."})
+    output_path: str = setting("", "the figures as JSON; the plots go beside it", "--output_file")
+    tokenizer: str = setting("smollm2", "the policy's, whose tokens are labelled: hub id, folder, or smollm2")
 
     def __post_init__(self) -> None:
-        self.input_file = self.input_file or self.results_path
-        self.output_file = self.output_file or self.output_path
-        for name in ("input_file", "output_file"):
+        self.feedback_path = self.feedback_path or self.data_path
+        for name in ("feedback_path", "output_path"):
             if not getattr(self, name):
-                raise InputError(f"--{name}: names no file; give one")
+                raise InputError(f"--{name.replace('feedback', 'data')}: names no file; give one")
 
 
-def run(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
-    """Read judgements, write the figures and the plots, print the table."""
+def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
+    """Read the feedback, write the figures and the plots, print the table."""
     from nl_reward_model.measures.plots import save_plots
 
-    task, output = get_task(task), Path(config.output_file)
+    task, output = get_task(task), Path(config.output_path)
     check_writable(output)
-    rows = load_judgements(config.input_file, task, config.data_path or None)
-    metrics = score(rows, task, load_tokenizer(config.tokenizer))
-    save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.input_file, **metrics})
-    print(table(metrics), end="")
-    print(f"\n{output}; plots: {', '.join(str(path) for path in save_plots(metrics, output))}")
+    rows = load_feedback_rows(config.feedback_path, task, config.data_path or None)
+    metrics = reward_model_metrics(rows, task, load_tokenizer(config.tokenizer))
+    save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.feedback_path, **metrics})
+    print(metrics_table(metrics), end="")
+    print(f"\nfigures: {output}\nplots: {', '.join(str(path) for path in save_plots(metrics, output))}")
+    print(
+        f"next: train a policy with this critic, {stage_command('policy', task)} --critic REWARD_MODEL "
+        "--data_path PROMPTS --output_dir RUN"
+    )
     return metrics
 
 
-def score(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Every figure, as plain JSON values; those with an interval are ``{"value", "low", "high", "n"}``.
 
     Args:
-        rows: records with the task's feedback fields and ``predicted`` (:mod:`nl_reward_model.measures.judgements`).
+        rows: records with the task's feedback fields and ``predicted``, as ``paired_feedback.py`` describes them.
         tokenizer: of the policy that is to be trained.
     """
-    items = judged(rows, task, tokenizer)
+    items = pair_feedback(rows, task, tokenizer)
     prompts = [task.prompt(row) for row in rows.values()]
     truths = [labels(item, item.truth, task, tokenizer) for item in items]
     predictions = [labels(item, item.predicted, task, tokenizer) for item in items]
-    compared = [compare(item, task, truth) for item, truth in zip(items, truths, strict=True)]
+    compared = [match_record(item, task, truth) for item, truth in zip(items, truths, strict=True)]
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
 
     def mean(values: Iterable[float]) -> dict[str, float | int | None]:
@@ -106,23 +108,11 @@ def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, list[float]]:
     return {name: [value[name].fmeasure for value in scores] for name in _ROUGE}
 
 
-def figures(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """All figures flat, by path (``tokens/labels/+1/f1``); for a training log. Undefined ones are left out."""
-    flat: dict[str, float] = {}
-    for name, value in metrics.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            flat |= {path: value["value"]} if "value" in value else figures(value, f"{path}/")
-        elif isinstance(value, int | float):
-            flat[path] = value
-    return {path: value for path, value in flat.items() if value is not None}
-
-
-def table(metrics: Mapping[str, Any]) -> str:
+def metrics_table(metrics: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
     tokens = metrics["tokens"]
     lines = [
-        f"{metrics['records']} judgements of responses to {metrics['prompts']} prompts; in brackets 95 % intervals "
+        f"{metrics['records']} responses to {metrics['prompts']} prompts; in brackets 95 % intervals "
         "(bootstrap over prompts).",
         "",
         f"parse rate {_shown(metrics['parse_rate'])}, unmatched spans {_shown(metrics['unmatched_rate'])}, "
@@ -170,7 +160,7 @@ def _shown(figure: Mapping[str, Any]) -> str:
 @command
 def main() -> None:
     chosen, config = parse(TaskConfig, MetricsConfig)
-    run(chosen.task, config)
+    measure_feedback(chosen.task, config)
 
 
 if __name__ == "__main__":

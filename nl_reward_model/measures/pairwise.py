@@ -1,65 +1,64 @@
-"""An LLM compares two reward models' judgements of the same responses: with against without chain of thought, say.
+"""An LLM compares two reward models' feedback on the same responses: with against without chain of thought, say.
 
     python nl_reward_model/measures/pairwise.py --task slf5k --first cot.json --second no_cot.json \\
         --judge openai:gpt-4o --output_path cot_against_no_cot.json
 
-Both files are what ``2_infer.py`` writes. Each pair is judged in both orders (``--orders one``: in one that is drawn at
-random), so that a judge's liking for a place shows and cancels out. Killed and run again, nothing is asked twice. The
-question is ``<task>/prompts/pairwise.txt``. ``docs/metrics.md`` defines the figures (paper, Table 1: W : T : L).
+Both files are what ``2_infer.py`` writes. Each pair is shown in both orders, or with ``--orders one`` in one drawn at
+random, so that a judge's liking for a place shows and cancels out. Killed and run again, nothing is asked twice. The
+question is ``<task>/prompts/pairwise.txt``. ``docs/reward_model_metrics.md`` defines the figures (Table 1: W : T : L).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass
+from typing import Any, Literal
 
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TASK_HELP, check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.prompts import load_prompt, prompt_path
+from text2grad.prompts import find_prompt, load_prompt
 from text2grad.records import check_writable, load_records, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks import Record, Task, get_task
 
-_POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the judgement shown first
+_POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the feedback shown first
 
 
 @dataclass
-class PairwiseConfig:
+class CompareFeedbackConfig:
     """What is compared."""
 
-    task: str = field(metadata={"help": TASK_HELP})
-    first: str = field(metadata={"help": "One reward model's judgements."})
-    second: str = field(metadata={"help": "The other's judgements of the same responses."})
-    output_path: str = field(metadata={"help": "Figures and verdicts (JSON)."})
-    prompt_file: str | None = field(default=None, metadata={"help": "<task>/prompts/pairwise.txt by default."})
-    orders: str = field(default="both", metadata={"help": "both, or one drawn at random for each pair."})
-    seed: int = field(default=42, metadata={"help": "Draws the orders."})
-    limit: int | None = field(default=None, metadata={"help": "Only the first so many pairs."})
+    task: str = setting(MISSING, TASK_HELP)
+    first: str = setting(MISSING, "one reward model's feedback, as 2_infer.py writes it")
+    second: str = setting(MISSING, "the other model's feedback on the same responses")
+    output_path: str = setting(MISSING, "figures and verdicts as JSON", "--output_file")
+    prompt: str = setting("pairwise", "the question: the task's prompt of this name, or a file", "--prompt_file")
+    orders: Literal["both", "one"] = setting("both", "show each pair in both orders, or in one drawn at random")
+    seed: int = setting(42, "draws the orders")
+    limit: int | None = setting(None, "only the first so many pairs")
 
     def __post_init__(self) -> None:
-        if self.orders not in ("both", "one"):
-            raise InputError(f"--orders {self.orders}: must be both or one")
+        check_choices(self)
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 
 
 @dataclass(frozen=True)
-class CritiquePair:
-    """One response and what either model says of it; None for what could not be read."""
+class FeedbackPair:
+    """One response and each model's feedback on it; None for what could not be read."""
 
     record: Record
     first: Feedback | None
     second: Feedback | None
 
 
-def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
+def compare_feedback(judge: Judge, config: CompareFeedbackConfig) -> dict[str, Any]:
     """Judge all pairs, write ``config.output_path``, and return what it holds."""
     task = get_task(config.task)
     check_writable(config.output_path)
-    path = config.prompt_file or prompt_path(task, "reward_model", "pairwise")
+    path = find_prompt(task, "reward_model", config.prompt)
     prompt = load_prompt(path, required=("response", "first", "second"))
     pairs = load_pairs(config, task)
 
@@ -85,7 +84,7 @@ def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
         schema=SCHEMA,
         journal=f"{config.output_path}.journal.jsonl",
         settings={"prompt": prompt.fingerprint},
-        description="judgements compared",
+        description="feedback compared",
     )
     verdicts = {
         key: {order: outcome.results[f"{key}|{order}"] for order in orders[key]}
@@ -102,7 +101,7 @@ def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
         "judge": judge.config.judge,
         "compared": len(points),
         "unread": {side: sum(getattr(pair, side) is None for pair in pairs.values()) for side in ("first", "second")},
-        "figures": {name: figure.to_dict() for name, figure in figures(points, winners, prompts).items()},
+        "figures": {name: figure.to_dict() for name, figure in win_rates(points, winners, prompts).items()},
         "cost_usd": judge.client.budget.spent,
         "verdicts": verdicts,
         "failures": outcome.failures,
@@ -111,7 +110,7 @@ def compare(judge: Judge, config: PairwiseConfig) -> dict[str, Any]:
     return result
 
 
-def figures(
+def win_rates(
     points: Mapping[str, list[float]], winners: Mapping[str, Mapping[str, str]], prompts: Mapping[str, str]
 ) -> dict[str, Estimate]:
     """The first model's record, and the judge's own habits. Intervals are over prompts.
@@ -138,38 +137,38 @@ def figures(
     return result | ({"orders_agree": mean(both)} if both else {})
 
 
-def load_pairs(config: PairwiseConfig, task: Task) -> dict[str, CritiquePair]:
-    """The responses that both files judge, by record id.
+def load_pairs(config: CompareFeedbackConfig, task: Task) -> dict[str, FeedbackPair]:
+    """The responses in both files, by record id.
 
     Raises:
-        InputError: a file without judgements, nothing in common, or other responses under the same ids.
+        InputError: a file without feedback, nothing in common, or other responses under the same ids.
     """
     files = {side: load_records(getattr(config, side), task) for side in ("first", "second")}
-    pairs: dict[str, CritiquePair] = {}
+    pairs: dict[str, FeedbackPair] = {}
     for key, record in files["first"].items():
         if key not in files["second"]:
             continue
         if task.response(files["second"][key]) != task.response(record):
-            raise InputError(f"{config.second}: record {key!r} judges another response than {config.first} does")
+            raise InputError(f"{config.second}: record {key!r} is about another response than in {config.first}")
         read = [_read(files[side][key], key, getattr(config, side), task) for side in files]
         if any(read):
-            pairs[key] = CritiquePair(record, *read)
+            pairs[key] = FeedbackPair(record, *read)
     if not pairs:
-        raise InputError(f"{config.first} and {config.second} judge no response in common; judge the same file twice")
+        raise InputError(f"{config.first} and {config.second} have no response in common; run 2_infer.py on one file")
     return dict(list(pairs.items())[: config.limit])
 
 
 def _read(record: Record, key: str, path: str, task: Task) -> Feedback | None:
     if "predicted" not in record:
-        raise InputError(f"{path}: record {key!r} has no judgement ('predicted'); run 2_infer.py first")
+        raise InputError(f"{path}: record {key!r} has no feedback of a model ('predicted'); run 2_infer.py first")
     try:
-        return None if record["predicted"] is None else task.fields.from_dict(record["predicted"], "the judgement")
+        return None if record["predicted"] is None else task.fields.from_dict(record["predicted"], "the feedback")
     except FeedbackError:
         return None
 
 
 def _shown(feedback: Feedback, task: Task) -> str:
-    """A judgement as the judge reads it."""
+    """Feedback as the judge reads it."""
     lines = [feedback.critique]
     for slot in ("good", "poor"):
         quotes = [f"- {quote}" if "\n" not in quote else f"-\n{quote}" for quote in getattr(feedback, slot)]
@@ -179,19 +178,20 @@ def _shown(feedback: Feedback, task: Task) -> str:
 
 @command
 def main() -> None:
-    judge_config, config = parse(JudgeConfig, PairwiseConfig)
+    judge_config, config = parse(JudgeConfig, CompareFeedbackConfig)
     check_writable(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
-        result = compare(judge, config)
+        result = compare_feedback(judge, config)
     shown = {name: Estimate(**value) for name, value in result["figures"].items() if value["value"] is not None}
-    print(f"{config.first} against {config.second}: {result['compared']} responses -> {config.output_path}")
+    print(f"{config.first} against {config.second}: {result['compared']} responses")
     for name, figure in shown.items():
         print(f"  {name:<13}{figure}")
     if any(result["unread"].values()):
-        print(f"  judgements that could not be read: {result['unread']} (they lose against those that could)")
+        print(f"  feedback that could not be read: {result['unread']}; it loses against feedback that could")
     if result["failures"]:
         print(f"  {len(result['failures'])} questions failed, e.g. {next(iter(result['failures'].values()))}")
         print("  --retry_failed True asks them again")
+    print(f"figures and verdicts: {config.output_path}")
 
 
 if __name__ == "__main__":

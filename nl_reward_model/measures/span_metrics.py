@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nl_reward_model.measures.judgements import Judged
+from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks import Interval, Task
@@ -93,14 +93,14 @@ def match(predicted: Sequence[Span], truth: Sequence[Span]) -> Matching:
     return result
 
 
-def compare(item: Judged, task: Task, true_labels: np.ndarray) -> dict[str, Matching]:
-    """The two slots of one record.
+def match_record(item: PairedFeedback, task: Task, true_labels: np.ndarray) -> dict[str, Matching]:
+    """The good and the poor spans of one record.
 
     Args:
-        true_labels: of the judged tokens (:func:`nl_reward_model.measures.token_metrics.labels`).
+        true_labels: of the tokens that count (:func:`nl_reward_model.measures.token_metrics.labels`).
     """
-    judged = tokens_in(task.judged(item.text), item.text, item.tokens)
-    label_of = dict(zip(judged, true_labels.tolist(), strict=True))
+    counted = tokens_in(task.judged(item.text), item.text, item.tokens)
+    label_of = dict(zip(counted, true_labels.tolist(), strict=True))
     result = {}
     for slot in SLOTS:
         truth = spans_of(getattr(item.truth, slot), item.text, task)
@@ -121,7 +121,7 @@ def compare(item: Judged, task: Task, true_labels: np.ndarray) -> dict[str, Matc
 def span_metrics(
     compared: Sequence[dict[str, Matching]], task: Task, groups: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """All figures on spans, slot by slot under the task's own names; see ``docs/metrics.md`` for each."""
+    """All figures on spans, slot by slot under the task's own names; ``docs/reward_model_metrics.md`` defines each."""
     result: dict[str, Any] = {}
     for slot in SLOTS:
         rows = [record[slot] for record in compared]

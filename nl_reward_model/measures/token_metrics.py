@@ -1,6 +1,6 @@
 """Do the tokens get the right label? Precision, recall and F1 of +1, 0 and −1, against chance (paper, Table 1).
 
-Everything follows from one count per record: how many judged tokens with each true label got each predicted label.
+Everything follows from one count per record: how many tokens with each true label got each predicted label.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nl_reward_model.measures.judgements import Judged
+from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
 from text2grad.statistics import Combine, bootstrap, paired_bootstrap
 from text2grad.tasks import Task
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 LABELS = (1, 0, -1)
 NAMES = {1: "+1", 0: "0", -1: "-1", 2: "none"}
 NO_LABEL = 2
-"""What every token gets from a judgement that could not be read: it is missed, and predicted as nothing."""
+"""What every token gets from feedback that could not be read: it is missed, and predicted as nothing."""
 
 PLACEMENTS = 20
 
 
-def labels(item: Judged, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def labels(
+    item: PairedFeedback, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase
+) -> np.ndarray:
     """The label of each judged token of the response; int, [tokens]. Tokens outside the judged text are left out."""
     inside = tokens_in(task.judged(item.text), item.text, item.tokens)
     if feedback is None:
@@ -59,17 +61,17 @@ def token_metrics(
     groups: Sequence[Hashable] | None = None,
     seed: int = 42,
 ) -> dict[str, Any]:
-    """All figures on tokens; see ``docs/metrics.md`` for each.
+    """All figures on tokens; ``docs/reward_model_metrics.md`` defines each.
 
     Args:
-        truths, predictions: labels of the judged tokens, record by record.
+        truths, predictions: labels of the tokens that count, record by record.
         groups: which records belong together (:mod:`text2grad.statistics`).
     """
 
     def interval(rows: np.ndarray, combine: Combine) -> dict[str, float | int | None]:
         return bootstrap(rows, combine, groups).to_dict()
 
-    def figures(rows: np.ndarray) -> dict[str, Any]:
+    def by_label(rows: np.ndarray) -> dict[str, Any]:
         sums = rows.sum(axis=0).reshape(3, 4)
         return {
             NAMES[label]: {
@@ -90,12 +92,12 @@ def token_metrics(
     rows, moved_rows = counts.reshape(-1, 12), moved.reshape(-1, 12)
     total = counts.sum(axis=0).astype(int)
     return {
-        "labels": figures(rows),
+        "labels": by_label(rows),
         "accuracy": interval(rows, accuracy),
         "macro_f1": interval(rows, macro_f1),
         "chance": {
             "random": {NAMES[label]: {"share": interval(rows, _share_of_truth(i))} for i, label in enumerate(LABELS)},
-            "shuffled": figures(moved_rows),
+            "shuffled": by_label(moved_rows),
             "f1_above_shuffled": {
                 NAMES[label]: paired_bootstrap(rows, moved_rows, f1(i), groups).to_dict()
                 for i, label in enumerate(LABELS)

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from nl_reward_model.measures.human_eval import AgreeConfig, PrepareConfig, agree, agreement, prepare, report, shown
+from nl_reward_model.measures.human_eval import (
+    AgreeConfig,
+    PrepareConfig,
+    agreement,
+    agreement_table,
+    form_item,
+    measure_agreement,
+    write_forms,
+)
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -21,8 +29,8 @@ from text2grad.tasks import get_task
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def judgements(folder: Path, count: int = 8) -> Path:
-    """slf5k judgements, one of them unreadable."""
+def feedback_file(folder: Path, count: int = 8) -> Path:
+    """slf5k feedback, one row of it unreadable."""
     task, rows = get_task("slf5k"), {}
     for number in range(count):
         response = f"She lost her job {number} </script><b>& wants “help” 🐶 now."
@@ -34,13 +42,13 @@ def judgements(folder: Path, count: int = 8) -> Path:
             "generated_summary": response,
             "predicted": task.fields.to_dict(feedback) if number else None,
         }
-    save_json(folder / "judgements.json", rows)
-    return folder / "judgements.json"
+    save_json(folder / "feedback.json", rows)
+    return folder / "feedback.json"
 
 
 def made(folder: Path, **options) -> tuple[list[Path], dict]:
-    config = {"task": "slf5k", "input_file": str(judgements(folder)), "output_dir": str(folder / "forms"), **options}
-    paths = prepare(PrepareConfig(**config))
+    config = {"task": "slf5k", "data_path": str(feedback_file(folder)), "output_dir": str(folder / "forms"), **options}
+    paths = write_forms(PrepareConfig(**config))
     return paths, load_json(folder / "forms" / "sample.json")
 
 
@@ -49,14 +57,14 @@ def data_of(path: Path) -> dict:
     return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL).group(1))
 
 
-def test_all_annotators_judge_the_same_in_orders_of_their_own(tmp_path):
+def test_all_annotators_grade_the_same_in_orders_of_their_own(tmp_path):
     paths, sample = made(tmp_path)
     forms = [data_of(path) for path in paths]
     assert [form["annotator"] for form in forms] == ["annotator-1", "annotator-2", "annotator-3"]
     orders = [[item["id"] for item in form["items"]] for form in forms]
     assert len({tuple(order) for order in orders}) == 3
     assert {frozenset(order) for order in orders} == {frozenset(f"r{number}" for number in range(1, 8))}
-    assert sample["left_out"] == {"unread": 1, "quotes that stand nowhere": 7}
+    assert sample["left_out"] == {"unread": 1, "quotes not in the response": 7}
     assert all(form["form"] == sample["form"] for form in forms)
     assert "http" not in re.sub(r'id="data">.*?</script>', "", paths[0].read_text(encoding="utf-8"), flags=re.DOTALL)
 
@@ -73,7 +81,7 @@ def test_pieces_put_together_are_the_response_and_each_span_is_marked():
     task = get_task("slf5k")
     record = {"post": "p", "generated_summary": "one two three four. two"}
     feedback = Feedback("c", ["two three", "three four"], ["three", "five"])
-    item, lost = shown("r", record, feedback, task)
+    item, lost = form_item("r", record, feedback, task)
     assert lost == 1
     assert "".join(piece for piece, _ in item["pieces"]) == "one two three four. two"
     marked = {
@@ -85,7 +93,7 @@ def test_pieces_put_together_are_the_response_and_each_span_is_marked():
 
 def test_code_is_shown_with_its_tests_and_log():
     record = {"question": "q", "solution": "x = 1\n", "test": "assert x", "log": "1 passed"}
-    item, _ = shown("r", record, Feedback("c", [], ["x = 1"]), get_task("kodcode"))
+    item, _ = form_item("r", record, Feedback("c", [], ["x = 1"]), get_task("kodcode"))
     assert [part["title"] for part in item["context"]] == ["Task", "Tests", "Log of the tests"]
 
 
@@ -106,13 +114,13 @@ def exported(folder: Path, sample: dict, name: str, choose) -> str:
 
 
 def test_agreement_is_what_is_counted_by_hand(tmp_path):
-    _, sample = made(tmp_path)  # seven judgements with two grounded spans each, good first
+    _, sample = made(tmp_path)  # seven responses with two grounded spans each, good first
     files = [
         exported(tmp_path, sample, "a", lambda kind, number: kind != "poor"),
         exported(tmp_path, sample, "b", lambda kind, number: True),
         exported(tmp_path, sample, "c", lambda kind, number: None if kind == "critique" else number % 4 < 2),
     ]
-    result = agree(AgreeConfig(str(tmp_path / "forms"), files))
+    result = measure_agreement(AgreeConfig(str(tmp_path / "forms"), files))
     critique, spans, poor = (result["figures"][kind] for kind in ("critique", "spans", "poor"))
     assert critique["questions"] == 7 and critique["unanswered"] == {"a": 0, "b": 0, "c": 7}
     assert critique["answered_by_all"] == 0 and critique["fleiss_kappa"] is None
@@ -127,7 +135,7 @@ def test_agreement_is_what_is_counted_by_hand(tmp_path):
     assert spans["cohen_kappa"]["a, c"] == pytest.approx(cohen_kappa_score(a, c), abs=1e-6)
     assert poor["accuracy"]["a"]["value"] == 0
     assert load_json(tmp_path / "forms" / "agreement.json") == result
-    assert "| spans | 14 |" in report(result) and "unanswered: c 7" in report(result)
+    assert "| spans | 14 |" in agreement_table(result) and "unanswered: c 7" in agreement_table(result)
 
 
 def test_fleiss_kappa_of_answers():
@@ -143,24 +151,24 @@ def test_exports_that_do_not_belong_are_refused(tmp_path):
     mine = exported(tmp_path, sample, "a", lambda kind, number: True)
     forms = str(tmp_path / "forms")
     with pytest.raises(InputError, match="answered twice"):
-        agree(AgreeConfig(forms, [mine, mine]))
+        measure_agreement(AgreeConfig(forms, [mine, mine]))
     other = exported(tmp_path, sample | {"form": "another"}, "b", lambda kind, number: True)
-    with pytest.raises(InputError, match="other judgements"):
-        agree(AgreeConfig(forms, [other]))
+    with pytest.raises(InputError, match="belongs to other forms"):
+        measure_agreement(AgreeConfig(forms, [other]))
     odd = exported(tmp_path, sample, "c", lambda kind, number: "maybe")
     with pytest.raises(InputError, match="neither right nor wrong"):
-        agree(AgreeConfig(forms, [odd]))
+        measure_agreement(AgreeConfig(forms, [odd]))
     save_json(tmp_path / "x.json", {"a": 1})
     with pytest.raises(InputError, match="no export"):
-        agree(AgreeConfig(forms, [str(tmp_path / "x.json")]))
-    with pytest.raises(InputError, match="file's name"):
+        measure_agreement(AgreeConfig(forms, [str(tmp_path / "x.json")]))
+    with pytest.raises(InputError, match="used in a file name"):
         PrepareConfig("slf5k", "x", "y", annotators=["a/b"])
 
 
 def test_the_script_prepares_and_agrees(tmp_path, run_script):
     script = "nl_reward_model/measures/human_eval.py"
     made_forms = run_script(
-        script, "prepare", "--task", "slf5k", "--input_file", judgements(tmp_path), "--output_dir", tmp_path / "forms"
+        script, "prepare", "--task", "slf5k", "--data_path", feedback_file(tmp_path), "--output_dir", tmp_path / "forms"
     )
     assert made_forms.returncode == 0, made_forms.stderr
     sample = load_json(tmp_path / "forms" / "sample.json")
@@ -205,7 +213,7 @@ def test_a_browser_keeps_answers_and_exports_them(tmp_path):
     assert got["count"] == "3 of 3 answered"
     assert "</script><b>& wants “help” 🐶 now." in got["seen"]
     (tmp_path / "a.json").write_text(got["text"], encoding="utf-8")
-    result = agree(AgreeConfig(str(tmp_path / "forms"), [str(tmp_path / "a.json")]))
+    result = measure_agreement(AgreeConfig(str(tmp_path / "forms"), [str(tmp_path / "a.json")]))
     assert result["figures"]["critique"]["accuracy"]["annotator-1"]["value"] == 1
     assert result["figures"]["good"]["accuracy"]["annotator-1"]["value"] == 1
     assert result["figures"]["poor"]["accuracy"]["annotator-1"]["value"] == 0

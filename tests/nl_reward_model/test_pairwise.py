@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nl_reward_model.measures.pairwise import PairwiseConfig, compare, figures
+from nl_reward_model.measures.pairwise import CompareFeedbackConfig, compare_feedback, win_rates
 from tests.conftest import ROOT
 from tests.fault_server import FaultServer
 from text2grad.endpoints.judging import JudgeConfig, open_judge
@@ -59,9 +59,9 @@ def save_reviews(folder, mine: list[str | None], other: list[str | None]) -> dic
 
 
 def judged(folder, server: FaultServer, paths: dict[str, str], **options) -> dict:
-    config = PairwiseConfig(task="slf5k", **paths, output_path=str(folder / "out.json"), **options)
+    config = CompareFeedbackConfig(task="slf5k", **paths, output_path=str(folder / "out.json"), **options)
     with open_judge(JudgeConfig(judge=f"{server.url}#judge", concurrency=4), config.output_path) as judge:
-        return compare(judge, config)
+        return compare_feedback(judge, config)
 
 
 def test_a_fair_judge_gives_the_true_record_and_no_bias(tmp_path):
@@ -100,7 +100,7 @@ def test_one_order_is_drawn_at_random_and_still_shows_the_bias(tmp_path):
     assert "orders_agree" not in result["figures"]
 
 
-def test_what_cannot_be_read_loses_and_equal_judgements_tie_without_a_question(tmp_path):
+def test_what_cannot_be_read_loses_and_equal_feedback_ties_without_a_question(tmp_path):
     with FaultServer(likes_best) as server:
         paths = save_reviews(tmp_path, ["a", None, "same", None], [None, "b", "same", None])
         result = judged(tmp_path, server, paths)
@@ -137,8 +137,8 @@ def test_a_second_run_asks_only_what_failed(tmp_path, run_script):
 
 def test_records_of_one_prompt_count_together():
     points = {f"r{number}": [1.0 if number < 10 else 0.0] for number in range(20)}
-    alone = figures(points, {}, {key: key for key in points})["win"]
-    together = figures(points, {}, {key: str(int(key[1:]) // 10) for key in points})["win"]
+    alone = win_rates(points, {}, {key: key for key in points})["win"]
+    together = win_rates(points, {}, {key: str(int(key[1:]) // 10) for key in points})["win"]
     assert (together.low, together.high) == (0, 1) and alone.low > 0.2
 
 
@@ -163,7 +163,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
             judged(tmp_path, server, paths)
         del rows["r0"]["predicted"]
         save_json(tmp_path / "second.json", rows)
-        with pytest.raises(InputError, match="no judgement"):
+        with pytest.raises(InputError, match="no feedback of a model"):
             judged(tmp_path, server, paths)
-    with pytest.raises(InputError, match="both or one"):
-        PairwiseConfig("slf5k", "a", "b", "c", orders="neither")
+    with pytest.raises(InputError, match="both, one"):
+        CompareFeedbackConfig("slf5k", "a", "b", "c", orders="neither")

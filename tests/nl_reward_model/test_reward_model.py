@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import SFTTrainer
@@ -16,7 +16,7 @@ from trl import SFTTrainer
 from nl_reward_model import train_rm
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
-from nl_reward_model.monitor import judgement_metrics
+from nl_reward_model.monitor import feedback_metrics
 from nl_reward_model.train_rm import train
 from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
 from tests.tiny import tiny_model
@@ -26,7 +26,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model
 
-LORA = {"lora": True, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1, "learning_rate": 1e-2}
+LORA = {"lora_r": 16, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1, "learning_rate": 1e-2}
 
 
 def losses(folder: str | Path) -> list[float]:
@@ -48,18 +48,25 @@ def test_the_folder_explains_itself(tmp_path):
     posts = {slf5k_records()[record_id]["post"] for record_id in description.data["validation_ids"]}
     assert len(posts) == 1 and len(description.data["validation_ids"]) == 3
     assert description.versions["torch"] == torch.__version__
-    assert {"eval_loss", "eval_judge_parse_rate", "train_loss", "best_step"} <= set(description.metrics)
+    assert {"eval_loss", "eval_feedback_parse_rate", "train_loss", "best_step"} <= set(description.metrics)
     assert len(description.data["hash"]) == 16
     for checkpoint in (folder / "checkpoint-2", folder / "checkpoint-4", folder):
         critic = RewardModelCritic.load(checkpoint, "slf5k", max_new_tokens=3)
         assert isinstance(critic(["a post"], ["A summary."])[0], FeedbackError)
-    judged = [json.loads(line) for line in (folder / "judgements" / "step-000004.jsonl").read_text().splitlines()]
-    assert len(judged) == 2 and set(judged[0]) == {"id", "prediction", "parse_error"}
+    written = [json.loads(line) for line in (folder / "feedback" / "step-000004.jsonl").read_text().splitlines()]
+    assert len(written) == 2 and set(written[0]) == {"id", "prediction", "parse_error"}
     assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
         tmp_path / "model"
     )
 
-    merge(MergeConfig(lora_model=str(folder), save_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))
+    for saved in (folder, folder / "checkpoint-4"):
+        card = (saved / "README.md").read_text()
+        assert "# A reward model for slf5k" in card and "9 trained on, 3 of other prompts held out" in card
+        assert f"hash `{description.data['hash']}`" in card and f"hash `{prompt.fingerprint}`" in card
+        assert "- learning_rate: 0.01" in card and "| validation loss |" in card and "None" not in card
+        assert AutoPeftModelForCausalLM.from_pretrained(str(saved))
+
+    merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))
     merged, adapted = load_model(str(tmp_path / "merged"), torch.float32), load_model(str(folder), torch.float32)
     ids = torch.arange(4, 60)[None]
     with torch.no_grad():
@@ -68,6 +75,8 @@ def test_the_folder_explains_itself(tmp_path):
             merged(ids).logits, load_model(str(tmp_path / "model"), "float32")(ids).logits, atol=2e-2
         )
     assert RewardModelCritic.load(tmp_path / "merged", "slf5k").max_new_tokens == description.max_new_tokens
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -106,7 +115,7 @@ class Kill(TrainerCallback):
 def test_a_killed_run_goes_on_exactly(tmp_path, monkeypatch, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
     data = write(tmp_path, slf5k_records())
-    common = {**changes, "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "judge_records": 0}
+    common = {**changes, "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "feedback_records": 0}
     whole, killed = (
         settings(tmp_path, data, **common, output_dir=str(tmp_path / name)) for name in ("whole", "killed")
     )
@@ -134,6 +143,21 @@ def test_a_killed_run_goes_on_exactly(tmp_path, monkeypatch, changes):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours) and ours.keys() == theirs.keys()
 
 
+def test_a_folder_of_an_earlier_version_is_known_by_its_former_names(tmp_path, capsys):
+    """run.json once said lora, precision and prompt_max_length."""
+    data = write(tmp_path, slf5k_records())
+    train("slf5k", settings(tmp_path, data, max_steps=1))
+    path = tmp_path / "reward_model" / "run.json"
+    run = json.loads(path.read_text())
+    former = {**run, "lora": False, "lora_r": 16, "precision": "fp32", "prompt_max_length": run["max_prompt_tokens"]}
+    del former["dtype"], former["max_prompt_tokens"]
+    path.write_text(json.dumps(former))
+    train("slf5k", settings(tmp_path, data, max_steps=1))
+    assert "has finished" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"\(lora_r: 0 then, 16 now\)"):
+        train("slf5k", settings(tmp_path, data, max_steps=1, lora_r=16))
+
+
 def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
     data = write(tmp_path, slf5k_records())
     train("slf5k", settings(tmp_path, data, max_steps=1))
@@ -153,8 +177,8 @@ def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
 def test_other_families_train_with_lora(tmp_path, family):
     data = write(tmp_path, slf5k_records(2))
     model = tiny_model(tmp_path / "model", family)
-    lora = {"lora": True, "lora_target_modules": ["q_proj", "v_proj"]}
-    train("slf5k", settings(tmp_path, data, model=model, max_steps=1, precision="bf16", judge_records=0, **lora))
+    lora = {"lora_r": 16, "lora_target_modules": ["q_proj", "v_proj"]}
+    train("slf5k", settings(tmp_path, data, model=model, max_steps=1, dtype="bfloat16", feedback_records=0, **lora))
     weights = load_file(tmp_path / "reward_model" / "adapter_model.safetensors")
     assert {name.split(".")[-3] for name in weights} == {"q_proj", "v_proj"}
 
@@ -168,9 +192,12 @@ def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
         f"nl_reward_model/{task_name}/train_rm.py",
         "--config", f"nl_reward_model/{task_name}/config_small.yaml",
         "--model", model, "--data_path", data, "--output_dir", tmp_path / "out", "--max_steps", 2,
-        "--judge_records", 1, "--report_to", "none",
+        "--feedback_records", 1, "--report_to", "none",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
+    assert f"reward model: {tmp_path / 'out'}" in result.stdout and "next: " in result.stdout
+    for noise in ("FutureWarning", "Setting accelerator", "Loading weights", "Truncating"):
+        assert noise not in result.stdout + result.stderr
     assert RewardModelDescription.load(tmp_path / "out", task_name)[0].metrics["step"] == 2
 
 
@@ -180,27 +207,27 @@ def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
 )
 def test_the_default_settings_are_the_papers(task_name, prompt_length, length, tmp_path):
     path = f"nl_reward_model/{task_name}/config.yaml"
-    config = parse(RewardModelConfig, args=["--config", path, "--data_path", "d", "--output_dir", str(tmp_path)])
+    config = parse(RewardModelConfig, args=["--data_path", "d", "--output_dir", str(tmp_path)], default_config=path)
     assert config.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout) == (True, 16, 32, 0.05)
     assert config.lora_target_modules == ["q_proj", "v_proj"]
     assert (config.learning_rate, config.adam_beta1, config.adam_beta2, config.weight_decay) == (1e-5, 0.9, 0.999, 3e-7)
     assert (config.num_train_epochs, config.per_device_train_batch_size, config.max_grad_norm) == (3, 1, 1.0)
-    assert (config.prompt_max_length, config.max_length) == (prompt_length, length)
-    launch = yaml.safe_load(Path(path).read_text()) and Path(path).read_text().splitlines()[0]
-    assert launch.startswith(f"# python nl_reward_model/{task_name}/train_rm.py --config {path}")
+    assert (config.max_prompt_tokens, config.max_length) == (prompt_length, length)
+    launch = Path(path).read_text().splitlines()[0]
+    assert launch.startswith(f"# python nl_reward_model/{task_name}/train_rm.py --data_path")
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"precision": "int8"}, "--precision"),
-        ({"prompt_max_length": 900, "max_length": 900}, "must lie between"),
+        ({"dtype": "int8"}, "--dtype"),
+        ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
         ({"data_path": ""}, "--data_path"),
         ({"shorten": "head"}, "shorten"),
         ({"prompt": "nowhere.txt"}, "nowhere.txt"),
-        ({"prompt_max_length": 20, "max_length": 30}, "no record fits"),
-        ({"lora": True, "lora_target_modules": ["nothing"]}, "--lora_target_modules"),
+        ({"max_prompt_tokens": 20, "max_length": 30}, "no record fits"),
+        ({"lora_r": 16, "lora_target_modules": ["nothing"]}, "--lora_target_modules"),
         ({"model": "no/such/model"}, "no such model folder"),
     ],
 )
@@ -211,12 +238,12 @@ def test_what_cannot_be_is_refused(tmp_path, changes, complaint):
     assert not list(tmp_path.glob("reward_model/*.safetensors"))
 
 
-def test_judgement_metrics_count_what_cannot_be_read_or_found():
-    judged = [
+def test_feedback_metrics_count_what_cannot_be_read_or_found():
+    parsed = [
         Feedback("Fine.", ["good part", "not there"], []),
         FeedbackError("broken"),
         Feedback("Poor.", [], ["bad"]),
     ]
-    metrics = judgement_metrics(judged, ["a good part", "x", "bad"])
+    metrics = feedback_metrics(parsed, ["a good part", "x", "bad"])
     assert metrics == {"parse_rate": 2 / 3, "quotes": 1.5, "unmatched_rate": 1 / 3}
-    assert judgement_metrics([FeedbackError("broken")], ["x"]) == {"parse_rate": 0.0}
+    assert feedback_metrics([FeedbackError("broken")], ["x"]) == {"parse_rate": 0.0}

@@ -11,9 +11,9 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from nl_reward_model.measures.judgements import judged, load_judgements
-from nl_reward_model.measures.metrics import figures, rouge, score, table
-from nl_reward_model.measures.span_metrics import compare
+from nl_reward_model.measures.metrics import metrics_table, reward_model_metrics, rouge
+from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
+from nl_reward_model.measures.span_metrics import match_record
 from nl_reward_model.measures.token_metrics import LABELS, NO_LABEL, labels, shuffled, token_metrics
 from tests import tiny
 from text2grad.errors import InputError
@@ -25,7 +25,7 @@ WORDS = [f"{a}{b}" for a in ("bo", "ka", "lu", "mi", "ne", "ra") for b in ("da",
 
 
 def random_rows(task_name: str, count: int, seed: int) -> dict[str, dict]:
-    """Responses of words that occur once, so that where a quote stands is beyond doubt; judgements near the truth."""
+    """Responses of words that occur once, so that where a quote stands is beyond doubt; feedback near the truth."""
     task, rng = get_task(task_name), random.Random(seed)
     rows = {}
     for number in range(count):
@@ -91,14 +91,14 @@ def slow_labels(item, feedback: Feedback | None, task) -> list[int]:
 def test_token_figures_agree_with_slow_labels_and_scikit_learn(task_name, family):
     task, tokenizer = get_task(task_name), tiny.tokenizer(family)
     rows = random_rows(task_name, 60, seed=1)
-    items = judged(rows, task, tokenizer)
+    items = pair_feedback(rows, task, tokenizer)
     truth = [slow_labels(item, item.truth, task) for item in items]
     predicted = [slow_labels(item, item.predicted, task) for item in items]
     for item, true, guess in zip(items, truth, predicted, strict=True):
         assert labels(item, item.truth, task, tokenizer).tolist() == true
         assert labels(item, item.predicted, task, tokenizer).tolist() == guess
     true, guess = [x for row in truth for x in row], [x for row in predicted for x in row]
-    got = score(rows, task, tokenizer)["tokens"]
+    got = reward_model_metrics(rows, task, tokenizer)["tokens"]
     precision, recall, f1, support = precision_recall_fscore_support(true, guess, labels=list(LABELS), zero_division=0)
     for index, name in enumerate(("+1", "0", "-1")):
         row = got["labels"][name]
@@ -146,8 +146,8 @@ def slow_spans(items, task, slot: str) -> dict[str, float]:
 def test_span_figures_agree_with_sets_of_characters(task_name):
     task, tokenizer = get_task(task_name), tiny.tokenizer("byte")
     rows = random_rows(task_name, 80, seed=2)
-    items = judged(rows, task, tokenizer)
-    got = score(rows, task, tokenizer)
+    items = pair_feedback(rows, task, tokenizer)
+    got = reward_model_metrics(rows, task, tokenizer)
     nowhere = predicted = 0
     for slot in ("good", "poor"):
         wanted, row = slow_spans(items, task, slot), got["spans"][getattr(task.fields, slot)]
@@ -168,7 +168,7 @@ def test_span_figures_agree_with_sets_of_characters(task_name):
 def test_span_lengths_and_accuracy_by_length():
     task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
     rows = random_rows("slf5k", 80, seed=3)
-    items = judged(rows, task, tokenizer)
+    items = pair_feedback(rows, task, tokenizer)
     lengths, right = [], []
     for item in items:
         true = slow_labels(item, item.truth, task)
@@ -184,7 +184,7 @@ def test_span_lengths_and_accuracy_by_length():
             if inside:
                 lengths.append(len(inside))
                 right.append(np.mean([true[index] == -1 for index in inside]))
-    got = score(rows, task, tokenizer)["spans"]["poor_spans"]
+    got = reward_model_metrics(rows, task, tokenizer)["spans"]["poor_spans"]
     q1, q2, q3 = np.percentile(lengths, [25, 50, 75])
     assert got["tokens_per_span"]["predicted"] == {
         "n": len(lengths),
@@ -231,7 +231,7 @@ def test_shuffling_keeps_every_span_and_moves_it():
     assert shuffled(np.zeros(0, dtype=int), 0, rng).tolist() == []
 
 
-def test_chance_is_where_a_judge_stands_that_knows_only_how_many_spans_there_are():
+def test_chance_is_the_score_of_a_model_that_knows_only_how_many_spans_there_are():
     rng, task = np.random.default_rng(1), get_task("slf5k")
     truths = [np.repeat(rng.choice([0, 0, 0, 1, -1], 12), 5) for _ in range(80)]
     guesses = [shuffled(truth, 0, rng) for truth in truths]
@@ -245,17 +245,17 @@ def test_chance_is_where_a_judge_stands_that_knows_only_how_many_spans_there_are
         assert perfect["chance"]["f1_above_shuffled"][label]["low"] > 0.2
 
 
-def test_a_judgement_that_cannot_be_read_misses_every_token_and_claims_none():
+def test_feedback_that_cannot_be_read_misses_every_token_and_claims_none():
     task, tokenizer = get_task("kodcode"), tiny.tokenizer("byte")
     row = task.with_feedback({"question": "q", "solution": "a = 1\nb = 2"}, Feedback("c", [], ["b = 2"]), {})
-    got = score({"r": row | {"predicted": None, "parse_error": "broken"}}, task, tokenizer)
+    got = reward_model_metrics({"r": row | {"predicted": None, "parse_error": "broken"}}, task, tokenizer)
     assert got["parse_rate"]["value"] == 0 and got["parse_errors"] == {"broken": 1}
     assert got["tokens"]["labels"]["-1"]["recall"]["value"] == 0
     assert got["tokens"]["labels"]["-1"]["precision"]["value"] is None
     assert got["tokens"]["confusion"]["-1"]["none"] > 0
     assert got["tokens"]["balance"]["predicted"]["none"] == 1
     assert got["critique"]["rougeL"]["value"] == 0
-    assert "–" in table(got)
+    assert "–" in metrics_table(got)
 
 
 def test_text_around_code_is_not_counted():
@@ -265,7 +265,7 @@ def test_text_around_code_is_not_counted():
         task.with_feedback({"question": "q", "solution": solution}, Feedback("c", [], ["x = 1"]), {})
         for solution in (code, f"Here it is, as you wanted:\n```\n{code}```\nGood luck with it!")
     ]
-    items = judged({str(i): row | {"predicted": None} for i, row in enumerate(rows)}, task, tokenizer)
+    items = pair_feedback({str(i): row | {"predicted": None} for i, row in enumerate(rows)}, task, tokenizer)
     inside = [labels(item, item.truth, task, tokenizer).tolist() for item in items]
     assert len(items[1].ids) > len(items[0].ids) + 10
     assert abs(len(inside[1]) - len(inside[0])) <= 1 and set(inside[0]) <= {-1, 1}
@@ -277,7 +277,7 @@ def test_dense_feedback_is_scored_by_its_words():
     truth = Feedback("c", scores=[("My", 0.0), ("sister", 1.0), ("borrowed", 0.4), ("my", 0.0), ("car", -1.0)])
     predicted = Feedback("c", scores=[("My", 0.0), ("sister", 1.0), ("borrowed", -0.2), ("my", 0.0), ("car", -0.5)])
     row = task.with_feedback(base, truth, {}) | {"predicted": task.fields.to_dict(predicted)}
-    got = score({"r": row}, task, tokenizer)["tokens"]["confusion"]
+    got = reward_model_metrics({"r": row}, task, tokenizer)["tokens"]["confusion"]
     assert got["+1"]["+1"] > 0 and got["+1"]["-1"] > 0 and got["-1"]["-1"] > 0
     assert got["-1"]["+1"] == got["0"]["+1"] == got["0"]["-1"] == 0
 
@@ -286,8 +286,8 @@ def test_duplicate_predictions_count_once_as_exact():
     task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
     row = task.with_feedback({"post": "p", "generated_summary": "one two three"}, Feedback("c", ["two"], []), {})
     row["predicted"] = {"textual_feedback": "c", "good_spans": ["two", "two"], "poor_spans": []}
-    item = judged({"r": row}, task, tokenizer)[0]
-    matching = compare(item, task, labels(item, item.truth, task, tokenizer))["good"]
+    item = pair_feedback({"r": row}, task, tokenizer)[0]
+    matching = match_record(item, task, labels(item, item.truth, task, tokenizer))["good"]
     assert (matching.exact, matching.partial, matching.same) == (1, 1, 2)
 
 
@@ -310,12 +310,11 @@ def test_the_script_writes_figures_and_plots_and_takes_the_older_flags(tmp_path,
     )
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "out" / "figures.json").read_text())
-    wanted = score(rows, task, tiny.tokenizer("byte"))
+    wanted = reward_model_metrics(rows, task, tiny.tokenizer("byte"))
     assert {name: written[name] for name in wanted} == wanted
     assert "| -1 |" in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout
     assert (tmp_path / "out" / "figures.svg").read_text().count("<svg") == 1
     assert (tmp_path / "out" / "figures.png").stat().st_size > 10_000
-    assert figures(written)["tokens/labels/+1/f1"] == wanted["tokens"]["labels"]["+1"]["f1"]["value"]
 
 
 def test_files_that_cannot_be_compared_are_refused(tmp_path):
@@ -324,10 +323,10 @@ def test_files_that_cannot_be_compared_are_refused(tmp_path):
     save_json(tmp_path / "annotated.json", {key: rows[key] for key in ("r0", "r1")})
     save_json(tmp_path / "all.json", rows)
     with pytest.raises(InputError, match="'r2'"):
-        load_judgements(tmp_path / "all.json", task, tmp_path / "annotated.json")
+        load_feedback_rows(tmp_path / "all.json", task, tmp_path / "annotated.json")
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
-    with pytest.raises(InputError, match="no judgement"):
-        load_judgements(tmp_path / "bare.json", task)
+    with pytest.raises(InputError, match="no feedback of a model"):
+        load_feedback_rows(tmp_path / "bare.json", task)
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
     with pytest.raises(InputError, match="no annotation"):
-        load_judgements(tmp_path / "bare.json", task)
+        load_feedback_rows(tmp_path / "bare.json", task)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nl_reward_model.infer import InferConfig, infer
-from nl_reward_model.measures.judgements import load_judgements
+from nl_reward_model.measures.paired_feedback import load_feedback_rows
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
@@ -178,15 +178,15 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     folder, known = memorised()
     records = {**known, "t3_long": {**slf5k_records(3)["t3_2_0"], "generated_summary": "word " * 900}}
     config = InferConfig(
-        model_path=str(folder),
-        dataset_path=write(tmp_path, records),
-        output_file=str(tmp_path / "judged.json"),
+        model=str(folder),
+        data_path=write(tmp_path, records),
+        output_path=str(tmp_path / "judged.json"),
         batch_size=4,
         dtype="float32",
     )
     infer("slf5k", config)
-    assert "7 judgements, 6 of them readable, 1 not made" in capsys.readouterr().out
-    rows = load_judgements(config.output_file, SLF5K)
+    assert "feedback on 7 responses: 6 readable, 0 not, 1 failed" in capsys.readouterr().out
+    rows = load_feedback_rows(config.output_path, SLF5K)
     assert list(rows) == list(records)
     for record_id, row in rows.items():
         assert {key: row[key] for key in records[record_id]} == records[record_id]
@@ -207,16 +207,31 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
         infer("slf5k", InferConfig(**{**vars(config), "max_new_tokens": 9}))
 
 
+def test_feedback_that_is_cut_off_is_counted_and_the_flag_is_named(tmp_path, capsys):
+    """A constraint cannot help where there is no room for the whole object."""
+    folder, known = memorised()
+    common = {"model": str(folder), "data_path": write(tmp_path, known), "constrained": "quotes", "dtype": "float32"}
+    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "short.json"), max_new_tokens=4))
+    said = capsys.readouterr()
+    assert "warning: --max_new_tokens 4 is little" in said.err
+    assert "feedback on 6 responses: 0 readable, 6 not, 0 failed" in said.out
+    assert "--max_new_tokens above 4; each needs" in said.out
+    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "whole.json")))
+    said = capsys.readouterr()
+    assert said.err.find("warning") == -1 and "6 readable, 0 not" in said.out
+    assert "3_metrics.py --data_path" in said.out
+
+
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     folder, known = memorised()
     data = write(tmp_path, known)
-    common = {"dataset_path": data, "output_file": str(tmp_path / "j.json"), "max_new_tokens": 4}
+    common = {"data_path": data, "output_path": str(tmp_path / "j.json"), "max_new_tokens": 4}
     with pytest.raises(InputError, match="holds none of the records held out"):
-        infer("slf5k", InferConfig(model_path=str(folder), split="validation", **common))
+        infer("slf5k", InferConfig(model=str(folder), split="validation", **common))
     base = str(folder.parent / "model")
     with pytest.raises(InputError, match="no reward model"):
-        infer("slf5k", InferConfig(model_path=base, **common))
-    infer("slf5k", InferConfig(model_path=base, prompt="no_cot", **common))
+        infer("slf5k", InferConfig(model=base, **common))
+    infer("slf5k", InferConfig(model=base, prompt="no_cot", **common))
     rows = json.loads((tmp_path / "j.json").read_text())
     assert len(rows) == 6 and all(row["predicted"] is None and row["parse_error"] for row in rows.values())
 
@@ -224,7 +239,7 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"model_path": ""}, "--model_path: is not given"),
+        ({"model": ""}, "--model: is not given"),
         ({"split": "test"}, "--split"),
         ({"constrained": "grammar"}, "--constrained"),
         ({"constrained": "quotes", "base_url": "http://localhost/v1"}, "in process only"),
@@ -232,11 +247,11 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
 )
 def test_infer_refuses_what_it_cannot_do(flags, complaint):
     with pytest.raises(InputError, match=complaint):
-        InferConfig(**{"model_path": "m", "dataset_path": "d", "output_file": "o", **flags})
+        InferConfig(**{"model": "m", "data_path": "d", "output_path": "o", **flags})
 
 
 def test_merging_needs_an_adapter(tmp_path):
     folder, _ = memorised()
     with pytest.raises(InputError, match="holds no adapter_config"):
-        merge(MergeConfig(lora_model=str(folder), save_dir=str(tmp_path / "merged")))
+        merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged")))
     assert not (tmp_path / "merged").exists()

@@ -1,7 +1,7 @@
-"""Step 2: judge solutions with the reward model.
+"""Step 2: write feedback on solutions with the reward model.
 
-python 2_infer.py --model_path reward_model_merged --dataset_path kodcode_test.json \\
-    --output_file inference_results.json --batch_size 40 --gpu_ids 0,1 --gpu_memory 30GiB
+python nl_reward_model/kodcode/evaluation/2_infer.py --model reward_model --data_path annotated.json \\
+    --split validation --output_path feedback.json
 """
 
 from nl_reward_model.infer import InferConfig, infer

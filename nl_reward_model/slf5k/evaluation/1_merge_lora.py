@@ -1,7 +1,6 @@
 """Step 1: fold the LoRA adapter into its base.
 
-python 1_merge_lora.py --base_model meta-llama/Llama-3.1-8B-Instruct --lora_model reward_model \\
-    --save_dir reward_model_merged --merge_and_save True
+python nl_reward_model/slf5k/evaluation/1_merge_lora.py --model reward_model --output_dir reward_model_merged
 """
 
 from nl_reward_model.merge_lora import MergeConfig, merge

@@ -1,16 +1,16 @@
-"""Step 3: what the judgements of 2_infer.py are worth, against the annotations that they carry.
+"""Step 3: measure the feedback that 2_infer.py wrote, against the annotations of the same records.
 
-python 3_metrics.py --input_file inference_results.json --output_file word_level_evaluation_results.json
+python nl_reward_model/slf5k/evaluation/3_metrics.py --data_path feedback.json --output_path metrics.json
 """
 
-from nl_reward_model.measures.metrics import MetricsConfig, run
+from nl_reward_model.measures.metrics import MetricsConfig, measure_feedback
 from text2grad.configs import parse
 from text2grad.errors import command
 
 
 @command
 def main() -> None:
-    run("slf5k", parse(MetricsConfig))
+    measure_feedback("slf5k", parse(MetricsConfig))
 
 
 if __name__ == "__main__":

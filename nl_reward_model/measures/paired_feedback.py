@@ -1,4 +1,4 @@
-"""A reward model's judgements beside the annotations they should be like, as ``2_infer.py`` writes them.
+"""A reward model's feedback beside the annotation of the same response, as ``2_infer.py`` writes both.
 
 Each row is a record with the task's feedback fields (the truth), ``prediction`` (what the model wrote), ``predicted``
 (the same fields as read from it; null where it could not be read) and ``parse_error`` (why not).
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One response, judged twice.
+class PairedFeedback:
+    """One response with the feedback of its annotation and of the reward model.
 
     Attributes:
         ids, text, tokens: the response as a tokenizer has it; ``tokens`` are each id's characters in ``text``.
-        predicted: None where the model's text could not be read; ``error`` then says why.
+        predicted: the model's; None where its text could not be read, and ``error`` then says why.
     """
 
     record_id: str
@@ -39,22 +39,22 @@ class Judged:
     error: str = ""
 
 
-def load_judgements(path: str | Path, task: Task, data_path: str | Path | None = None) -> Records:
+def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | None = None) -> Records:
     """The rows of a results file.
 
     Args:
         data_path: annotated records to take the truth from, by id, in place of what the rows carry.
 
     Raises:
-        InputError: a row without a judgement or without truth.
+        InputError: a row without the model's feedback or without an annotation.
     """
     rows = load_records(path, task)
-    if data_path is not None:
+    if data_path is not None and Path(data_path) != Path(path):
         annotated = load_records(data_path, task)
         lost = [record_id for record_id in rows if record_id not in annotated]
         if lost:
             raise InputError(
-                f"{data_path}: has no record {lost[0]!r}, which {path} judges; give the file that was judged"
+                f"{data_path}: has no record {lost[0]!r}, which {path} holds; give the file that 2_infer.py read"
             )
         names = (task.fields.critique, task.fields.good, task.fields.poor, task.fields.scores)
         rows = rows.like(
@@ -68,16 +68,18 @@ def load_judgements(path: str | Path, task: Task, data_path: str | Path | None =
         )
     for record_id, row in rows.items():
         if "predicted" not in row:
-            raise InputError(f"{path}: record {record_id!r} has no judgement ('predicted'); run 2_infer.py first")
+            raise InputError(
+                f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
+            )
         if task.fields.critique not in row:
             raise InputError(
                 f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
-                "with; judge annotated records"
+                "with; give 2_infer.py annotated records"
             )
     return rows
 
 
-def judged(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[Judged]:
+def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:
     """Rows with their feedback read and their responses tokenised.
 
     Raises:
@@ -91,12 +93,12 @@ def judged(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenize
             raise InputError(f"record {record_id!r}: its annotation cannot be read: {error}") from None
         if truth is None:
             raise InputError(f"record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with")
-        predicted, problem = None, row.get("parse_error") or "no judgement"
+        predicted, problem = None, row.get("parse_error") or "no feedback"
         if row.get("predicted") is not None:
             try:
-                predicted, problem = task.fields.from_dict(row["predicted"], "the judgement"), ""
+                predicted, problem = task.fields.from_dict(row["predicted"], "the feedback"), ""
             except FeedbackError as error:
                 problem = str(error)
         ids = tokenizer(task.response(row), add_special_tokens=False)["input_ids"]
-        result.append(Judged(record_id, ids, *token_spans(ids, tokenizer), truth, predicted, problem))
+        result.append(PairedFeedback(record_id, ids, *token_spans(ids, tokenizer), truth, predicted, problem))
     return result

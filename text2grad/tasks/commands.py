@@ -1,0 +1,22 @@
+"""The commands of the stages for a task, as the end of one stage names the next."""
+
+from __future__ import annotations
+
+from text2grad.tasks.base import PROJECT, Task
+
+_SCRIPTS = {
+    "annotation": ("rm_data_anno/{}/dual_feedback_annotation_RM.py", "rm_data_anno/annotate.py"),
+    "reward_model": ("nl_reward_model/{}/train_rm.py", "nl_reward_model/train_rm.py"),
+    "feedback": ("nl_reward_model/{}/evaluation/2_infer.py", "nl_reward_model/infer.py"),
+    "metrics": ("nl_reward_model/{}/evaluation/3_metrics.py", "nl_reward_model/measures/metrics.py"),
+    "policy": ("nl_gradient_policy_optimization/{}/train.py", "nl_gradient_policy_optimization/optimize.py"),
+}
+"""Each stage's script for a task that has one, and the script for any task."""
+
+
+def stage_command(stage: str, task: Task) -> str:
+    """``python SCRIPT``, with ``--task`` where the task has no script of its own."""
+    own, general = _SCRIPTS[stage]
+    if (PROJECT / own.format(task.name)).is_file():
+        return f"python {own.format(task.name)}"
+    return f"python {general} --task {task.source or task.name}"
