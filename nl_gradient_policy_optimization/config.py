@@ -95,6 +95,17 @@ class PolicyConfig:
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool = setting(False, "kodcode: run each response's unit tests and show the critic their log")
 
+    # audit: a trusted critic beside the one that rewards
+    audit_critic: str = setting("", "also asked about a share of the rollouts, for the log alone; as --critic")
+    audit_share: float = setting(0.05, "of the rollouts, which --audit_critic is asked about")
+    audit_prompt: str = setting("", "for an endpoint as --audit_critic: its prompt file")
+    audit_flip_limit: float | None = setting(
+        None, "stop when the two disagree about the sign of more than this share of tokens in 20 steps; 0: never"
+    )
+    audit_gap_limit: float | None = setting(
+        None, "stop when mean δ of 20 steps is by more than this above --audit_critic's; 0: never"
+    )
+
     # rewards and their shaping
     scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
     reward_placement: Placement = setting(
@@ -185,6 +196,10 @@ class PolicyConfig:
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.advantage == "group" and self.rollouts_per_prompt < 2:
             raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")
+        if not 0 < self.audit_share <= 1:
+            raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
+        if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
+            raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
 
     def _check_sampling(self) -> None:
         for name, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from nl_gradient_policy_optimization import audit
 from nl_gradient_policy_optimization.rollouts import Rollout, counting_mask, read_column
 from text2grad.advantages import Reduce, explained_variance
 
@@ -32,6 +33,8 @@ def measure(rollouts: Sequence[Rollout], kl: str, reduce: Reduce) -> dict[str, f
         "kl": sum(r.kl.double().sum() for r in rollouts),
         "entropy": sum(r.entropy.double().sum() for r in rollouts),
     }
+    audits = torch.tensor([audit.count(r.feedback) for r in rollouts]).double().sum(0).tolist()
+    sums |= {f"audit/{name}": value for name, value in zip(audit.COUNTS, audits, strict=True)}
     total = dict(zip(sums, reduce(torch.tensor([float(v) for v in sums.values()]).double()).tolist(), strict=True))
     tokens = max(total["tokens"], 1)
     values, returns = (read_column(rollouts, name, torch.float64) for name in ("values", "returns"))
@@ -50,6 +53,7 @@ def measure(rollouts: Sequence[Rollout], kl: str, reduce: Reduce) -> dict[str, f
         "length/mean": total["length"] / total["all"],
         "length/finished": total["finished"] / total["all"],
         "value/explained_variance": explained_variance(values, returns, mask, reduce),
+        **audit.figures({name: total[f"audit/{name}"] for name in audit.COUNTS}),
     }
 
 

@@ -7,7 +7,7 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs,
 from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
+from nl_gradient_policy_optimization.audit import AuditedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
@@ -61,6 +62,8 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     critic = config.critic if rewards is None else rewards.name
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
+    if config.audit_critic:
+        rewards = audited(rewards, config, task, tokenizer, accelerator)
     policy = make_policy(config, accelerator.device)
     trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
@@ -68,10 +71,23 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     return trainer
 
 
-def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator) -> Critic:
+def audited(
+    rewards: RewardSource,
+    config: PolicyConfig,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    accelerator: Accelerator,
+) -> AuditedRewards:
+    """The rewards with the trusted critic beside them, which is asked as the critic would be."""
+    asked = replace(config, critic=config.audit_critic, critic_prompt=config.audit_prompt, critic_variant="")
+    trusted = CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
+    return AuditedRewards(rewards, trusted, config.audit_share, config.seed)
+
+
+def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
     if is_endpoint(config.critic):
-        cache = Path(config.output_dir) / f"critic_replies-{accelerator.process_index}.jsonl"
+        cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
         return load_critic(
             config.critic,
             task,

@@ -27,6 +27,7 @@ class RolloutFeedback:
         deltas: δ_t of the critic's spans, before placement and shaping; for the metrics (None: no critic spoke).
         error: why there is no feedback; such a rollout moves nothing.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed twice.
+        trusted: what the trusted critic says of the same response, where it was asked (``audit.py``).
     """
 
     rewards: list[float]
@@ -38,6 +39,7 @@ class RolloutFeedback:
     matched: int = 0
     unmatched: int = 0
     conflicts: int = 0
+    trusted: RolloutFeedback | None = None
 
 
 @dataclass
@@ -109,6 +111,8 @@ class Rollout:
         for name in ("advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl"):
             column = getattr(self, name)
             row[name] = None if column is None else [rounded(value) for value in column.tolist()]
+        if feedback.trusted is not None:
+            row["audit"] = {name: getattr(feedback.trusted, name) for name in ("critique", "good", "poor", "error")}
         return row
 
 

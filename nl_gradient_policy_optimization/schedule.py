@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from nl_gradient_policy_optimization.audit import audit_stop_reason
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import StepLog
 
@@ -69,4 +70,6 @@ def stop_reason(config: PolicyConfig, metrics: Mapping[str, float], log: StepLog
         smooth = [sum(means[end - 5 : end]) / 5 for end in range(5, len(means) + 1)]
         if len(smooth) > config.patience and max(smooth[-config.patience :]) <= max(smooth[: -config.patience]):
             return f"mean δ has no new best for {config.patience} steps (--patience)"
+    if config.audit_flip_limit or config.audit_gap_limit:
+        return audit_stop_reason(log.rows(), config.audit_flip_limit, config.audit_gap_limit)
     return ""
