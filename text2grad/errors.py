@@ -1,4 +1,4 @@
-"""Errors a user can mend, and the one place that turns them into an exit code."""
+"""Errors a user can correct, and the one place that turns them into an exit code."""
 
 from __future__ import annotations
 

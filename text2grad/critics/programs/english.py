@@ -266,7 +266,7 @@ def ngrams(items: list[str], n: int) -> Iterable[tuple[int, tuple[str, ...]]]:
 def unique_quote(text: str, start: int, end: int) -> str:
     """The quote ``text[start:end]``, grown word by word (to the left, then to the right) until it occurs only once.
 
-    A quote marks every place where it occurs; a span that means one place must not read the same elsewhere.
+    A quote marks every place where it occurs; a span that means one place must be found nowhere but there.
     """
     while True:
         quote = text[start:end]

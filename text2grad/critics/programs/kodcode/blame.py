@@ -47,7 +47,7 @@ def _read(node: ast.stmt | None) -> list[str]:
 
 
 def line_intervals(code: str) -> list[tuple[int, int]]:
-    """Where each line of a program stands, without its end, as Python counts lines."""
+    """Where each line of a program is, without its end, as Python counts lines."""
     return [match.span(1) for match in re.finditer(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)", code) if match.end() > match.start()]
 
 
@@ -219,7 +219,7 @@ def _unparsable(code: str) -> Blame:
         except SyntaxError as error:
             number = min(max(error.lineno or 1, 1), len(lines))
             while number > 1 and not kept[number - 1].strip():
-                number -= 1  # "expected an indented block" may stand on an empty line
+                number -= 1  # "expected an indented block" may be on an empty line
             reason = reason or f"Line {number} is not Python: {error.msg}."
             prose = removed and not lines[removed[0] - 1].startswith((" ", "\t"))  # below prose, indents mean nothing
             if removed and (number <= removed[-1] or (isinstance(error, IndentationError) and not prose)):

@@ -85,9 +85,9 @@ class CodeCritic:
         findings = lint([code if parsed(code) else "" for code in codes])
         jobs = zip(responses, codes, records or [None] * len(responses), findings, strict=True)
         with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(lambda job: self._judge(*job), jobs))
+            return list(pool.map(lambda job: self._feedback_on(*job), jobs))
 
-    def _judge(
+    def _feedback_on(
         self, response: str, code: str, record: Record | None, findings: list[Finding]
     ) -> Feedback | FeedbackError:
         tests = str((record or {}).get("test") or "")

@@ -9,7 +9,7 @@ Poor, each with its reason in the critique:
 - *commentary*: openers, and remarks about the post or its writer ("Here is a summary", "The author describes");
 - *advice* to the writer or the reader where the post gives none, and questions to the reader;
 - *copying*: runs of six words of the post (of 82 human TL;DR sentences on 44 Reddit posts, one has a run of six and
-  none of seven); in a sentence that merely leaves out words of the post's (over 70 % of its word pairs stand in the
+  none of seven); in a sentence that merely leaves out words of the post's (over 70 % of its word pairs are in the
   post in this order, with at most two words between them; those human sentences: up to 45 %), these pairs;
 - *repetition*: a word doubled, four words said before, a word for the fourth time, a sentence that says again what one
   before it said;
@@ -25,7 +25,7 @@ Poor, each with its reason in the critique:
 Good: facts that the post, too, names close to one another, and the words around them. How many words around, grows
 with how much the whole answer tells (a key fact counts 1, another one ½): none up to 1, three to each side from 4 on,
 and nothing more is praised once it has told 8. A short answer that tells less than 3 gets its facts alone praised, an
-unfinished sentence too, and a key fact that stands apart from the others. So a fact earns little by itself, each is
+unfinished sentence too, and a key fact that is apart from the others. So a fact earns little by itself, each is
 praised once, and there is a limit to what an answer can earn. Nothing is praised that is poor or unsupported.
 
 What it cannot see: who did what to whom, and word order beyond pairs of small words. A summary with its words shuffled

@@ -141,7 +141,7 @@ def read_summary(text: str, found: list[Word], post: Post) -> Summary:
 
 
 def _supported_by(concept: str, post: Post) -> str | None:
-    """The concept of the post that a word stands for: itself, a synonym, or another word of its family."""
+    """The concept of the post that a word means: itself, a synonym, or another word of its family."""
     if concept in post.places:
         return concept
     near = [name for name in RELATED.get(concept, ()) if name in post.places]

@@ -218,7 +218,7 @@ def language(summary: Summary) -> Iterator[SummaryFault]:
 
 
 def _strung(summary: Summary, first: int, last: int) -> list[int]:
-    """Where two facts that are not close in the post stand side by side."""
+    """Where two facts that are not close in the post are side by side."""
     return [
         i
         for i, (one, other) in enumerate(pairwise(summary.facts[first:last]), first)

@@ -110,7 +110,7 @@ class Answer:
     request: Request
     words: list[Word]
     units: list[tuple[int, int, bool]]  # sentences, list items and lines; whether there is an end mark
-    code: list[bool]  # per word: whether it stands in code or in a table
+    code: list[bool]  # per word: whether it is in code or in a table
     fresh: list[bool] = field(default_factory=list)  # per word: specific, and for the first time
 
     @cached_property

@@ -1,6 +1,6 @@
 """Decoding in which every span is a quote: what the reward model writes is always z, and its unmatched rate is 0.
 
-A reward model copies spans from memory, and a few of them stand nowhere in the response (paper, appendix L: 0.93 to
+A reward model copies spans from memory, and a few of them are nowhere in the response (paper, appendix L: 0.93 to
 2.47 % of them). Here tokens that would leave the format, or the text that is judged, are taken out before each step::
 
     constraint = QuoteConstraint(tokenizer, "slf5k")              # once

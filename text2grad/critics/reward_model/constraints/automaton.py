@@ -10,7 +10,7 @@ TEXT      a piece of the critique; ``content`` is :class:`AnyText`'s
 OPEN      the bracket that opens span list number ``part``
 SPAN      a piece of a span; ``content`` is that of :class:`Quotes` (or ``AnyText``)
 AFTER     the quotation mark that closes a span
-BETWEEN   ``content`` bytes of what stands between two spans
+BETWEEN   ``content`` bytes of what is between two spans
 END       the last brace
 ========  =====================================================================================
 
@@ -43,7 +43,7 @@ _SHORT_ESCAPES = {ord(short): json.loads(f'"\\{short}"') for short in '"\\/bfnrt
 
 
 class Content(Protocol):
-    """What may stand between two quotation marks of JSON."""
+    """What may be between two quotation marks of JSON."""
 
     start: object
 
@@ -56,7 +56,7 @@ class Content(Protocol):
         ...
 
     def candidates(self, content) -> bytes | None:
-        """Bytes among which are all that may follow, where they are few; None where any byte is worth a try."""
+        """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
         ...
 
 
@@ -111,7 +111,7 @@ class Quotes:
     """The substrings of a response's judged text that are more than white space, in every JSON spelling.
 
     The nondeterministic automaton of all substrings, its states kept as the bits of one integer (shift-and,
-    Baeza-Yates and Gonnet 1992): bit i stands for "the quote so far ends before character i". Content:
+    Baeza-Yates and Gonnet 1992): bit i means "the quote so far ends before character i". Content:
     ``(positions, only white space so far, bytes of an unfinished character)``.
 
     Args:
@@ -125,7 +125,7 @@ class Quotes:
         # "" where no quote may go on: behind each interval, and at half a surrogate pair, which no file can hold.
         pieces = [*(response[start:end] for start, end in judged)]
         self._characters = ["" if "\ud800" <= c <= "\udfff" else c for piece in pieces for c in (*piece, "")]
-        self._at: dict[str, int] = {}  # character -> positions where it stands
+        self._at: dict[str, int] = {}  # character -> positions where it is
         self._solid = 0  # positions from which a character other than white space is still to come
         self.blank_tokens = run = 0
         ahead = False
@@ -227,7 +227,7 @@ class Format:
         return None
 
     def candidates(self, state: State) -> bytes | None:
-        """Bytes among which are all that may follow, where they are few; None where any byte is worth a try."""
+        """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
         return self.spans.candidates(state[3]) if state[0] == SPAN else None
 
     def _literal(self, part: int, written: int, tight: int, byte: int) -> State | None:
