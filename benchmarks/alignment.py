@@ -94,7 +94,7 @@ def random_intervals(task: Task, text: str, rng: random.Random) -> list[Interval
     Of prose, 1 to 20 words. Of code, one to three whole lines, or as often a piece of a line: 1 to 20 of its names,
     numbers and signs.
     """
-    return [_piece(text, *rng.choice(task.judged(text)), task.is_code, rng) for _ in range(rng.randint(1, 4))]
+    return [_piece(text, *rng.choice(task.rewarded(text)), task.is_code, rng) for _ in range(rng.randint(1, 4))]
 
 
 def _piece(text: str, start: int, end: int, is_code: bool, rng: random.Random) -> Interval:

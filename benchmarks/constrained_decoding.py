@@ -59,7 +59,7 @@ def feedback_text(response: str, feedback: Feedback | None, task: Task, rng: ran
     if feedback is not None:
         return task.render_feedback(feedback)
     spans = []
-    for start, end in rng.choices(task.judged(response), k=4):
+    for start, end in rng.choices(task.rewarded(response), k=4):
         first = rng.randrange(start, end)
         spans.append(response[first : rng.randint(first + 1, min(end, first + 80))])
     spans = [span for span in spans if span.strip()]

@@ -89,7 +89,7 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
             f"record {record_id!r} carries no feedback ({task.fields.critique!r}); annotate the file first"
         )
     response = task.response(record)
-    judged = _positions(task.judged(response))
+    judged = _positions(task.rewarded(response))
     if feedback.scores:
         poor, good = (_positions(intervals) for intervals in _scored(feedback, response))
     else:

@@ -112,7 +112,7 @@ def _checked(quotes: list[str], response: str, task: Task, result: Validated) ->
     kept: list[str] = []
     for quote in quotes:
         intervals = ground(quote, response)
-        judged = task.judged(response)
+        judged = task.rewarded(response)
         inside = [(start, end) for start, end in intervals if any(low <= start and end <= high for low, high in judged)]
         if not intervals:
             result.unmatched.append(quote)

@@ -275,7 +275,7 @@ def write_code_run(folder: Path, steps: int = 6, answer: str = CODE_ANSWER) -> P
     poor, good = span_intervals(feedback, answer, "kodcode")
     intervals = [(start, end) for start, end in spans]
     wrong, improvable = set(tokens_in(poor, answer, intervals)), set(tokens_in(good, answer, intervals))
-    code = set(tokens_in(get_task("kodcode").judged(answer), answer, intervals))
+    code = set(tokens_in(get_task("kodcode").rewarded(answer), answer, intervals))
     rewards = [-1.0 if t in wrong else float(t in code and t not in improvable) for t in range(len(spans))]
     with (folder / "metrics.jsonl").open("w") as metrics, (folder / "rollouts.jsonl").open("w") as log:
         for step in range(1, steps + 1):

@@ -84,7 +84,7 @@ def token_rewards(
     if scheme in ("dense", "continuous"):
         return _from_scores(feedback, text, spans, scheme)
 
-    judged = task.judged(text)
+    judged = task.rewarded(text)
     cores = [_core(text, start, end) for start, end in spans]
     poor, good, unmatched = _claims(feedback, text, judged, task.is_code)
     values = [0.0] * len(spans)
@@ -100,7 +100,7 @@ def token_rewards(
 def span_intervals(feedback: Feedback, text: str, task: Task | str) -> tuple[list[Interval], list[Interval]]:
     """Where the poor and the good spans stand in a response, by rules (d) and (e): character intervals of ``text``."""
     task = get_task(task)
-    poor, good, _ = _claims(feedback, text, task.judged(text), task.is_code)
+    poor, good, _ = _claims(feedback, text, task.rewarded(text), task.is_code)
     return poor, good
 
 

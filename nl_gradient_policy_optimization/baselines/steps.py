@@ -35,7 +35,7 @@ def split_steps(text: str, task: Task) -> list[Interval]:
     if task.no_steps:
         raise InputError(f"PRM-PPO is not for {task.name}: {task.no_steps}")
     steps = []
-    for start, end in task.judged(text):
+    for start, end in task.rewarded(text):
         cuts = _statement_starts(text[start:end]) if task.is_code else _clause_starts(text[start:end])
         edges = sorted({0, *cuts, end - start})
         steps += [_stripped(text, start + low, start + high) for low, high in pairwise(edges)]

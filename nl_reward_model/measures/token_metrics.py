@@ -31,7 +31,7 @@ def labels(
     item: PairedFeedback, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase
 ) -> np.ndarray:
     """The label of each judged token of the response; int, [tokens]. Tokens outside the judged text are left out."""
-    inside = tokens_in(task.judged(item.text), item.text, item.tokens)
+    inside = tokens_in(task.rewarded(item.text), item.text, item.tokens)
     if feedback is None:
         return np.full(len(inside), NO_LABEL)
     scheme = "dense" if feedback.scores else "uniform"

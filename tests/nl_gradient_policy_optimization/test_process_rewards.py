@@ -93,7 +93,7 @@ def test_real_responses_have_steps_that_cover_them(shared_data):
     for task, file in ((SLF5K, "slf5k/posts_with_summaries.json"), (KODCODE, "kodcode/solutions_with_tests.json")):
         for record in load_records(shared_data / file, task).values():
             text = task.response(record)
-            judged = {i for low, high in task.judged(text) for i in range(low, high) if not text[i].isspace()}
+            judged = {i for low, high in task.rewarded(text) for i in range(low, high) if not text[i].isspace()}
             steps = split_steps(text, task)
             assert judged <= {i for start, end in steps for i in range(start, end)}
             assert all(end <= following for (_, end), (following, _) in pairwise(steps))

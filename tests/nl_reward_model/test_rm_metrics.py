@@ -70,7 +70,7 @@ def random_rows(task_name: str, count: int, seed: int) -> dict[str, dict]:
 
 def slow_labels(item, feedback: Feedback | None, task) -> list[int]:
     """Character by character: a token has a label where all it shows lies in one span of that label."""
-    inside = [(start, end) for start, end in task.judged(item.text)]
+    inside = [(start, end) for start, end in task.rewarded(item.text)]
     found = []
     for start, end in item.tokens:
         characters = [i for i in range(start, end) if not item.text[i].isspace()] or list(range(start, end))
@@ -118,7 +118,7 @@ def slow_spans(items, task, slot: str) -> dict[str, float]:
     """Table 6 read literally, on sets of character positions."""
     counts = Counter()
     for item in items:
-        low = task.judged(item.text)[0][0]
+        low = task.rewarded(item.text)[0][0]
 
         def characters(quote: str, item=item, low=low) -> frozenset[int]:
             place = item.text.find(quote, low)

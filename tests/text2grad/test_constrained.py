@@ -70,7 +70,7 @@ def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
         z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert set(json.loads(z)) == {task.fields.critique, task.fields.good, task.fields.poor}
         feedback = task.parse_feedback(z)
-        judged = [response[start:end] for start, end in task.judged(response)]
+        judged = [response[start:end] for start, end in task.rewarded(response)]
         for span in feedback.good + feedback.poor:
             assert span.strip() and any(span in piece for piece in judged)
             assert all(response[start:end] == span for start, end in ground(span, response))
@@ -113,7 +113,7 @@ def test_every_true_quote_may_be_written_in_any_tokenisation_and_spelling(case):
     for _ in range(40):
         response = some_response(rng, task.name)
         spans = []
-        for start, end in rng.choices(task.judged(response), k=4):
+        for start, end in rng.choices(task.rewarded(response), k=4):
             first = rng.randrange(start, end)
             spans.append(response[first : rng.randint(first + 1, min(end, first + 40))])
         spans = [span for span in spans if span.strip()]

@@ -153,7 +153,7 @@ def fuzz(seed: int, count: int) -> dict[str, int]:
 
         checked = validate(feedback, response, task)
         kept = checked.feedback.good + checked.feedback.poor
-        judged = [response[start:end] for start, end in task.judged(response)]
+        judged = [response[start:end] for start, end in task.rewarded(response)]
         assert all(any(span in text for text in judged) for span in kept)
         assert not set(checked.feedback.good) & set(checked.feedback.poor)
         if not feedback.scores:

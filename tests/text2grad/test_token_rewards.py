@@ -227,7 +227,7 @@ def test_only_code_is_judged_in_code():
     response = "Here it is: add(1, 2)\n```python\ndef add(a, b):\n    return a + b\n```\nadd(1, 2) is 3."
     tok, ids, _ = ids_and_pieces(response)
     text, spans = token_spans(ids, tok)
-    code = get_task("kodcode").judged(text)
+    code = get_task("kodcode").rewarded(text)
     assert [text[s:e] for s, e in code] == ["def add(a, b):\n    return a + b\n"]
     got = token_rewards(ids, tok, Feedback("c", good=["def add(a, b):"], poor=["return a + b", "add(1, 2)"]), "kodcode")
     (start, end) = code[0]

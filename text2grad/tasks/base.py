@@ -1,4 +1,4 @@
-"""What a task is: its record format, its labels' values, the text that is judged, and where its prompts are.
+"""What a task is: its record format, its labels' values, the text that can get a reward, and where its prompts are.
 
 A new task is one file with one subclass of :class:`Task` (docs/own_task_and_critic.md). Only ``name`` and the three
 abstract methods are required; every other attribute has a default.
@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class LabelValues:
-    """The pseudo-reward of a token in a poor span, in a good span, and in judged text that no span claims."""
+    """The pseudo-reward of a token in a poor span, in a good span, and in other text that can get a reward."""
 
     poor: float
     good: float
@@ -130,8 +130,8 @@ class Task(ABC):
         """A human (or known correct) answer, where the record has one."""
         return None
 
-    def judged(self, response: str) -> list[Interval]:
-        """The character intervals of the response that are judged; tokens outside get 0."""
+    def rewarded(self, response: str) -> list[Interval]:
+        """The character intervals of the response that can get a reward; tokens outside get 0."""
         return [(0, len(response))]
 
     def messages(self, prompt: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""KodCode: Python functions with unit tests. Only the code of a response is judged."""
+"""KodCode: Python functions with unit tests. Only the code of a response gets a reward."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class KodCode(Task):
         passed = log.get("passed") if isinstance(log, Mapping) else None
         return float(passed) if isinstance(passed, bool) else None
 
-    def judged(self, response: str) -> list[Interval]:
+    def rewarded(self, response: str) -> list[Interval]:
         """The insides of the fenced blocks; the whole response where there are none."""
         return [match.span(2) for match in _FENCE.finditer(response)] or [(0, len(response))]
 
     def code(self, response: str) -> str:
         """The program inside a response, ready to run."""
-        return "\n".join(response[start:end] for start, end in self.judged(response))
+        return "\n".join(response[start:end] for start, end in self.rewarded(response))
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
         log = record.get("log") or ""

@@ -95,7 +95,7 @@ class CodeCritic:
             return FeedbackError("a program is judged by its tests; give records that have a 'test'")
         if not code.strip():
             return FeedbackError("the response holds no code")
-        quotes = _Quotes(response, self.task.judged(response))
+        quotes = _Quotes(response, self.task.rewarded(response))
         if _logged_pass(record):
             return _approved("The tests pass", quotes, findings)
         run = run_tests(code, tests, self.sandbox, trace=True)

@@ -113,7 +113,7 @@ class QuoteMatcher:
 
     def __init__(self, shared: Shared, response: str, max_tokens: int | None = None):
         self._shared = shared
-        quotes = Quotes(response, shared.task.judged(response))
+        quotes = Quotes(response, shared.task.rewarded(response))
         self._format = Format(shared.task, quotes)
         self._walks: dict[State, list[int]] = {}
         self.start = Position(self._format.start)
