@@ -54,7 +54,7 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
 def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):
     (tmp_path / "poems.py").write_text(ONE.format(name="poems"))
     code = "from text2grad.tasks import get_task; print(get_task('poems:TASK').name, get_task('poems.py').source)"
-    command = [sys.executable, "-I", "-c", f"import sys; sys.path.append({str(PROJECT)!r}); {code}"]
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(PROJECT)!r}); {code}"]
     told = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True).stdout.split()
     assert told == ["poems", "poems:TASK"]
 
