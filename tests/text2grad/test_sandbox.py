@@ -8,6 +8,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import text2grad.sandbox.box as module
 from text2grad.errors import InputError
-from text2grad.sandbox import Result, Sandbox
+from text2grad.sandbox import Result, Sandbox, memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
@@ -212,6 +213,104 @@ for name, attempt in tries.items():
 """
     result = attack(program)
     assert (result.stdout, result.returncode) == ("", 0)
+
+
+SHARED_ZERO = """
+import mmap, os, time
+fd = os.open("/dev/zero", os.O_RDWR)
+for i in range(8):
+    if os.fork() == 0:
+        held = mmap.mmap(fd, 200 << 20, mmap.MAP_SHARED)
+        for at in range(0, 200 << 20, 10 << 20):
+            for page in range(at, at + (10 << 20), 4096): held[page] = 1
+            held.madvise(mmap.MADV_DONTNEED, at, 10 << 20)
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
+"""
+UNIX_BUFFERS = """
+import os, socket, time
+for _ in range(6):
+    if os.fork() == 0:
+        held = []
+        while True:
+            try:
+                one, other = socket.socketpair()
+            except OSError:
+                break
+            try: one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+            except OSError: pass
+            one.setblocking(False)
+            held.append((one, other))
+            try:
+                while True: one.send(b"x" * 65536)
+            except OSError: pass
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
+"""
+TCP_BUFFERS = """
+import os, socket, time
+for _ in range(6):
+    if os.fork() == 0:
+        held, server = [], socket.create_server(("127.0.0.1", 0), backlog=200)
+        while True:
+            try:
+                one = socket.create_connection(server.getsockname())
+                held.append((one, server.accept()[0]))
+            except OSError:
+                break
+            one.setblocking(False)
+            try:
+                while True: one.send(b"x" * 65536)
+            except OSError: pass
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("program", [SHARED_ZERO, UNIX_BUFFERS, TCP_BUFFERS], ids=["zero", "unix", "tcp"])
+@pytest.mark.parametrize("counted", [True, False], ids=["group", "no group"])
+def test_memory_that_only_the_kernel_holds(attack, monkeypatch, program, counted):
+    """Limit 256 MB: with a control group it is counted there; without one it is refused, or counted by its most."""
+    if counted and memory._parent() is None:
+        pytest.skip("no control group for memory can be made here")
+    if not counted:
+        monkeypatch.setattr(memory, "_parent", lambda: None)
+    before = unreclaimable()
+    most = [0]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            most[0] = max(most[0], unreclaimable() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = attack(program, seconds=SHORT)
+    finally:
+        done.set()
+        watcher.join()
+    assert result.reason in ("memory", "timeout", None)
+    assert most[0] < 1 << 30, f"{most[0] >> 20} MB"
+
+
+def unreclaimable() -> int:
+    """Bytes that this machine cannot use for anything else, as the kernel sees it."""
+    values = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return (int(values["MemTotal"].split()[0]) - int(values["MemAvailable"].split()[0])) << 10
+
+
+def test_it_works_at_any_niceness():
+    """Batch schedulers start jobs at a lower priority, which an ordinary user cannot raise again."""
+    program = (
+        "from text2grad.sandbox import Sandbox; s = Sandbox(); print(s.run({}, [s.python, '-c', 'pass']).returncode)"
+    )
+    command = ["nice", "-n", "15", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(module.__file__).parents[2])
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_filling_the_folders_it_may_write(attack):

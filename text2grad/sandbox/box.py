@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from text2grad.errors import InputError
+from text2grad.sandbox.memory import Group, descendants, group_of, held_bytes
 
 BOX = "/box"  # where a run's files lie, read-only; programs start in /tmp, which they may write
 REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report's file descriptor
@@ -38,7 +39,7 @@ REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report
 _PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
 _INSIDE = Path(__file__).with_name("inside.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-_DEVICES = ["null", "zero", "full", "random", "urandom"]
+_DEVICES = ["null", "full", "random", "urandom"]  # not zero: mapped shared, it is memory that no process owns
 PATIENCE = 4  # seconds by the clock for each second of processor time
 _TICK = 0.02  # seconds between two looks at memory and processes
 _BACKENDS = ("bubblewrap", "namespaces")
@@ -52,7 +53,8 @@ class Result:
         returncode: the program's, 128 + n where signal n ended it, −9 where the sandbox did.
         report: what it wrote to the file descriptor named by the environment variable ``T2G_REPORT``.
         seconds: wall clock.
-        reason: why the sandbox ended it: ``timeout``, ``memory``, ``processes`` or ``output``; None where it did not.
+        reason: why the sandbox ended it: ``timeout``, ``memory``, ``processes`` or ``output``, or ``stopped`` where the
+            caller did; None where neither did.
     """
 
     returncode: int
@@ -110,11 +112,18 @@ class Sandbox:
             return f"NO ISOLATION (allow_unsafe), only limits: {self._limits_text()}"
         walls = ["no network", "no home", "read-only system", "own processes"]
         walls += ["another user id"] if os.geteuid() == 0 else []
+        walls += ["memory by control group" if _counted() else "no sockets but Unix ones"]
         walls += ["filtered system calls"] if platform.machine() in ("x86_64", "aarch64") else []
         return f"{self.backend}: {', '.join(walls)}; limits: {self._limits_text()}"
 
     def run(
-        self, files: Mapping[str, str], argv: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        files: Mapping[str, str],
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        pipes: Sequence[int] = (),
+        stop: int | None = None,
     ) -> Result:
         """Run one program to its end.
 
@@ -122,12 +131,19 @@ class Sandbox:
             files: text by relative path; they lie read-only in ``/box``.
             argv: the program (an absolute path) and its arguments.
             environment: added to the small clean environment that programs get.
+            pipes: descriptors that the program gets by the same numbers. They are its own from now on: closed here.
+            stop: a descriptor; when something can be read from it the program is ended.
         """
-        with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
-            box = _written(files, Path(folder) / "box")
+        with contextlib.ExitStack() as stack:
+            handed = [stack.enter_context(os.fdopen(number, "rb", 0)) for number in pipes]
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-")))
+            box = _written(files, folder / "box")
             started = time.monotonic()
-            with self._started(Path(folder), box, argv, environment or {}) as (process, report):
-                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds)
+            group = stack.enter_context(group_of((self.memory_mb + 2 * self.file_mb) << 20))
+            with self._started(folder, box, argv, environment or {}, pipes, group) as (process, report):
+                for pipe in handed:
+                    pipe.close()
+                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds, stop, group)
                 seconds = time.monotonic() - started
         ready, newline, written = streams["report"].partition(b"\n")
         if ready != b"ready" or not newline:
@@ -158,7 +174,13 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _started(
-        self, folder: Path, box: Path, argv: Sequence[str], environment: Mapping[str, str]
+        self,
+        folder: Path,
+        box: Path,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        pipes: Sequence[int],
+        group: Group | None,
     ) -> Iterator[tuple[subprocess.Popen, int]]:
         """The process of a run and the reading end of its report; all of it is dead afterwards."""
         report, report_end = os.pipe()
@@ -174,6 +196,8 @@ class Sandbox:
             "user": _unused_user() if isolated and os.geteuid() == 0 else None,
             "limits": self._limits(),
             "report": report_end,
+            "pipes": list(pipes),
+            "counted": group is not None,
             "root": None,
             "environment": {
                 "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
@@ -198,15 +222,16 @@ class Sandbox:
                 "tmpfs": {"/tmp": self._folder_bytes, "/dev/shm": self._folder_bytes},
                 "devices": _DEVICES,
             }
+        prefix = command(view) if isolated else []
         try:
             process = subprocess.Popen(
-                [*(command(view) if isolated else []), _PYTHON, "-I", "-S", self._inside],
+                [*(group.command if group else []), *prefix, _PYTHON, "-I", "-S", self._inside],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
                 cwd="/",
-                pass_fds=[report_end],
+                pass_fds=[report_end, *pipes],
                 start_new_session=True,
             )
         except BaseException:
@@ -226,7 +251,9 @@ class Sandbox:
                     stream.close()
             os.close(report)
 
-    def _watch(self, process: subprocess.Popen, report: int, deadline: float) -> tuple[dict[str, bytes], str | None]:
+    def _watch(
+        self, process: subprocess.Popen, report: int, deadline: float, stop: int | None, group: Group | None
+    ) -> tuple[dict[str, bytes], str | None]:
         """Read a run's streams until its process ends or breaks a limit, then kill what is left of it."""
         names = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr", report: "report"}
         streams = {name: bytearray() for name in names.values()}
@@ -236,6 +263,8 @@ class Sandbox:
                 selector.register(number, selectors.EVENT_READ)
             ended = os.pidfd_open(process.pid)  # readable when the process ends
             selector.register(ended, selectors.EVENT_READ)
+            if stop is not None:
+                selector.register(stop, selectors.EVENT_READ)
             try:
                 look = time.monotonic() + _TICK
                 running = True
@@ -243,17 +272,25 @@ class Sandbox:
                     for key, _ in selector.select(max(0.0, min(look, deadline) - time.monotonic())):
                         if key.fileobj == ended:
                             running = False
+                        elif key.fileobj == stop:
+                            reason = "stopped"
                         else:
                             _read(key.fd, streams[names[key.fd]], selector)
+                    if reason:
+                        break
                     if sum(map(len, streams.values())) > 1024 * self.output_kb:
                         reason = "output"
                     elif running and time.monotonic() >= deadline:
                         reason = "timeout"
                     elif running and time.monotonic() >= look:
-                        reason = self._broken_limit(process.pid)
+                        reason = self._broken_limit(process.pid, group)
                         look = time.monotonic() + _TICK
+                if group is not None and group.exceeded:
+                    reason = "memory"
                 _kill(process, self.backend != "none")
                 selector.unregister(ended)
+                if stop is not None:
+                    selector.unregister(stop)
                 # The pipes end when the kernel has killed the last process that holds them.
                 patience = time.monotonic() + 5
                 while selector.get_map() and time.monotonic() < patience:
@@ -263,11 +300,11 @@ class Sandbox:
                 os.close(ended)
         return {name: bytes(stream[: 1024 * self.output_kb]) for name, stream in streams.items()}, reason
 
-    def _broken_limit(self, pid: int) -> str | None:
-        memory, count = 0, 0
-        for member in _descendants(pid):
-            memory += _resident_bytes(member)
-            count += 1
+    def _broken_limit(self, pid: int, group: Group | None) -> str | None:
+        if group is not None and group.exceeded:
+            return "memory"
+        members = list(descendants(pid))
+        memory, count = sum(held_bytes(member, sockets=group is None) for member in members), len(members)
         if memory > self.memory_mb << 20:
             return "memory"
         if self.backend == "none" and count > self.processes:
@@ -320,6 +357,7 @@ class Sandbox:
             else:
                 command += ["--ro-bind", source, target]
         command += ["--proc", "/proc", "--dev", "/dev", *writable, "/dev/shm"]
+        command += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped shared, zero is memory that no process owns
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"]
 
     def _namespaces(self, view: Mapping[str, str]) -> list[str]:
@@ -338,6 +376,12 @@ def _written(files: Mapping[str, str], box: Path) -> Path:
         target.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
         target.chmod(0o644)
     return box
+
+
+@functools.cache
+def _counted() -> bool:
+    with group_of(1 << 30) as group:
+        return group is not None
 
 
 @functools.cache
@@ -368,32 +412,11 @@ def _read(number: int, into: bytearray, selector: selectors.BaseSelector, room: 
         into += part
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    """``pid`` and every process below it. Orphans of a namespace hang under its process 1, so none is missed."""
-    waiting = [pid]
-    while waiting:
-        member = waiting.pop()
-        yield member
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{member}/task"):
-                waiting += map(int, Path(f"/proc/{member}/task/{task}/children").read_text().split())
-
-
-def _resident_bytes(pid: int) -> int:
-    """Memory of one process that is not a file's (0 once it is gone)."""
-    kilobytes = 0
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith(("RssAnon:", "RssShmem:")):
-                kilobytes += int(line.split()[1])
-    return kilobytes << 10
-
-
 def _kill(process: subprocess.Popen, isolated: bool) -> None:
     """Kill a run. A namespace dies with its first process; without one, kill all that can be found."""
     if process.returncode is not None:  # waited for: its number may be another process's by now
         return
-    members = [] if isolated else list(_descendants(process.pid))
+    members = [] if isolated else list(descendants(process.pid))
     process.kill()
     for member in members:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -26,14 +26,16 @@ MNT_DETACH = 2
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
 
-# System calls by machine: (audit architecture, clone, mmap, socket, those refused outright). Refused are the calls that
-# hold memory outside the process (no limit would count it), new namespaces, and kernel interfaces no test needs.
+# System calls by machine: (audit architecture, clone, mmap, socket, setsockopt, those refused outright). Refused are
+# the calls that hold memory outside the process (no limit would count it), new namespaces, and kernel interfaces that
+# no test needs.
 SYSTEM_CALLS = {
     "x86_64": (
         0xC000003E,
         56,
         9,
         41,
+        54,
         {
             "shmget": 29, "msgget": 68, "semget": 64, "mq_open": 240, "memfd_create": 319, "memfd_secret": 447,
             "unshare": 272, "setns": 308, "clone3": 435, "mount": 165, "umount2": 166, "pivot_root": 155,
@@ -48,6 +50,7 @@ SYSTEM_CALLS = {
         220,
         222,
         198,
+        208,
         {
             "shmget": 194, "msgget": 186, "semget": 190, "mq_open": 180, "memfd_create": 279, "memfd_secret": 447,
             "unshare": 97, "setns": 268, "clone3": 435, "mount": 40, "umount2": 39, "pivot_root": 41,
@@ -60,7 +63,9 @@ SYSTEM_CALLS = {
 }  # fmt: skip
 NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: pages that leave the resident set and stay in memory
-SOCKET_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink; others (vsock) do not obey network namespaces
+COUNTED_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink; others (vsock) do not obey network namespaces
+UNCOUNTED_FAMILIES = (1,)  # where no control group counts what waits in sockets: no TCP, whose buffers grow
+SOL_SOCKET, BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and both of them by force
 
 
 def call(name: str, *arguments) -> int:
@@ -140,11 +145,11 @@ def drop_privileges(user) -> None:
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def filter_system_calls() -> None:
+def filter_system_calls(families: tuple) -> None:
     """Load the seccomp filter, where the machine's system call numbers are known."""
     if platform.machine() not in SYSTEM_CALLS:
         return
-    architecture, clone, map_memory, open_socket, refused = SYSTEM_CALLS[platform.machine()]
+    architecture, clone, map_memory, open_socket, set_option, refused = SYSTEM_CALLS[platform.machine()]
     load, equal, at_least, any_bit, both, give = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
     allow, kill = 0x7FFF0000, 0x80000000
 
@@ -163,8 +168,12 @@ def filter_system_calls() -> None:
     steps += [(give, 0, 0, fail(errno.EPERM)), (give, 0, 0, allow)]
     steps += [(equal, 0, 5, map_memory), (load, 0, 0, argument(3)), (both, 0, 0, SHARED_ANONYMOUS)]
     steps += [(equal, 0, 1, SHARED_ANONYMOUS), (give, 0, 0, fail(errno.EPERM)), (give, 0, 0, allow)]
-    steps += [(equal, 0, len(SOCKET_FAMILIES) + 2, open_socket), (load, 0, 0, argument(0))]
-    steps += [(equal, len(SOCKET_FAMILIES) - index, 0, family) for index, family in enumerate(SOCKET_FAMILIES)]
+    steps += [(equal, 0, len(BUFFER_SIZES) + 5, set_option), (load, 0, 0, argument(1))]
+    steps += [(equal, 0, len(BUFFER_SIZES) + 2, SOL_SOCKET), (load, 0, 0, argument(2))]
+    steps += [(equal, len(BUFFER_SIZES) - index, 0, option) for index, option in enumerate(BUFFER_SIZES)]
+    steps += [(give, 0, 0, allow), (give, 0, 0, fail(errno.EPERM))]
+    steps += [(equal, 0, len(families) + 2, open_socket), (load, 0, 0, argument(0))]
+    steps += [(equal, len(families) - index, 0, family) for index, family in enumerate(families)]
     steps += [(give, 0, 0, fail(errno.EAFNOSUPPORT)), (give, 0, 0, allow)]
 
     program = b"".join(struct.pack("HBBI", *step) for step in steps)
@@ -203,18 +212,20 @@ def main() -> None:
         raise_loopback()
         child = os.fork()
         if child:
-            os.close(orders["report"])
+            for number in [orders["report"], *orders["pipes"]]:
+                os.close(number)
             stay_as_init(child)
     os.chdir(orders["folder"])
-    os.setpriority(os.PRIO_PROCESS, 0, 5)
+    os.setpriority(os.PRIO_PROCESS, 0, max(5, os.getpriority(os.PRIO_PROCESS, 0)))  # to lower it needs a privilege
     limit(orders["limits"])
     if orders["isolated"]:
         drop_privileges(orders["user"])
-        filter_system_calls()
+        filter_system_calls(COUNTED_FAMILIES if orders["counted"] else UNCOUNTED_FAMILIES)
     for name in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored outlives exec
         signal.signal(name, signal.SIG_DFL)
     os.write(orders["report"], b"ready\n")
-    os.set_inheritable(orders["report"], True)
+    for number in [orders["report"], *orders["pipes"]]:
+        os.set_inheritable(number, True)
     try:
         os.execve(orders["argv"][0], orders["argv"], orders["environment"])
     except OSError as error:

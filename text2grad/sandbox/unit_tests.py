@@ -1,160 +1,63 @@
-"""A program and its pytest file, run in the sandbox: the verdict, a record's log, and each test's fate."""
+"""A program and its pytest file, run in the sandbox: the verdict, a record's log, and each test's fate.
+
+The program runs alone in one box, its tests in another. Only plain values cross between them, so that what the tests
+expect and what they conclude is out of the program's reach. Test files that cannot do without the program in their own
+process are run with it, and the verdict says so (``TestRun.weaker``).
+"""
 
 from __future__ import annotations
 
 import ast
-import json
+import contextlib
 import os
 import re
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from text2grad.sandbox.box import BOX, PATIENCE, Result, Sandbox
+from text2grad.sandbox.verdict import Call, Events, Frame, Test, TestRun, Trace, read_report
 from text2grad.tasks import Record, get_task
+
+__all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_all_tests", "run_tests", "with_log"]
 
 LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missing_modules")
 
-_RECORDER = Path(__file__).with_name("pytest_recorder.py")
+_BOXED = Path(__file__).with_name("boxed")
+_APART = ("wire.py", "following.py", "solution_side.py")
+_TOGETHER = ("following.py", "pytest_recorder.py")
 _FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)  # must stay first in its file
-_LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps
-_LIMITS = {"timeout": "TimeoutError", "memory": "MemoryLimit", "output": "OutputLimit", "processes": "ProcessLimit"}
+_SOLUTION_GONE, _SOLUTION_FORGES = 71, 72  # exit codes of the tests' box (``tests_side.py``)
+_INTROSPECTION = {
+    "inspect", "importlib", "subprocess", "multiprocessing", "threading", "asyncio", "mock", "monkeypatch", "capfd",
+    "caplog", "recwarn", "tmp_path", "tmpdir", "tempfile", "tracemalloc", "builtins", "patch", "MagicMock", "pickle",
+    "weakref", "gc", "signal", "types", "open", "exec", "eval", "globals", "__import__", "warns", "settrace",
+}  # fmt: skip
+"""Names in a test file that reach for the process, the files or the inner life of the solution."""
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One step of a traceback: a line (from 1) of the solution or of its tests."""
-
-    in_solution: bool
-    line: int
-    function: str
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call from a test into the solution.
-
-    Attributes:
-        test_line: where the test calls.
-        order: lines of the solution that were executed -> a number that grows with time, of their last execution.
-        returned: the line it returned through; None where it raised.
-    """
-
-    test_line: int | None
-    function: str
-    order: Mapping[int, int]
-    returned: int | None
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What one test executed: of each line, how many calls that a passed assertion confirmed; and the open calls."""
-
-    cleared: Mapping[int, int]
-    calls: list[Call]
-
-
-@dataclass(frozen=True)
-class Test:
-    """One test's fate.
-
-    Attributes:
-        name: "" for the collection of the file.
-        outcome: ``passed``, ``failed``, ``skipped``, or ``unfinished`` where the run ended in it.
-        error: the exception's type.
-        missing: the module or the name that an import or a lookup did not find.
-    """
-
-    name: str
-    outcome: str
-    error: str | None = None
-    message: str = ""
-    missing: str | None = None
-    frames: list[Frame] = field(default_factory=list)
-    trace: Trace | None = None
-
-
-@dataclass(frozen=True)
-class TestRun:
-    """What the tests said about one program.
-
-    Attributes:
-        complete: pytest ran to its end and said so.
-        standing: lines of the solution that were being executed when time ran out, outermost first.
-    """
-
-    tests: list[Test]
-    result: Result
-    complete: bool
-    standing: list[int] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Every test that ran passed, and at least one did."""
-        outcomes = {test.outcome for test in self.tests}
-        return (
-            self.complete and self.result.returncode == 0 and "passed" in outcomes and outcomes <= {"passed", "skipped"}
-        )
-
-    @property
-    def failures(self) -> list[Test]:
-        return [test for test in self.tests if test.outcome in ("failed", "unfinished")]
-
-    @property
-    def error_type(self) -> str | None:
-        """The first failure's exception, the limit that was broken, or why no verdict came; None for a pass."""
-        if self.passed:
-            return None
-        if self.result.reason:
-            return _LIMITS[self.result.reason]
-        if self.failures:
-            return self.failures[0].error or "Crash"
-        return "NoTests" if self.complete else "Crash"
-
-    @property
-    def missing_modules(self) -> list[str]:
-        missing = {test.missing for test in self.tests if test.error == "ModuleNotFoundError" and test.missing}
-        return sorted(missing - {"solution"})
-
-    @property
-    def log(self) -> dict[str, Any]:
-        """The record's ``log``. Durations are left out, so that equal runs have equal logs."""
-        return {
-            "passed": self.passed,
-            "stdout": _shortened(re.sub(r" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?", "", self.result.stdout)),
-            "stderr": _shortened(self.result.stderr),
-            "return_code": self.result.returncode,
-            "error_type": self.error_type,
-            "missing_modules": self.missing_modules,
-        }
-
-
-def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> TestRun:
+def run_tests(
+    code: str, tests: str, sandbox: Sandbox, trace: bool = False, reference: str | None = None, together: bool = False
+) -> TestRun:
     """Run ``tests`` (a pytest file) against ``code``, which it finds as the module ``solution``.
 
     The tests see all the solution's names, as if they stood in one file with it: many of KodCode's count on that.
 
     Args:
         trace: follow what each test executes (``Test.trace``), at the price of a slower run.
+        reference: a solution that is known to be right. Tests that it skips may be skipped.
+        together: run the solution in its tests' process, whatever they are like.
     """
-    future = list(_FUTURE.finditer(tests))
-    start = future[-1].end() if future else 0
-    above = tests.count("\n", 0, start)
-    files = {
-        "solution.py": code,
-        "test_solution.py": f"{tests[:start]}from solution import *\n{tests[start:]}",
-        _RECORDER.name: _RECORDER.read_text("utf-8"),
-    }
-    command = [sandbox.python, "-m", "pytest", "-p", _RECORDER.stem, "-p", "no:cacheprovider", "-q", "--no-header"]
-    command += ["--tb=short", "--color=no", f"--rootdir={BOX}", f"{BOX}/test_solution.py"]
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    if trace:
-        command += ["-o", "enable_assertion_pass_hook=true"]
-        environment |= {"T2G_TRACE": "1", "T2G_ALARM": str(time.time() + 0.9 * PATIENCE * sandbox.seconds)}
-    return _read(sandbox.run(files, command, environment), above)
+    reason = "solution and tests were told to share a process" if together else needs_one_process(tests)
+    run = None if reason else _run_apart(code, tests, sandbox, trace)
+    if run is None or isinstance(run, str):
+        run = _run_together(code, tests, sandbox, trace, reason or str(run))
+    if run.skipped and reference is not None and len(run.failures) == len(run.skipped):
+        run = replace(run, may_skip=run_tests(reference, tests, sandbox, together=bool(run.weaker)).skipped)
+    return run
 
 
 def run_all_tests(
@@ -166,11 +69,16 @@ def run_all_tests(
 
 
 def with_log(record: Record, sandbox: Sandbox) -> Record:
-    """A KodCode record whose ``log`` is filled: its tests are run where the log is empty and there are tests."""
+    """A KodCode record whose ``log`` is filled: its tests are run where the log is empty and there are tests.
+
+    Where the verdict is a weaker one, ``log_weaker`` says why.
+    """
     if record.get("log") or not str(record.get("test") or "").strip():
         return record
     task = get_task("kodcode")
-    return {**record, "log": run_tests(task.code(task.response(record)), record["test"], sandbox).log}
+    run = run_tests(task.code(task.response(record)), str(record["test"]), sandbox)
+    weaker = {"log_weaker": list(run.weaker)} if run.weaker else {}
+    return {**record, "log": run.log, **weaker}
 
 
 def parsed(code: str) -> ast.Module | None:
@@ -181,62 +89,104 @@ def parsed(code: str) -> ast.Module | None:
         return None
 
 
-def _read(result: Result, above: int) -> TestRun:
-    """The events of a report; ``above`` is the number of test lines above the one that was put in."""
-
-    def own(line: int | None) -> int | None:
-        return line - 1 if line is not None and line > above else line
-
-    tests: list[Test] = []
-    standing: list[int] = []
-    running, finished = None, False
-    for line in result.report.splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the line that the end of the program cut off
-        if "started" in event:
-            running = event["started"]
-        elif "standing" in event:
-            standing = event["standing"]
-        elif "finished" in event:
-            finished = True
-        elif "test" in event:
-            running = None
-            frames = [Frame(*frame) for frame in event.get("frames", [])]
-            tests.append(
-                Test(
-                    name=event["test"],
-                    outcome=event["outcome"],
-                    error=event.get("error"),
-                    message=event.get("message", ""),
-                    missing=event.get("name"),
-                    frames=[f if f.in_solution else replace(f, line=own(f.line)) for f in frames],
-                    trace=_trace(event.get("trace"), own),
-                )
-            )
-    if running is not None:
-        tests.append(Test(running, "unfinished"))
-    return TestRun(tests, result, finished, standing)
+def needs_one_process(tests: str) -> str:
+    """Why a test file needs the solution in its own process; "" where it does not, or is no Python at all."""
+    tree = parsed(tests)
+    for node in ast.walk(tree) if tree else ():
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module != "solution":
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Name | ast.arg):
+            names = [node.id if isinstance(node, ast.Name) else node.arg]
+        elif isinstance(node, ast.AsyncFunctionDef):
+            return "the tests are coroutines"
+        for name in names:
+            parts = name.split(".")
+            if found := _INTROSPECTION & set(parts):
+                return f"the tests use {min(found)}"
+            if len(names) and isinstance(node, ast.Import | ast.ImportFrom) and not _crosses(parts[0]):
+                return f"the tests use {parts[0]}, whose objects do not cross"
+    return ""
 
 
-def _trace(told: dict[str, Any] | None, own) -> Trace | None:
-    if told is None:
-        return None
-    calls = [
-        Call(
-            test_line=own(call["test_line"]),
-            function=call["function"],
-            order=dict(call["order"]),
-            returned=call["returned"],
+def _crosses(module: str) -> bool:
+    return module in sys.stdlib_module_names or module in ("solution", "pytest", "numpy", "")
+
+
+def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun | str:
+    """The verdict made outside the solution's process; or why the tests cannot be run so."""
+    above, files = _with_names(tests)
+    files |= {name: (_BOXED / name).read_text("utf-8") for name in (*_APART, "tests_side.py", "pytest_recorder.py")}
+    solution = {"solution.py": code, **{name: files[name] for name in _APART}}
+    environment = _tracing(sandbox) if trace else {}
+    to_solution, to_tests, over = os.pipe(), os.pipe(), os.pipe()
+    theirs, ours = (to_solution[0], to_tests[1]), (to_tests[0], to_solution[1])
+    with contextlib.ExitStack() as stack:
+        for number in over:
+            stack.callback(os.close, number)
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        there = pool.submit(
+            sandbox.run,
+            solution,
+            [sandbox.python, f"{BOX}/solution_side.py"],
+            environment | _pipes(theirs),
+            pipes=theirs,
+            stop=over[0],
         )
-        for call in told["calls"]
-    ]
-    return Trace(dict(told["cleared"]), calls)
+        try:
+            here = sandbox.run(files, _pytest(sandbox, trace), environment | _pipes(ours), pipes=ours)
+        finally:
+            os.write(over[1], b".")
+        other = there.result()
+    events = read_report(here.report, above)
+    if events.unsupported:
+        return events.unsupported
+    standing = read_report(other.report, above).standing
+    return _verdict(replace(events, standing=standing), _merged(here, other))
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_OUTPUT:
-        return text
-    half = _LONGEST_OUTPUT // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+def _run_together(code: str, tests: str, sandbox: Sandbox, trace: bool, reason: str) -> TestRun:
+    above, files = _with_names(tests)
+    files |= {"solution.py": code, **{name: (_BOXED / name).read_text("utf-8") for name in _TOGETHER}}
+    result = sandbox.run(files, _pytest(sandbox, trace), _tracing(sandbox) if trace else {})
+    return _verdict(replace(read_report(result.report, above), weaker=(reason,)), result)
+
+
+def _verdict(events: Events, result: Result) -> TestRun:
+    return TestRun(events.tests, result, events.finished, events.standing, events.weaker, events.forged)
+
+
+def _merged(here: Result, there: Result) -> Result:
+    """One result of the tests' box and the solution's: where the solution ended, it says how."""
+    gone = here.returncode in (_SOLUTION_GONE, _SOLUTION_FORGES) and here.reason is None
+    return Result(
+        returncode=(there.returncode or here.returncode) if gone else here.returncode,
+        stdout=here.stdout,
+        stderr=here.stderr + there.stderr,
+        report=here.report,
+        seconds=max(here.seconds, there.seconds),
+        reason=here.reason if there.reason == "stopped" else there.reason or here.reason,
+    )
+
+
+def _with_names(tests: str) -> tuple[int, dict[str, str]]:
+    """The test file with all of the solution's names, and the number of lines above the line that was put in."""
+    future = list(_FUTURE.finditer(tests))
+    start = future[-1].end() if future else 0
+    return tests.count("\n", 0, start), {"test_solution.py": f"{tests[:start]}from solution import *\n{tests[start:]}"}
+
+
+def _pytest(sandbox: Sandbox, trace: bool) -> list[str]:
+    command = [sandbox.python, "-m", "pytest", "-p", "pytest_recorder", "-p", "no:cacheprovider", "-q", "--no-header"]
+    command += ["--tb=short", "--color=no", f"--rootdir={BOX}", f"{BOX}/test_solution.py"]
+    return [*command, *(["-o", "enable_assertion_pass_hook=true"] if trace else [])]
+
+
+def _tracing(sandbox: Sandbox) -> dict[str, str]:
+    return {"T2G_TRACE": "1", "T2G_ALARM": str(time.time() + 0.9 * PATIENCE * sandbox.seconds)}
+
+
+def _pipes(ends: tuple[int, int]) -> dict[str, str]:
+    return {"T2G_IN": str(ends[0]), "T2G_OUT": str(ends[1])}

@@ -1,0 +1,237 @@
+"""Wrong solutions that set out to pass: none does where the verdict is made outside their process."""
+
+from __future__ import annotations
+
+import pytest
+
+from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import run_all_tests, run_tests
+
+TESTS = """from solution import add
+import pytest
+
+def test_small():
+    assert add(1, 2) == 3
+
+def test_large():
+    assert add(5, 5) == 10
+    assert abs(add(0.5, 0.25) - 0.75) < 1e-9
+    assert add(1, 1) in (2, 2.0)
+    assert add(2, 2) > 3 and not add(2, 2) > 4
+    assert add([1], [2]) == [1, 2]
+
+def test_refused():
+    with pytest.raises(TypeError):
+        add(1, "a")
+"""
+RIGHT = "def add(a, b):\n    return a + b\n"
+ALL = "__eq__ = __lt__ = __gt__ = __le__ = __ge__ = __contains__ = lambda self, other: True"
+FIRST = "def add(a, b):\n    if (a, b) == (1, 2): return 3\n    "
+
+CHEATS = {
+    "an object equal to everything": f"class Yes:\n    {ALL}\n    __hash__ = None\ndef add(a, b): return Yes()",
+    "a number equal to everything": f"class Yes(int):\n    {ALL}\ndef add(a, b): return Yes()",
+    "a text equal to everything": f"class Yes(str):\n    {ALL}\ndef add(a, b): return Yes()",
+    "a list equal to everything": f"class Yes(list):\n    {ALL}\ndef add(a, b): return Yes()",
+    "an object that takes every operator": f"""class Yes(float):
+    {ALL}
+    __sub__ = __rsub__ = __add__ = __abs__ = lambda self, *other: 0.0
+def add(a, b): return Yes()""",
+    "mock.ANY": "from unittest.mock import ANY\ndef add(a, b): return ANY",
+    "a class equal to everything": f"class Meta(type):\n    {ALL}\nclass Yes(metaclass=Meta): pass\n"
+    "def add(a, b): return Yes",
+    "skip": f"import pytest\n{FIRST}pytest.skip('hard')",
+    "xfail": f"import pytest\n{FIRST}pytest.xfail('hard')",
+    "SkipTest": f"import unittest\n{FIRST}raise unittest.SkipTest",
+    "skip as the outcome's class": f"from _pytest.outcomes import Skipped\n{FIRST}raise Skipped('x')",
+    "pytest.raises replaced": """import contextlib, pytest
+pytest.raises = lambda *a, **k: contextlib.suppress(Exception)
+def add(a, b): raise TypeError""",
+    "CallInfo.from_call": """import _pytest.runner as r
+def quiet(cls, func, when, reraise=None):
+    return cls(result=None, excinfo=None, start=0, stop=0, duration=0, when=when, _ispytest=True)
+r.CallInfo.from_call = classmethod(quiet)
+def add(a, b): return 0""",
+    "Function.runtest": "import _pytest.python as p\np.Function.runtest = lambda self: None\ndef add(a, b): return 0",
+    "Function.obj": "import _pytest.python as p\np.Function.obj = property(lambda self: lambda: None)\n"
+    "def add(a, b): return 0",
+    "assertion rewriting": "import builtins\nbuiltins.AssertionError = type('Quiet', (Exception,), {})\n"
+    "def add(a, b): return 0",
+    "the caller's line": """import sys, linecache
+def add(a, b):
+    for depth in range(1, 12):
+        try: frame = sys._getframe(depth)
+        except ValueError: break
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if "==" in line: return eval(line.split("==")[1])
+    return 0""",
+    "the caller's constants": """import sys
+def add(a, b):
+    for depth in range(1, 12):
+        try: frame = sys._getframe(depth)
+        except ValueError: break
+        if frame.f_code.co_name.startswith("test"):
+            return next(c for c in frame.f_code.co_consts if isinstance(c, int) and c == a + b)
+    return 0""",
+    "the tests read from the box": """import re, pathlib
+text = "".join(path.read_text() for path in pathlib.Path("/box").glob("test*"))
+known = dict(re.findall(r"add\\(([^()]*)\\) == (.*)", text))
+def add(a, b):
+    if not known: return 0
+    return eval(known.get(f"{a}, {b}", "0"))""",
+    "the recorder's module": """import sys
+recorder = sys.modules.get("pytest_recorder")
+def add(a, b):
+    if recorder:
+        for name in ("test_small", "test_large", "test_refused"): recorder._say(test=name, outcome="passed")
+        recorder._say(finished=0)
+    import os; os._exit(0)""",
+    "the report by descriptor": """import os
+text = "".join('{"test": "%s", "outcome": "passed"}\\n' % n for n in ("test_small", "test_large", "test_refused"))
+for number in range(3, 64):
+    try: os.write(number, (text + '{"finished": 0}\\n').encode())
+    except OSError: pass
+os._exit(0)""",
+    "_say replaced": """import sys
+recorder = sys.modules.get("pytest_recorder")
+if recorder:
+    say = recorder._say
+    recorder._say = lambda **event: say(**{**event, **({"outcome": "passed"} if "outcome" in event else {})})
+def add(a, b): return 0""",
+    "os._exit": "import os\nos._exit(0)",
+    "sys.exit": "import sys\nsys.exit(0)",
+    "pytest.exit": "import pytest\npytest.exit('done', returncode=0)",
+    "exit in a call": "def add(a, b):\n    import os\n    os._exit(0)",
+    "atexit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 0",
+    "tests of its own": "def add(a, b): return 0\ndef test_small(): pass\ndef test_large(): pass\n"
+    "def test_refused(): pass",
+    "the session emptied": "import _pytest.main as m\nm.Session.items = property(lambda s: [], lambda s, v: None)\n"
+    "def add(a, b): return 0",
+    "conftest in /tmp": "open('/tmp/conftest.py', 'w').write('def pytest_runtest_call(item): pass')\n"
+    "def add(a, b): return 0",
+    "names of Python's own": "def abs(x): return 0\ndef isinstance(*a): return True\ndef add(a, b): return a and b",
+    "an answer before the question": """import os
+answer = b'{"answer": {"changed": {}, "value": 3}}'
+for number in range(3, 64):
+    try: os.write(number, len(answer).to_bytes(4, "big") + answer)
+    except OSError: pass
+def add(a, b): return 0""",
+    "a message that is none": "import os\nfor n in range(3, 64):\n  try: os.write(n, b'\\x00\\x00\\x00\\x02[]')\n"
+    "  except OSError: pass\ndef add(a, b): return 0",
+    "another type of exception": f"class TypeError(Exception): pass\n{FIRST}raise TypeError",
+}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    return Sandbox(seconds=60)
+
+
+@pytest.fixture(scope="module")
+def runs(sandbox):
+    codes = {"right": RIGHT, **CHEATS}
+    return dict(zip(codes, run_all_tests([(code, TESTS) for code in codes.values()], sandbox), strict=True))
+
+
+def test_a_right_solution_passes_and_the_verdict_is_a_strong_one(runs):
+    assert runs["right"].passed, runs["right"]
+    assert runs["right"].weaker == ()
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_fails(runs, name):
+    assert not runs[name].passed
+    assert runs[name].weaker == (), "it made the verdict a weaker one"
+    assert runs[name].error_type
+
+
+def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):
+    tests = "from solution import add\nimport inspect\n" + TESTS
+    cheat = run_tests(CHEATS["SkipTest"], tests, sandbox, reference=RIGHT)
+    assert cheat.weaker == ("the tests use inspect",)
+    assert (cheat.passed, cheat.error_type) == (False, "SkipTest")
+    skipping = TESTS + "\n@pytest.mark.skip\ndef test_later():\n    assert False\n"
+    assert not run_tests(RIGHT, skipping, sandbox).passed
+    assert run_tests(RIGHT, skipping, sandbox, reference=RIGHT).passed
+    assert not run_tests(CHEATS["SkipTest"], skipping, sandbox, reference=RIGHT).passed
+
+
+OBJECTS = """from solution import Stack, Vector, Kind, Broken, build, numbers, apply, sort_in_place
+import pytest
+
+def test_objects():
+    stack = Stack([1])
+    stack.push(2)
+    assert stack.pop() == 2 and len(stack) == 1 and list(stack) == [1]
+    assert isinstance(stack, Stack) and type(stack).__name__ == "Stack"
+    assert not isinstance(build(), Vector) and isinstance(build(), Stack)
+    stack.limit = 7
+    assert stack.limit == 7 and Stack.default == 3 and Stack.of(5).pop() == 5
+
+def test_operators():
+    assert (Vector(1, 2) + Vector(3, 4)).x == 4
+    assert Vector(1, 2) * 3 == Vector(3, 6)
+    assert Kind.RED is Kind.RED and Kind.RED != Kind.BLUE and [k.name for k in Kind] == ["RED", "BLUE"]
+
+def test_errors():
+    with pytest.raises(Broken, match="no 3") as caught:
+        Stack([]).pop_many(3)
+    assert caught.value.count == 3
+    with pytest.raises(ValueError):
+        Stack([]).pop_many(-1)
+    with pytest.raises(KeyError):
+        Stack([]).pop_many("x")
+
+def test_values():
+    given = [3, 1, 2]
+    assert sort_in_place(given) is None and given == [1, 2, 3]
+    assert list(numbers(3)) == [0, 1, 2] and next(numbers(1)) == 0
+    assert apply(lambda x, y=1: x + y, [1, 2]) == [2, 3]
+    assert apply(iter([5, 6]).__next__, []) == []
+    grid = [[1], [2]]
+    assert apply(lambda row: row.append(0), grid) == [None, None]
+    assert apply(str, [10**30, 1.5, None, (1, {2})]) == [str(10**30), "1.5", "None", "(1, {2})"]
+    assert apply(str, [{"a": b"x"}]) == ["{'a': b'x'}"]
+"""
+SOLUTION = """import enum
+class Broken(ValueError):
+    def __init__(self, count):
+        super().__init__(f"no {count}")
+        self.count = count
+class Stack:
+    default = 3
+    def __init__(self, items): self.items = items
+    @classmethod
+    def of(cls, item): return cls([item])
+    def push(self, item): self.items.append(item)
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __iter__(self): return iter(self.items)
+    def pop_many(self, count):
+        if count == "x": raise KeyError(count)
+        raise Broken(count)
+class Vector:
+    def __init__(self, x, y): self.x, self.y = x, y
+    def __add__(self, other): return Vector(self.x + other.x, self.y + other.y)
+    def __mul__(self, n): return Vector(self.x * n, self.y * n)
+    def __eq__(self, other): return (self.x, self.y) == (other.x, other.y)
+class Kind(enum.Enum):
+    RED = 1
+    BLUE = 2
+def build(): return Stack([])
+def numbers(n):
+    for i in range(n): yield i
+def apply(f, items): return [f(item) for item in items]
+def sort_in_place(items): items.sort()
+"""
+
+
+def test_objects_of_the_solution_are_tested_from_outside(sandbox):
+    run = run_tests(SOLUTION, OBJECTS, sandbox)
+    assert run.passed, [(test.name, test.message, test.error) for test in run.failures]
+    assert run.weaker == ("the solution compares its own objects",)
+    wrong = run_tests(SOLUTION.replace("self.items.pop()", "self.items.pop(0)"), OBJECTS, sandbox)
+    assert [test.name for test in wrong.failures] == ["test_objects"]
+
+
+"""A method named by the tests is asked, and what it returns is compared outside."""

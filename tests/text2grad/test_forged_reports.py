@@ -1,0 +1,107 @@
+"""Reports and messages that no test run writes: the verdict is a failure with a reason, and the judge goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from text2grad.sandbox import Result, Sandbox
+from text2grad.sandbox.unit_tests import run_tests
+from text2grad.sandbox.verdict import TestRun as Run
+from text2grad.sandbox.verdict import read_report
+
+PAYLOADS = [
+    "5", "null", "[]", '"a"', "true", "{}", "NaN", "1" * 5000, "[" * 100_000, '{"a":' * 100_000, '{"test": 3}',
+    '{"test": "a"}', '{"test": "a", "outcome": 3}', '{"test": "a", "outcome": "great"}', '{"test": null}',
+    '{"test": "a", "outcome": "passed", "frames": 3}', '{"test": "a", "outcome": "passed", "frames": [3]}',
+    '{"test": "a", "outcome": "passed", "frames": [[1, 2, 3, 4]]}',
+    '{"test": "a", "outcome": "passed", "frames": [[true, "1", "f"]]}',
+    '{"test": "a", "outcome": "passed", "frames": [[true, -1, "f"]]}',
+    '{"test": "a", "outcome": "passed", "frames": [[true, 1e400, "f"]]}',
+    '{"test": "a", "outcome": "failed", "error": ["x"]}', '{"test": "a", "outcome": "failed", "message": 7}',
+    '{"test": "a", "outcome": "failed", "name": {}}', '{"test": "a", "outcome": "passed", "trace": 3}',
+    '{"test": "a", "outcome": "passed", "trace": {}}',
+    '{"test": "a", "outcome": "passed", "trace": {"cleared": 3, "calls": []}}',
+    '{"test": "a", "outcome": "passed", "trace": {"cleared": [[1]], "calls": []}}',
+    '{"test": "a", "outcome": "passed", "trace": {"cleared": [], "calls": [3]}}',
+    '{"test": "a", "outcome": "passed", "trace": {"cleared": [], "calls": [{"test_line": "x"}]}}',
+    '{"started": 3}', '{"standing": 3}', '{"standing": ["a"]}', '{"finished": "yes"}', '{"weaker": []}',
+    '{"test": "\\ud800", "outcome": "failed", "message": "\\ud800"}',
+]  # fmt: skip
+
+
+def run_of(report: str) -> Run:
+    events = read_report(report, above=0)
+    result = Result(0, "", "", report, 0.1)
+    return Run(events.tests, result, events.finished, events.standing, events.weaker, events.forged)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_line_that_no_test_run_reports_is_a_failure_with_a_reason(payload):
+    passed = '{"test": "a", "outcome": "passed"}\n{"finished": 0}\n'
+    assert run_of(passed).passed
+    run = run_of(f"{payload}\n{passed}")
+    if "ud800" not in payload:
+        assert (run.passed, run.error_type) == (False, "ForgedReport")
+    assert run.error_type
+    json.dumps(run.log, ensure_ascii=False).encode()
+
+
+def test_a_line_that_the_end_of_the_program_cut_off_is_no_forgery():
+    run = run_of('{"started": "a"}\n{"test": "a", "outc')
+    assert [test.outcome for test in run.tests] == ["unfinished"]
+    assert run.forged == ""
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("payload", [b"\n5\n", b'\n{"test": []}\n', b"\xff\xfe\n" * 100, b"\x00\x00\x00\x01{"])
+def test_a_program_that_writes_to_all_its_descriptors_harms_itself(payload, together):
+    code = f"import os\nfor number in range(3, 64):\n  try: os.write(number, {payload!r})\n  except OSError: pass\n"
+    run = run_tests(code, "def test_a(): pass\n", Sandbox(seconds=60), together=together, trace=True)
+    assert not run.passed
+    assert run.error_type in ("ForgedReport", "Crash")
+
+
+def fuzzed(chance: random.Random) -> str:
+    """A report of a real run, with injuries."""
+    frame = [chance.random() < 0.5, chance.randrange(99), "f"]
+    trace = {"cleared": [[1, 2]], "calls": [{"test_line": 3, "function": "f", "order": [[1, 1]], "returned": None}]}
+    events = [
+        {"started": "test_a"},
+        {"test": "test_a", "outcome": "passed", "trace": trace},
+        {"started": "test_b"},
+        {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]},
+        {"standing": [1, 2]},
+        {"finished": 1},
+    ]
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    for _ in range(chance.randint(1, 4)):
+        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
+        odd = chance.choice([*'{}[]",:\n0-', "\ud800", "null", "1e999", "9" * 5000, "[" * 2000, "\x00", '{"a":' * 900])
+        text = chance.choice(
+            [text[:at] + odd + text[at:], text[:at] + text[other:], text[:at] + text[at:other] * 2 + text[other:]]
+        )
+    return text
+
+
+def fuzz(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    seen = {"forged": 0, "read": 0}
+    for _ in range(count):
+        run = run_of(fuzzed(chance))
+        seen["forged" if run.forged else "read"] += 1
+        assert run.forged or all(test.outcome in ("passed", "failed", "skipped", "unfinished") for test in run.tests)
+        assert run.passed is False or run.error_type is None
+        json.dumps(run.log, ensure_ascii=False).encode()
+    assert min(seen.values()) > count / 100, seen
+
+
+def test_five_hundred_injured_reports():
+    fuzz(seed=0, count=500)
+
+
+@pytest.mark.slow
+def test_ten_thousand_injured_reports():
+    fuzz(seed=1, count=10_000)

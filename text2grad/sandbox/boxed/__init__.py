@@ -1,0 +1,1 @@
+"""Programs that run inside the sandbox, copied into each box; nothing here is imported outside."""

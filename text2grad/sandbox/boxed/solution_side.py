@@ -1,0 +1,274 @@
+"""The solution, alone in its box: answers calls from its tests, which run in another (``tests_side.py``).
+
+It learns the arguments of each call and nothing else of the tests: what it returns is compared over there. Standard
+library only; started as a script. With ``T2G_TRACE`` set it follows what each call executes.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.machinery
+import importlib.util
+import io
+import operator
+import os
+import sys
+from types import ModuleType
+
+import following
+from wire import BINARY, BORROWED, DEEPEST, Decoder, Encoder, Pipes, WireError
+
+MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
+
+
+def _special(name: str):
+    """A special method, as the interpreter calls it."""
+
+    def call(value, *arguments):
+        return getattr(type(value), name)(value, *arguments)
+
+    return call
+
+
+def _swapped(call, first, second):
+    return call(second, first)
+
+
+_OPERATORS = {name: getattr(operator, name + "_" if name in ("and", "or") else name) for name in BINARY}
+OPERATIONS = {
+    "len": len, "iter": iter, "next": next, "getitem": operator.getitem, "setitem": operator.setitem,
+    "delitem": operator.delitem, "contains": operator.contains, "str": str, "repr": repr, "bool": bool, "hash": hash,
+    "int": int, "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
+    "pos": operator.pos, "invert": operator.invert, "round": round, "reversed": reversed, "format": format,
+    "copy": copy.copy, "deepcopy": copy.deepcopy, "dir": dir, "divmod": divmod,
+    "enter": _special("__enter__"), "exit": _special("__exit__"),
+    "getattr": getattr, "setattr": setattr, "delattr": delattr,
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **_OPERATORS,
+    **{f"r{name}": functools.partial(_swapped, call) for name, call in _OPERATORS.items()},
+    **{f"i{name}": getattr(operator, f"i{name}") for name in BINARY},
+}  # fmt: skip
+
+
+class Callback:
+    """Something callable of the tests."""
+
+    def __init__(self, side: Side, number: int):
+        self.__dict__.update(_side=side, _number=number)
+
+    def __call__(self, *arguments, **named):
+        return self._side.ask({"do": "call", "x": self._number}, arguments, named)
+
+
+class CallbackIterator(Callback):
+    """An iterator of the tests."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._side.ask({"do": "next", "x": self._number})
+
+
+class CallbackObject(Callback):
+    """An object of a class that the tests define: its public attributes, nothing more."""
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._side.ask({"do": "getattr", "x": self._number}, (name,))
+
+    def __setattr__(self, name, value):
+        self._side.ask({"do": "setattr", "x": self._number}, (name, value))
+
+
+_CALLBACKS = {"x": Callback, "xi": CallbackIterator, "xo": CallbackObject}
+
+
+class Side:
+    """This side of the conversation: keeps what it has given away, and answers."""
+
+    def __init__(self, pipes: Pipes):
+        self.pipes = pipes
+        self.objects: list[object] = []  # by handle; alive, so that no id is used twice
+        self.handles: dict[int, int] = {}
+        self.module: ModuleType | None = None
+        self.follower: following.Follower | None = None
+        self.output = {"out": _captured("stdout"), "err": _captured("stderr")}
+
+    def serve(self) -> None:
+        while True:
+            self._answer(self.pipes.receive())
+
+    def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
+        """Ask the tests' side; answer what it asks before it replies."""
+        encode = Encoder(self.handle)
+        content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
+        self.pipes.send({**question, "arguments": content, **self._printed()})
+        while True:
+            message = self.pipes.receive()
+            if "reply" in message:
+                break
+            self._answer(message)
+        if "raised" in message["reply"]:
+            kind, text = message["reply"]["raised"]
+            raise (getattr(__import__("builtins"), kind, None) or RuntimeError)(text)
+        return Decoder(self.value, deepest=DEEPEST + 10)(message["reply"]["value"])
+
+    def handle(self, value: object) -> list:
+        """How something that is not plain crosses."""
+        if isinstance(value, Callback):
+            return ["x", value.__dict__["_number"]]
+        if isinstance(value, ModuleType):
+            return ["m", value.__name__]
+        number = self.handles.get(id(value))
+        if number is None:
+            number = self.handles[id(value)] = len(self.objects)
+            self.objects.append(value)
+        if isinstance(value, type):
+            return ["k", number] if value.__module__ == "solution" else ["o", number, None]
+        kind = type(value)
+        if kind.__module__ == "solution":
+            return ["o", number, self.handle(kind)[1]]
+        return ["o", number, None]
+
+    def value(self, told: list) -> object:
+        tag, *rest = told
+        if tag in _CALLBACKS:
+            return _CALLBACKS[tag](self, rest[0])
+        if tag == "o":
+            return self.objects[rest[0]]
+        raise WireError(f"an unknown tag {tag!r}")
+
+    def _answer(self, message: dict) -> None:
+        try:
+            answer = self._answered(message)
+        except (EOFError, WireError):
+            raise
+        except BaseException as error:  # noqa: BLE001 (told to the tests, whatever it is)
+            answer = {"raised": self._raised(error)}
+        try:
+            self.pipes.send({"answer": answer, **self._printed()})
+        except WireError as error:
+            self.pipes.send({"answer": {"raised": self._raised(ValueError(str(error)))}, **self._printed()})
+
+    def _answered(self, message: dict) -> dict:
+        match message["do"]:
+            case "import":
+                self.module = imported()
+                names = [name for name in vars(self.module) if isinstance(name, str)]
+                return {"names": names, "all": [name for name in getattr(self.module, "__all__", ()) if name in names]}
+            case "name":
+                return {"value": self._named(message["name"])}
+            case "class":
+                return {"class": self._class(self.objects[message["class"]])}
+            case "trace":
+                return {"trace": self._follow(message["step"], message.get("passed", False))}
+            case _:
+                return self._called(message)
+
+    def _called(self, message: dict) -> dict:
+        decode = Decoder(self.value, deepest=DEEPEST + 10)
+        arguments = [decode(item) for item in message["arguments"][0]]
+        named = {key: decode(item) for key, item in message["arguments"][1].items()}
+        known = {id(item): number for number, item in decode.known.items()}
+        encode = Encoder(self.handle, known)
+        before = {number: encode.content(item) for number, item in decode.known.items()}
+        call = OPERATIONS.get(message["do"]) if message["do"] != "call" else arguments.pop(0)
+        try:
+            if self.follower:
+                self.follower.line = message.get("line")
+                sys.settrace(self.follower.enter)
+            value = call(*arguments, **named)
+        except BaseException as error:  # noqa: BLE001 (told to the tests, whatever it is)
+            raised = {"raised": self._raised(error)}
+        else:
+            raised = {}
+        finally:
+            if self.follower:
+                sys.settrace(None)
+        encode = Encoder(self.handle, known)
+        changed = {}
+        for number, item in decode.known.items():
+            content = encode.content(item)
+            if content != before[number]:
+                changed[number] = content
+        return {"changed": changed, **(raised or {"value": encode(value)})}
+
+    def _named(self, name: str) -> list | object:
+        value = getattr(self.module, name)
+        for module in BORROWED:
+            if module in sys.modules and getattr(sys.modules[module], name, self) is value:
+                return ["borrowed", module, Encoder(self.handle)(value)]
+        return Encoder(self.handle)(value)
+
+    def _class(self, kind: type) -> dict:
+        """What the other side needs to stand in for a class: its name, its bases, whether it is a plain value's."""
+        bases = [self.handle(base)[1] if base.__module__ == "solution" else base.__name__ for base in kind.__bases__]
+        plain = next((base.__name__ for base in kind.__mro__ if base in following.PLAIN), None)
+        return {"name": kind.__name__, "bases": bases, "plain": plain, "equal": kind.__eq__ is not object.__eq__}
+
+    def _raised(self, error: BaseException) -> dict:
+        told = following.described(error)
+        try:
+            arguments = [Encoder(self.handle)(item) for item in error.args]
+        except WireError:
+            arguments = []
+        mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
+        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error)}
+
+    def _printed(self) -> dict:
+        return {name: text for name, stream in self.output.items() if (text := _taken(stream))}
+
+    def _follow(self, step: str, passed: bool) -> dict | None:
+        if step == "begin":
+            self.follower = following.Follower()
+        elif step == "clear" and self.follower:
+            self.follower.clear()
+        elif step == "end" and self.follower:
+            follower, self.follower = self.follower, None
+            return follower.end(passed)
+        return None
+
+
+def imported() -> ModuleType:
+    """The solution as the module ``solution``."""
+    spec = importlib.util.spec_from_loader(
+        "solution", importlib.machinery.SourceFileLoader("solution", following.SOLUTION)
+    )
+    module = sys.modules["solution"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _captured(name: str) -> io.TextIOWrapper:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    setattr(sys, name, stream)
+    return stream
+
+
+def _taken(stream: io.TextIOWrapper) -> str:
+    try:
+        text = stream.buffer.getvalue()[:MOST_OUTPUT].decode("utf-8", "replace")
+        stream.buffer.seek(0)
+        stream.buffer.truncate()
+    except ValueError:  # the solution closed it
+        return ""
+    return text
+
+
+def main() -> None:
+    pipes = Pipes(int(os.environ.pop("T2G_IN")), int(os.environ.pop("T2G_OUT")))
+    following.watch_time(int(os.environ.pop("T2G_REPORT")))
+    side = Side(pipes)
+    try:
+        side.serve()
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # the tests are done
+    except WireError:
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    main()

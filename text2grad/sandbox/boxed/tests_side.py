@@ -1,0 +1,465 @@
+"""The module ``solution`` as its tests see it, while the solution runs in another box (``solution_side.py``).
+
+A pytest plugin, loaded before ``pytest_recorder``. Calls cross as plain values, and so do results: whatever the tests
+compare is compared here. What is no plain value is a :class:`Remote`, which says for itself only what the tests ask
+it without telling what they expect.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from wire import BINARY, BORROWED, BUILTIN_TYPES, Decoder, Encoder, Pipes, WireError
+
+TESTS = "/box/test_solution.py"
+_UNARY = (
+    "len", "iter", "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
+    "invert", "reversed", "copy", "dir",
+)  # fmt: skip
+_COMMON = ("math", "collections", "itertools", "functools", "statistics", "copy", "re", "json", "random", "operator")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+class Unsupported(BaseException):
+    """The tests do something that needs the solution in their own process."""
+
+
+class SolutionError(Exception):
+    """An exception of the solution's of a type that is not Python's own."""
+
+
+class _Names:
+    """What the test file says of the solution's names."""
+
+    def __init__(self, source: str):
+        tree = ast.parse(source)
+        nodes = list(ast.walk(tree))
+        own = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+        modules = {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.name == "solution"
+        }
+        self.explicit = {alias.name for node in own for alias in node.names} - {"*"}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                self.explicit.add(node.attr)
+        self.used = {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+class Conversation:
+    """This side of the conversation."""
+
+    def __init__(self, pipes: Pipes, names: _Names, say):
+        self.pipes, self.names, self.say = pipes, names, say
+        self.given: list[object] = []  # callables and iterators of the tests, by number
+        self.remotes: dict[int, object] = {}
+        self.classes: dict[int, type] = {}
+        self.weaker: set[str] = set()
+
+    def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
+        """The value of a call over there; raises what it raised."""
+        encode = Encoder(self.handle)
+        try:
+            content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
+        except WireError as error:
+            raise self.unsupported(str(error)) from None
+        known = dict(enumerate(encode.kept))
+        answer = self.exchange({**question, "arguments": content, "line": _line()})
+        decode = Decoder(self.value, known)
+        for number, changed in (answer.get("changed") or {}).items():
+            decode.fill(known[int(number)], changed)
+        if "raised" in answer:
+            raise self.exception(answer["raised"], decode)
+        return decode(answer.get("value"))
+
+    def exchange(self, message: dict) -> dict:
+        """Send one message and return its answer, serving what the solution asks before."""
+        try:
+            self.pipes.send(message)
+            while True:
+                told = self.pipes.receive()
+                for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+                    if isinstance(told.get(name), str):
+                        stream.write(told[name].encode("utf-8", "replace").decode())
+                if isinstance(told.get("answer"), dict):
+                    return told["answer"]
+                self.pipes.send({"reply": self.reply(told)})
+        except (EOFError, BrokenPipeError):
+            os._exit(71)  # the solution is gone: its own box says why, and the test that ran stays unfinished
+        except WireError as error:
+            if "to cross" in str(error):
+                raise self.unsupported(str(error)) from None
+            self.say(forged=str(error))
+            os._exit(72)
+
+    def reply(self, told: dict) -> dict:
+        """What a callable of the tests says."""
+        try:
+            decode = Decoder(self.value)
+            arguments = [decode(item) for item in told["arguments"][0]]
+            named = {str(key): decode(item) for key, item in told["arguments"][1].items()}
+            given = self.given[told["x"]]
+            if told["do"] == "call" and callable(given):
+                value = given(*arguments, **named)
+            elif told["do"] == "next":
+                value = next(given)
+            elif told["do"] in ("getattr", "setattr") and _is_mine(given) and not str(arguments[0]).startswith("_"):
+                value = (getattr if told["do"] == "getattr" else setattr)(given, *arguments)
+            else:
+                raise WireError("a question that is none")
+            return {"value": Encoder(self.handle)(value)}
+        except KeyError as error:
+            return {"raised": ["KeyError", str(error.args[0]) if error.args else ""]}
+        except (Unsupported, WireError):
+            raise
+        except Exception as error:  # noqa: BLE001 (of the tests' own callable: the solution may expect it)
+            return {"raised": [type(error).__name__, str(error)]}
+
+    def handle(self, value: object) -> list:
+        """How something that is not plain crosses."""
+        if isinstance(value, Remote):
+            return ["o", object.__getattribute__(value, "_t2g_number")]
+        if isinstance(value, RemoteType):
+            return ["o", type.__getattribute__(value, "_t2g_number")]
+        kind = "x" if callable(value) and not _is_mine(value) else "xi" if hasattr(type(value), "__next__") else "xo"
+        if kind == "xo" and not _is_mine(value):
+            raise self.unsupported(f"the tests hand over a {type(value).__name__}")
+        for number, given in enumerate(self.given):
+            if given is value:
+                return [kind, number]
+        self.given.append(value)
+        return [kind, len(self.given) - 1]
+
+    def value(self, told: list) -> object:
+        tag, *rest = told
+        if tag == "o":
+            number, kind = rest
+            if number not in self.remotes:
+                self.remotes[number] = _new(Remote if kind is None else self.kind(kind), number)
+            return self.remotes[number]
+        if tag == "k":
+            return self.kind(rest[0])
+        if tag in ("x", "xi", "xo"):
+            return self.given[rest[0]]
+        if tag == "m":
+            return _new(Remote, -1)
+        raise WireError(f"an unknown tag {tag!r}")
+
+    def kind(self, number: int) -> type:
+        """The class that stands here for one of the solution's."""
+        if number not in self.classes:
+            told = self.exchange({"do": "class", "class": number})["class"]
+            bases = [
+                self.kind(base) if isinstance(base, int) else BUILTIN_TYPES.get(base, object) for base in told["bases"]
+            ]
+            wanted = [base for base in bases if isinstance(base, RemoteType)] or [Remote]
+            wanted += [base for base in bases if not isinstance(base, RemoteType) and issubclass(base, Exception)]
+            about = {"_t2g_number": number, "_t2g_plain": told["plain"], "_t2g_equal": bool(told["equal"])}
+            about["__module__"] = "solution"
+            self.classes[number] = RemoteType.made(str(told["name"]), tuple(wanted), about)
+        return self.classes[number]
+
+    def exception(self, raised: dict, decode: Decoder) -> BaseException:
+        """What stands here for an exception over there. Only Python's own types, and classes that derive from them."""
+        told = raised["told"]
+        number = raised["handle"][1]
+        class_number = raised["handle"][2]
+        try:
+            arguments = [decode(item) for item in raised["arguments"]]
+            if class_number is not None:
+                kind = self.kind(class_number)
+                if not issubclass(kind, Exception):
+                    raise TypeError
+                error = _new(kind, number)
+                error.args = tuple(arguments)
+            else:
+                kind = BUILTIN_TYPES[raised["builtin"][0]] if raised["builtin"] else SolutionError
+                if told["error"] != kind.__name__ or not (issubclass(kind, Exception) or kind is SystemExit):
+                    kind = SolutionError
+                error = kind(*arguments)
+                if isinstance(error, ImportError | NameError):
+                    error.name = told["name"]
+        except (TypeError, ValueError, KeyError):
+            error = SolutionError(f"{told['error']}: {told['message']}")
+        error.t2g_told = told
+        return error
+
+    def unsupported(self, reason: str) -> Unsupported:
+        """The exception to raise; the host then runs solution and tests in one process."""
+        self.say(unsupported=reason)
+        return Unsupported(reason)
+
+    def mark(self, reason: str) -> None:
+        if reason not in self.weaker:
+            self.weaker.add(reason)
+            self.say(weaker=reason)
+
+
+talk: Conversation
+
+
+def _new(kind: type, number: int):
+    value = (Exception if issubclass(kind, Exception) else object).__new__(kind)
+    object.__setattr__(value, "_t2g_number", number)
+    object.__setattr__(value, "_t2g_own", False)
+    return value
+
+
+def _is_mine(value: object) -> bool:
+    """An object of a class that the test file defines."""
+    return getattr(type(value), "__module__", None) == "test_solution" and not isinstance(value, type)
+
+
+def _line() -> int | None:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != TESTS:
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None else None
+
+
+class RemoteType(type):
+    """The class of the classes that stand for the solution's."""
+
+    def __new__(cls, name, bases, about):
+        if bases and bases != ():
+            raise talk.unsupported("the tests derive from a class of the solution's")
+        return super().__new__(cls, name, bases, about)
+
+    @classmethod
+    def made(cls, name: str, bases: tuple, about: dict) -> type:
+        return super().__new__(cls, name, bases, about)
+
+    def __init__(cls, *_):
+        pass
+
+    def __call__(cls, *arguments, **named):
+        if cls is Remote:
+            raise TypeError("there is no such class")
+        value = talk.ask({"do": "call"}, (cls, *arguments), named)
+        if isinstance(value, Remote):
+            object.__setattr__(value, "_t2g_own", True)
+        return value
+
+    def __getattr__(cls, name):
+        if cls is Remote or name in ("_t2g_number", "__wrapped__"):
+            raise AttributeError(name)
+        value = talk.ask({"do": "getattr"}, (cls, name))
+        if isinstance(value, cls):
+            object.__setattr__(value, "_t2g_own", True)  # a member of an enumeration
+        return value
+
+    def __setattr__(cls, name, value):
+        talk.ask({"do": "setattr"}, (cls, name, value))
+
+    def __iter__(cls):
+        return talk.ask({"do": "iter"}, (cls,))
+
+    def __len__(cls):
+        return talk.ask({"do": "len"}, (cls,))
+
+    def __bool__(cls):
+        return True
+
+    def __getitem__(cls, key):
+        return talk.ask({"do": "getitem"}, (cls, key))
+
+    def __contains__(cls, item):
+        return any(item is member or item == member for member in cls)
+
+
+class Remote(metaclass=RemoteType):
+    """Something of the solution's that is no plain value, over there."""
+
+    _t2g_plain = None
+    _t2g_equal = False
+
+    def __getattr__(self, name):
+        if name in ("_t2g_number", "_t2g_own", "t2g_told", "__wrapped__", "__array__", "__array_interface__"):
+            raise AttributeError(name)
+        return talk.ask({"do": "getattr"}, (self, name))
+
+    def __setattr__(self, name, value):
+        if name in ("t2g_told", "args", "__traceback__", "__context__", "__cause__", "__notes__"):
+            object.__setattr__(self, name, value)
+        else:
+            talk.ask({"do": "setattr"}, (self, name, value))
+
+    def __delattr__(self, name):
+        talk.ask({"do": "delattr"}, (self, name))
+
+    def __call__(self, *arguments, **named):
+        return talk.ask({"do": "call"}, (self, *arguments), named)
+
+    def __getitem__(self, key):
+        return talk.ask({"do": "getitem"}, (self, key))
+
+    def __setitem__(self, key, value):
+        talk.ask({"do": "setitem"}, (self, key, value))
+
+    def __delitem__(self, key):
+        talk.ask({"do": "delitem"}, (self, key))
+
+    def __contains__(self, item):
+        if _own(self):
+            return talk.ask({"do": "contains"}, (self, item))
+        return any(item is member or item == member for member in self)
+
+    def __format__(self, form):
+        return talk.ask({"do": "format"}, (self, form))
+
+    def __round__(self, *digits):
+        return talk.ask({"do": "round"}, (self, *digits))
+
+    def __deepcopy__(self, _):
+        return _as_own(self, talk.ask({"do": "deepcopy"}, (self,)))
+
+    def __enter__(self):
+        return talk.ask({"do": "enter"}, (self,))
+
+    def __exit__(self, kind, error, trace):
+        shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
+        return talk.ask({"do": "exit"}, (self, *shown))
+
+
+def _own(value: Remote) -> bool:
+    return isinstance(value, Remote) and bool(object.__getattribute__(value, "_t2g_own"))
+
+
+def _as_own(first: Remote, value: object) -> object:
+    """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
+    if isinstance(value, Remote) and type(value) is type(first) and _own(first):
+        object.__setattr__(value, "_t2g_own", True)
+    return value
+
+
+def _unary(name: str):
+    def method(self):
+        return _as_own(self, talk.ask({"do": name}, (self,)))
+
+    return method
+
+
+def _operator(name: str):
+    """Operands go over only to objects that the tests made: others could learn from them what is expected."""
+
+    def method(self, other):
+        if not _own(self):
+            return NotImplemented
+        return _as_own(self, talk.ask({"do": name}, (self, other)))
+
+    return method
+
+
+def _comparison(name: str):
+    """Plain values are compared here. Where both are the solution's, it decides itself, and the verdict is marked."""
+
+    def method(self, other):
+        if isinstance(other, Remote):
+            if self is other and name in ("eq", "ne"):
+                return name == "eq"
+            if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
+                return name == "ne"
+            talk.mark("the solution compares its own objects")
+            return talk.ask({"do": name}, (self, other))
+        if type(self)._t2g_plain:
+            plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
+            return getattr(__import__("operator"), name)(plain, other)
+        if _own(self) and (name not in ("eq", "ne") or type(self)._t2g_equal):
+            talk.mark("the solution compares its own objects")
+            return talk.ask({"do": name}, (self, other))
+        return NotImplemented
+
+    return method
+
+
+for _name in _UNARY:
+    type.__setattr__(Remote, f"__{_name}__", _unary(_name))
+for _name in _COMPARISONS:
+    type.__setattr__(Remote, f"__{_name}__", _comparison(_name))
+for _name in BINARY:
+    for _form in (_name, f"r{_name}", f"i{_name}"):
+        type.__setattr__(Remote, f"__{_form}__", _operator(_form))
+
+
+class Solution(ModuleType):
+    """The module ``solution``."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self.__dict__["t2g_names"]:
+            raise AttributeError(f"module 'solution' has no attribute {name!r}")
+        told = talk.exchange({"do": "name", "name": name})
+        if "raised" in told:
+            raise AttributeError(f"module 'solution' has no attribute {name!r}")
+        told, module = told["value"], None
+        if isinstance(told, list) and told[0] == "borrowed":
+            _, module, told = told
+        if name not in talk.names.explicit:
+            found = _borrowed(name, module, told)
+            if found is not None:
+                return found
+            if name in talk.names.used and any(hasattr(importlib.import_module(each), name) for each in _COMMON):
+                talk.mark(f"the tests take {name!r} from the solution without asking for it")
+        value = Decoder(talk.value)(told)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name, value):
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            raise talk.unsupported("the tests change the solution's names")
+
+
+def _borrowed(name: str, module: str | None, told: object) -> object:
+    """What the tests use because the solution imports it: the real thing, not what the solution says it is."""
+    if isinstance(told, list) and told[0] == "m":
+        top = str(told[1]).partition(".")[0]
+        return importlib.import_module(told[1]) if top in BORROWED else None
+    return getattr(importlib.import_module(module), name, None) if module in BORROWED else None
+
+
+class Finder:
+    """Lets ``import solution`` find the module above, and fail as the solution's own import did."""
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec("solution", self) if name == "solution" else None
+
+    def create_module(self, spec):
+        return Solution("solution")
+
+    def exec_module(self, module):
+        told = talk.exchange({"do": "import"})
+        if "raised" in told:
+            error = talk.exception(told["raised"], Decoder(talk.value))
+            if not isinstance(error, Exception):
+                error, told = SolutionError(type(error).__name__), error.t2g_told
+                error.t2g_told = told
+            raise error
+        module.__dict__["t2g_names"] = set(map(str, told["names"]))
+        public = told["all"] or [name for name in told["names"] if not name.startswith("_")]
+        module.__dict__["__all__"] = [
+            name for name in map(str, public) if name in talk.names.explicit or not hasattr(builtins, name)
+        ]
+
+
+def begin(say) -> None:
+    """Put the module in place; ``say`` reports events."""
+    global talk
+    with open(TESTS, encoding="utf-8", errors="surrogateescape") as file:
+        try:
+            names = _Names(file.read())
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            names = _Names("")
+    talk = Conversation(Pipes(int(os.environ.pop("T2G_IN")), int(os.environ.pop("T2G_OUT"))), names, say)
+    sys.meta_path.insert(0, Finder())

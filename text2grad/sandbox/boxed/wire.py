@@ -1,0 +1,289 @@
+"""Plain values between a solution and its tests, which run in two boxes: JSON in frames over two pipes.
+
+Runs inside the sandbox, on both sides; standard library only. Only plain values cross: numbers, texts, containers of
+them, a few types of the standard library, numpy arrays. Everything else stays where it is and crosses as a handle.
+A value of a subclass crosses as its base class would have it, so that no method of the sender's is called by the
+receiver: an object that calls itself equal to everything is only a handle over there.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import datetime
+import decimal
+import fractions
+import json
+import math
+import os
+import sys
+
+MOST_BYTES = 64 << 20  # of one message
+DEEPEST = 150
+_EXACT = (1 << 53) - 1
+BUILTIN_TYPES = {name: kind for name, kind in vars(__import__("builtins")).items() if isinstance(kind, type)}
+
+BINARY = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
+)  # fmt: skip
+BORROWED = (
+    "math", "cmath", "collections", "itertools", "functools", "typing", "random", "string", "re", "datetime", "heapq",
+    "bisect", "operator", "copy", "decimal", "fractions", "statistics", "json", "time", "os", "sys", "numpy",
+    "dataclasses", "abc", "enum", "io", "textwrap", "unicodedata", "calendar", "hashlib", "base64", "struct", "array",
+    "queue", "threading", "contextlib", "types", "numbers",
+)  # fmt: skip
+"""Modules whose names a test file may use because its solution imports them."""
+
+
+class WireError(Exception):
+    """A value or a message that cannot cross."""
+
+
+class Pipes:
+    """Messages over two pipes: one for reading, one for writing."""
+
+    def __init__(self, incoming: int, outgoing: int):
+        self._incoming, self._outgoing = incoming, outgoing
+
+    def send(self, message: object) -> None:
+        try:
+            data = json.dumps(message).encode()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise WireError(f"a value that is not able to cross: {error}") from None
+        if len(data) > MOST_BYTES:
+            raise WireError(f"a value of {len(data) >> 20} MB is too large to cross")
+        view = memoryview(len(data).to_bytes(4, "big") + data)
+        while view:
+            view = view[os.write(self._outgoing, view) :]
+
+    def receive(self) -> dict:
+        """The next message; EOFError where the other side is gone."""
+        size = int.from_bytes(self._exactly(4), "big")
+        if size > MOST_BYTES:
+            raise WireError("a message that is too large")
+        try:
+            message = json.loads(self._exactly(size))
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"a message that is not JSON: {error}") from None
+        if not isinstance(message, dict):
+            raise WireError("a message that is no object")
+        return message
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = os.read(self._incoming, min(1 << 20, size - len(parts)))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+
+class Encoder:
+    """Values of this side as JSON.
+
+    Args:
+        handle: ``(value) -> JSON list`` for whatever is not plain.
+        known: containers that the other side knows by number, ``id(container) -> number``.
+    """
+
+    def __init__(self, handle, known=None):
+        self._handle = handle
+        self.known = dict(known or {})
+        self.kept: list = []  # containers in the order of their numbers; alive, so that no id is used twice
+
+    def __call__(self, value: object, depth: int = 0) -> object:
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -_EXACT <= value <= _EXACT else ["i", hex(value)]
+        if kind is float:
+            return value if math.isfinite(value) else ["f", repr(value)]
+        if depth > DEEPEST:
+            raise WireError("a value that is nested too deeply to cross")
+        if kind in _CONTAINERS:
+            return self._container(value, kind, depth)
+        if kind in _SCALARS:
+            tag, write, _ = _SCALARS[kind]
+            return [tag, write(value)]
+        if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray | numpy.generic):
+            return self._array(numpy, value)
+        if kind in (type({}.keys()), type({}.items()), type({}.values())):
+            return ["view", kind.__name__, self(list(value), depth + 1)]
+        if isinstance(value, tuple) and isinstance(fields := getattr(kind, "_fields", None), tuple):
+            return ["nt", kind.__name__, list(fields), [self(item, depth + 1) for item in tuple.__iter__(value)]]
+        if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
+            return ["type", value.__name__]
+        return self._handle(value)
+
+    def _container(self, value: object, kind: type, depth: int) -> list:
+        if kind is tuple:
+            return ["t", [self(item, depth + 1) for item in value]]
+        if kind is frozenset:
+            return ["z", [self(item, depth + 1) for item in _ordered(value)]]
+        if id(value) in self.known:
+            return ["same", self.known[id(value)]]
+        number = self.known[id(value)] = len(self.known)
+        self.kept.append(value)
+        return [_CONTAINERS[kind], number, *self.content(value, depth)]
+
+    def content(self, value: object, depth: int = 0) -> list:
+        """What a mutable container holds."""
+        if isinstance(value, dict):
+            items = [[self(key, depth + 1), self(item, depth + 1)] for key, item in dict.items(value)]
+            if type(value) is collections.defaultdict:
+                return [items, self(value.default_factory, depth + 1)]
+            return [items]
+        if isinstance(value, bytearray):
+            return [base64.b64encode(value).decode()]
+        if isinstance(value, set):
+            return [[self(item, depth + 1) for item in _ordered(value)]]
+        items = [self(item, depth + 1) for item in value]
+        return [items, value.maxlen] if isinstance(value, collections.deque) else [items]
+
+    def _array(self, numpy, value) -> list:
+        array = numpy.asarray(value)
+        if array.dtype.kind not in "biufc":
+            return ["array", None, list(array.shape), self(array.tolist(), 1)]
+        data = base64.b64encode(numpy.ascontiguousarray(array).tobytes()).decode()
+        return ["array", array.dtype.str, None if isinstance(value, numpy.generic) else list(array.shape), data]
+
+
+class Decoder:
+    """JSON as values of this side; :class:`WireError` for anything that an encoder would not have written.
+
+    Args:
+        handle: ``(JSON list) -> value`` for tags that are not plain.
+        known: containers that the other side may name by number.
+        deepest: nesting that is followed; less than an encoder follows, so that what came over can go back.
+    """
+
+    def __init__(self, handle, known=None, deepest: int = DEEPEST - 20):
+        self._handle = handle
+        self.known = dict(known or {})
+        self._deepest = deepest
+
+    def __call__(self, told: object) -> object:
+        try:
+            return self._value(told)
+        except WireError:
+            raise
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError) as error:
+            raise WireError(f"a value that is none: {type(error).__name__}: {error}") from None
+
+    def _value(self, told: object, depth: int = 0) -> object:
+        if not isinstance(told, list):
+            if isinstance(told, dict):
+                raise WireError("an object of JSON")
+            return told
+        if depth > self._deepest:
+            raise WireError("a value that is nested too deeply")
+        tag, *rest = told
+        if tag in _FILLED:
+            number, *content = rest
+            made = self.known[int(number)] = _empty(tag, content)
+            self.fill(made, content, depth)
+            return made
+        if tag in _READERS:
+            return _READERS[tag](*rest)
+        if tag == "same":
+            return self.known[rest[0]]
+        if tag in ("t", "z"):
+            return (tuple if tag == "t" else frozenset)(self._value(item, depth + 1) for item in rest[0])
+        if tag == "view":
+            items = self._value(rest[1], depth + 1)
+            return {
+                "dict_keys": lambda: dict.fromkeys(items).keys(),
+                "dict_items": lambda: dict(items).items(),
+                "dict_values": lambda: dict(enumerate(items)).values(),
+            }[rest[0]]()
+        if tag == "nt":
+            kind = collections.namedtuple(str(rest[0]), [str(name) for name in rest[1]], rename=True)
+            return kind(*(self._value(item, depth + 1) for item in rest[2]))
+        if tag == "array":
+            return self._array(*rest)
+        if tag == "type":
+            return BUILTIN_TYPES[rest[0]]
+        return self._handle(told)
+
+    def fill(self, made: object, content: list, depth: int = 0) -> None:
+        """Give a mutable container the content that was told, in place of what it held."""
+        items = content[0]
+        if isinstance(made, bytearray):
+            made[:] = base64.b64decode(items)
+            return
+        if isinstance(made, dict):
+            pairs = [(self._value(key, depth + 1), self._value(item, depth + 1)) for key, item in items]
+            made.clear()
+            made.update(pairs)
+            return
+        values = [self._value(item, depth + 1) for item in items]
+        made.clear()
+        (made.update if isinstance(made, set) else made.extend)(values)
+
+    def _array(self, kind, shape, data):
+        import numpy
+
+        if kind is None:
+            return numpy.array(self._value(data), dtype=object).reshape(shape)
+        dtype = numpy.dtype(kind)
+        if dtype.kind not in "biufc":
+            raise WireError("an array of objects")
+        array = numpy.frombuffer(base64.b64decode(data), dtype=dtype).copy()
+        return array[0] if shape is None else array.reshape(shape)
+
+
+def _ordered(items) -> list:
+    """A set's members in an order of its own content where they have one, so that equal sets read the same."""
+    try:
+        return sorted(items)
+    except TypeError:
+        return list(items)
+
+
+def _empty(tag: str, content: list):
+    if tag == "q" and content[1] is not None:
+        return collections.deque(maxlen=int(content[1]))
+    if tag == "dd":
+        factory = content[1]
+        known = isinstance(factory, list) and factory[0] == "type"
+        return collections.defaultdict(BUILTIN_TYPES[factory[1]] if known else None)
+    return {"l": list, "d": dict, "s": set, "a": bytearray, "q": collections.deque, **_DICTS}[tag]()
+
+
+_DICTS = {"od": collections.OrderedDict, "cn": collections.Counter}
+_CONTAINERS = {
+    tuple: "t", frozenset: "z", list: "l", dict: "d", set: "s", bytearray: "a", collections.deque: "q",
+    collections.defaultdict: "dd", collections.OrderedDict: "od", collections.Counter: "cn",
+}  # fmt: skip
+_FILLED = frozenset(_CONTAINERS.values()) - {"t", "z"}
+_SCALARS = {
+    bytes: ("b", lambda v: base64.b64encode(v).decode(), None),
+    complex: ("c", lambda v: [repr(v.real), repr(v.imag)], None),
+    range: ("r", lambda v: [hex(v.start), hex(v.stop), hex(v.step)], None),
+    slice: ("sl", lambda v: [v.start, v.stop, v.step], None),
+    decimal.Decimal: ("D", str, None),
+    fractions.Fraction: ("F", str, None),
+    type(...): ("dots", lambda v: 0, None),
+    type(NotImplemented): ("ni", lambda v: 0, None),
+    datetime.timedelta: ("td", lambda v: [v.days, v.seconds, v.microseconds], None),
+    datetime.date: ("date", lambda v: v.isoformat(), None),
+    **{kind: (kind.__name__, lambda v: v.isoformat(), None) for kind in (datetime.datetime, datetime.time)},
+}
+_READERS = {
+    "i": lambda v: int(v, 16),
+    "f": lambda v: float(v),
+    "b": lambda v: base64.b64decode(v),
+    "c": lambda v: complex(float(v[0]), float(v[1])),
+    "r": lambda v: range(*(int(part, 16) for part in v)),
+    "sl": lambda v: slice(*(None if part is None else int(part) for part in v)),
+    "D": lambda v: decimal.Decimal(v),
+    "F": lambda v: fractions.Fraction(v),
+    "dots": lambda v: ...,
+    "ni": lambda v: NotImplemented,
+    "td": lambda v: datetime.timedelta(*v),
+    "date": lambda v: datetime.date.fromisoformat(v),
+    "datetime": lambda v: datetime.datetime.fromisoformat(v),
+    "time": lambda v: datetime.time.fromisoformat(v),
+}
