@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
@@ -18,6 +20,8 @@ from text2grad.tasks import Task
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u2e80-\u9fff]")  # Thai, Lao, Chinese and Japanese letters
 _MOST_LISTED = 10  # spans that a complaint names
+_MOST_PAIRS = 300_000  # of equal words in two texts that are compared in full
+_FARTHEST = 50  # words
 _STEM = 5  # letters compared: "summarise" and "summary" agree, "post" and "poster" too
 _FUNCTION_WORDS = frozenset(
     _WORD.findall("""
@@ -91,17 +95,35 @@ def _validate_scores(feedback: Feedback, response: str, result: Validated) -> Va
     """
     given = [(word, score) for piece, score in feedback.scores for word in piece.split()]
     words = response.split()
-    matcher = SequenceMatcher(None, list(map(_bare, words)), [_bare(word) for word, _ in given], autojunk=False)
     scores, aligned = [0.0] * len(words), set()
-    for here, there, length in matcher.get_matching_blocks():
-        for step in range(length):
-            scores[here + step] = given[there + step][1]
-            aligned.add(there + step)
+    for here, there in _aligned(list(map(_bare, words)), [_bare(word) for word, _ in given]):
+        scores[here] = given[there][1]
+        aligned.add(there)
     result.offered = len(given)
     result.unmatched = [word for index, (word, _) in enumerate(given) if index not in aligned]
     result.unscored = len(words) - len(aligned)
     result.feedback = Feedback(feedback.critique, scores=list(zip(words, scores, strict=True)))
     return result
+
+
+def _aligned(words: list[str], given: list[str]) -> Iterator[tuple[int, int]]:
+    """Pairs of indices of equal words, in order: as in a comparison of two versions of a text.
+
+    Where words repeat so often that the comparison would take long, each given word takes the next such word that is
+    at most ``_FARTHEST`` words ahead.
+    """
+    counts = Counter(given)
+    if sum(counts[word] for word in words) <= _MOST_PAIRS:
+        for here, there, length in SequenceMatcher(None, words, given, autojunk=False).get_matching_blocks():
+            yield from zip(range(here, here + length), range(there, there + length), strict=True)
+        return
+    position = 0
+    for there, word in enumerate(given):
+        ahead = range(position, min(len(words), position + _FARTHEST))
+        here = next((at for at in ahead if words[at] == word), None)
+        if here is not None:
+            yield here, there
+            position = here + 1
 
 
 def _bare(word: str) -> str:

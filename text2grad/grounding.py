@@ -6,6 +6,7 @@ similarity. Differences that models make when they copy are forgiven only where 
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 
@@ -13,6 +14,7 @@ from text2grad.tasks.base import Interval
 
 _QUOTATION = str.maketrans({**dict.fromkeys("‘’‚‛′`´", "'"), **dict.fromkeys("“”„‟″«»", '"')})
 _DASHES = str.maketrans(dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"))
+_LONGEST_CLUSTER = 32  # characters of a letter and its marks: no writing stacks more, and to order many takes long
 _ELLIPSIS = re.compile(r"\.{3,}|…")
 
 
@@ -63,9 +65,8 @@ def _forgiving(quote: str, response: str) -> list[Interval]:
     for core in _cores(_simplified(quote)[0]):
         if not any(char.isalnum() for char in core):
             continue
-        matches = list(_pattern(core).finditer(text))
-        if matches:
-            return [(starts[match.start(1)], ends[match.end(1) - 1]) for match in matches]
+        if found := _forgiven(core, text):
+            return [(starts[start], ends[end - 1]) for start, end in found]
     return []
 
 
@@ -79,19 +80,41 @@ def _cores(quote: str) -> list[str]:
     return cores
 
 
-def _pattern(core: str) -> re.Pattern[str]:
-    """``core`` between word boundaries, its first and last letter in either case; matches may overlap."""
-    middle = re.escape(core[1:-1])
-    body = f"(?i:{re.escape(core[0])}){middle}(?i:{re.escape(core[-1])})" if len(core) > 1 else re.escape(core)
-    before = r"(?<!\w)" if _is_word(core[0]) else ""
-    after = r"(?!\w)" if _is_word(core[-1]) else ""
-    return re.compile(f"{before}(?=({body}){after})")
+def _forgiven(core: str, text: str) -> list[Interval]:
+    """Where ``core`` stands between word boundaries, its first and last letter in either case.
+
+    Places may overlap; a single letter keeps its case.
+    """
+    middle, length = core[1:-1], len(core)
+    first, last = (_either_case(char, length > 1) for char in (core[0], core[-1]))
+    if middle:
+        starts = (start - 1 for start, _ in _occurrences(middle, text) if start)
+    else:
+        starts = (match.start() for match in first.finditer(text))
+    found = []
+    for start in starts:
+        end = start + length
+        if (
+            end <= len(text)
+            and first.match(text, start)
+            and last.match(text, end - 1)
+            and not (_is_word(core[0]) and start and _is_word(text[start - 1]))
+            and not (_is_word(core[-1]) and end < len(text) and _is_word(text[end]))
+        ):
+            found.append((start, end))
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _either_case(char: str, forgiving: bool) -> re.Pattern[str]:
+    return re.compile(re.escape(char), re.IGNORECASE if forgiving else 0)
 
 
 def _is_word(char: str) -> bool:
     return re.match(r"\w", char) is not None
 
 
+@functools.lru_cache(maxsize=16)  # all quotes of a critique are looked for in one response
 def _simplified(text: str) -> tuple[str, list[int], list[int]]:
     """``text`` with forgivable differences removed, and for each of its characters the interval it stands for."""
     chars: list[str] = []
@@ -115,9 +138,14 @@ def _simplified(text: str) -> tuple[str, list[int], list[int]]:
             end = ellipsis.end()
             put("...", position, end)
         else:
-            while end < len(text) and unicodedata.combining(text[end]):
+            while end < len(text) and end - position < _LONGEST_CLUSTER and _joins(text[end]):
                 end += 1
             cluster = unicodedata.normalize("NFC", text[position:end])
             put(cluster.translate(_QUOTATION).translate(_DASHES), position, end)
         position = end
     return "".join(chars), starts, ends
+
+
+def _joins(char: str) -> bool:
+    """Whether it belongs to the letter before it: a mark, or a vowel or final consonant of decomposed Hangul."""
+    return unicodedata.combining(char) > 0 or "\u1160" <= char <= "\u11ff"

@@ -17,7 +17,7 @@ character intervals of that text, and a token is rewarded when its characters li
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -113,28 +113,54 @@ def _claims(
     feedback: Feedback, text: str, judged: list[Interval], is_code: bool
 ) -> tuple[list[Interval], list[Interval], int]:
     """Rule (e): the intervals of the poor and of the good spans, and how many quotes are nowhere in judged text."""
-    found: list[tuple[bool, list[Interval], bool]] = []  # (poor, occurrences, all of them count)
-    unmatched = 0
-    for is_poor, quote in [(True, quote) for quote in feedback.poor] + [(False, quote) for quote in feedback.good]:
-        places = [(start, end) for start, end in ground(quote, text) if _inside(start, end, judged)]
-        places = as_whole_words(places, text)
-        if not places:
-            unmatched += 1
-            continue
-        lines = [place for place in places if is_code and _is_line(text, *place)]
-        everywhere = _word_count(quote) >= 3 or bool(lines)
-        found.append((is_poor, places if _word_count(quote) >= 3 else lines or places, everywhere))
+    known = {quote: _places(quote, text, judged, is_code) for quote in {*feedback.poor, *feedback.good}}
+    asked = [(True, quote) for quote in feedback.poor] + [(False, quote) for quote in feedback.good]
+    found = [(is_poor, quote, *known[quote]) for is_poor, quote in asked if known[quote][0]]
 
     claims: dict[bool, list[Interval]] = {True: [], False: []}
-    for is_poor, places, everywhere in found:
+    taken = _Taken()
+    for is_poor, _, places, everywhere in found:
         if everywhere:
             claims[is_poor] += places
-    for is_poor, places, everywhere in found:
+            for place in places:
+                taken.add(place)
+    unseen = {quote: iter(known[quote][0]) for quote in known}  # what is taken stays so: no place is looked at twice
+    for is_poor, quote, places, everywhere in found:
         if not everywhere:
-            taken = claims[True] + claims[False]
-            free = (place for place in places if not any(place[0] < end and start < place[1] for start, end in taken))
-            claims[is_poor].append(next(free, places[0]))
-    return claims[True], claims[False], unmatched
+            place = next((place for place in unseen[quote] if not taken.overlaps(place)), places[0])
+            claims[is_poor].append(place)
+            taken.add(place)
+    return claims[True], claims[False], len(asked) - len(found)
+
+
+def _places(quote: str, text: str, judged: list[Interval], is_code: bool) -> tuple[list[Interval], bool]:
+    """Where a quote stands in judged text, and whether all its places count."""
+    places = [(start, end) for start, end in ground(quote, text) if _inside(start, end, judged)]
+    places = as_whole_words(places, text)
+    if _word_count(quote) >= 3:
+        return places, True
+    lines = [place for place in places if is_code and _is_line(text, *place)]
+    return lines or places, bool(lines)
+
+
+class _Taken:
+    """The union of intervals, for quick answers to whether another one overlaps it."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def overlaps(self, place: Interval) -> bool:
+        at = bisect_left(self._starts, place[1])  # the intervals before begin before its end
+        return at > 0 and self._ends[at - 1] > place[0]
+
+    def add(self, place: Interval) -> None:
+        start, end = place
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
 
 
 def _label(

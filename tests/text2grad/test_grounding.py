@@ -1,10 +1,16 @@
 """Quotes are found exactly, forgiven only for what copying changes, and never guessed."""
 
+import time
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from text2grad.feedback import Feedback
 from text2grad.grounding import as_whole_words, ground
+from text2grad.tasks import get_task
+from text2grad.token_rewards import span_intervals
 
 pytestmark = pytest.mark.fast
 
@@ -78,3 +84,32 @@ def test_what_is_found_says_the_same(quote, response):
     for start, end in ground(quote, response):
         assert 0 <= start < end <= len(response)
         assert bare(response[start:end]) == bare(quote)
+
+
+def within(seconds: float, work) -> None:
+    begun = time.process_time()
+    work()
+    assert time.process_time() - begun < seconds
+
+
+def test_time_grows_no_faster_than_text_and_quotes():
+    """Figures at the length that once took half a minute and more; they are hundredths of a second now."""
+    text = "word " * 2000
+    within(10, lambda: [ground(f"not here {number}", text) for number in range(10_000)])
+    within(5, lambda: ground("x", "a" + "\u0301\u0316" * 100_000))
+    within(5, lambda: ground("aaab", "a" * 20_000))
+    task = get_task("kodcode")
+    within(2, lambda: task.judged("~" * 100_000 + "`"))
+    within(2, lambda: task.judged(" " * 100_000 + "~~~x\n" * 1000))
+    words = [f"w{number % 700}" for number in range(2000)]
+    response = " ".join(words)
+    many = Feedback("c", good=words[:1500], poor=words[500:])
+    within(10, lambda: span_intervals(many, response, get_task("ultrafeedback")))
+    within(5, lambda: span_intervals(Feedback("c", good=["a"] * 3000), "a " * 2000, get_task("ultrafeedback")))
+
+
+def test_decomposed_hangul_is_composed_hangul():
+    response = unicodedata.normalize("NFD", "나는 한국어를 배운다")
+    (place,) = ground("한국어를", response)
+    assert unicodedata.normalize("NFC", response[slice(*place)]) == "한국어를"
+    assert ground(unicodedata.normalize("NFD", "한국어를"), "나는 한국어를 배운다") == [(3, 7)]

@@ -45,6 +45,20 @@ _TICK = 0.02  # seconds between two looks at memory and processes
 _BACKENDS = ("bubblewrap", "namespaces")
 
 
+_ENVIRONMENT = {
+    "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
+    "HOME": "/tmp",
+    "USER": "nobody",
+    "LOGNAME": "nobody",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+}
+
+
 @dataclass(frozen=True)
 class Result:
     """What became of one program.
@@ -200,17 +214,8 @@ class Sandbox:
             "counted": group is not None,
             "root": None,
             "environment": {
-                "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
-                "HOME": "/tmp",
-                "USER": "nobody",
-                "LOGNAME": "nobody",
-                "LANG": "C.UTF-8",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "PYTHONHASHSEED": "0",
+                **_ENVIRONMENT,
                 "PYTHONPATH": BOX if isolated else str(box),
-                "OMP_NUM_THREADS": "1",
-                "OPENBLAS_NUM_THREADS": "1",
-                "MALLOC_ARENA_MAX": "2",
                 REPORT_VARIABLE: str(report_end),
                 **environment,
             },

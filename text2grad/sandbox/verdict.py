@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from text2grad.gate import UnreadableError, read_json
+from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.sandbox.box import Result
 
 _LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from text2grad.feedback import FeedbackFields
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 class KodCode(Task):
