@@ -12,10 +12,18 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.policies import AnsweringConfig, Chat, LocalPolicy, Policy, PolicyAnswer, SamplingConfig, load_policy
 from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
+from text2grad.models.answering import (
+    AnsweringConfig,
+    Chat,
+    LocalPolicy,
+    Policy,
+    PolicyAnswer,
+    SamplingConfig,
+    load_policy,
+)
 from text2grad.records import Records, check_writable, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from evaluation.generate import answer_chats
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
-from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
+from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
 from text2grad.records import check_writable, save_json
 from text2grad.tasks import get_task

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats
-from evaluation.policies import AnsweringConfig, SamplingConfig, load_policy
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.errors import command
+from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.records import check_writable, save_json
 from text2grad.tasks import get_task
 

@@ -23,11 +23,11 @@ from typing import Any
 import yaml
 
 from evaluation.optional_packages import optional_package
-from evaluation.policies import AnsweringConfig
 from evaluation.results import Figure, print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, best_device, is_adapter, model_identity, model_path, named_dtype
+from text2grad.models.answering import AnsweringConfig
 from text2grad.records import check_writable, fingerprint, load_json, save_text
 
 LOCAL_TASK = "arc_challenge_local"

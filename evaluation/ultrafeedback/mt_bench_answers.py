@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats
-from evaluation.policies import AnsweringConfig, Chat, SamplingConfig, load_policy
 from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_questions
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
+from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, load_policy
 from text2grad.records import check_writable, save_json
 
 

@@ -15,22 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-
-from nl_gradient_policy_optimization.rollouts import padded
 from text2grad.configs import TASK_HELP, parse
 from text2grad.critics import Critic, load_critic, version_of
 from text2grad.endpoints import is_endpoint
-from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
+from text2grad.endpoints.client import endpoint_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
-from text2grad.models import best_device, end_token_ids, load_model, load_tokenizer, model_identity
+from text2grad.models.answering import Chat, LocalPolicy, Policy, SamplingConfig, ServedPolicy
 from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
-
-Chat = list[dict[str, str]]
 
 
 @dataclass
@@ -59,64 +54,24 @@ class Writer(Protocol):
     def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]: ...
 
 
-class LocalWriter:
-    """A causal LM in this process, decoding greedily."""
+class PolicyWriter:
+    """A policy that decodes greedily."""
 
-    workers = 1
-
-    def __init__(self, name: str, max_new_tokens: int):
-        self.tokenizer = load_tokenizer(name)
-        self.model = load_model(name, device=best_device())
-        self.end_ids = end_token_ids(self.model, self.tokenizer)
-        self.max_new_tokens = max_new_tokens
-        self.identity = model_identity(name)
-
-    @torch.no_grad()
-    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
-        encoded = [
-            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-            for chat in chats
-        ]
-        device = self.model.device
-        inputs = padded(encoded, torch.long, "left", self.tokenizer.pad_token_id).to(device)
-        mask = padded([[1] * len(ids) for ids in encoded], torch.long, "left").to(device)
-        output = self.model.generate(
-            input_ids=inputs,
-            attention_mask=mask,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            max_new_tokens=self.max_new_tokens,
-            eos_token_id=self.end_ids,
-            pad_token_id=self.tokenizer.pad_token_id,
-        )
-        return self.tokenizer.batch_decode(output[:, inputs.shape[1] :], skip_special_tokens=True)
-
-
-class ServedWriter:
-    """A model behind an OpenAI-compatible endpoint, at temperature 0."""
-
-    def __init__(self, spec: str, max_new_tokens: int, workers: int = 8):
-        base_url, model = endpoint_of(spec)
-        self.client = ChatClient(base_url, model, concurrency=workers, max_tokens=max_new_tokens, temperature=0.0)
-        self.identity, self.workers = spec, workers
+    def __init__(self, policy: Policy, max_new_tokens: int):
+        self.policy, self.sampling = policy, SamplingConfig(max_new_tokens)
+        self.identity, self.workers = policy.identity, policy.workers
 
     def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
-        return [self._ask(chat) for chat in chats]
-
-    def _ask(self, chat: Chat) -> str | ChatError:
-        try:
-            return self.client.complete(chat).text
-        except ChatError as error:
-            return error
+        replies = self.policy(chats, [""] * len(chats), self.sampling)
+        return [reply if isinstance(reply, Exception) else reply.text for reply in replies]
 
 
 def load_writer(config: ReflectConfig) -> Writer:
     """The policy that ``--model`` names."""
     if is_endpoint(config.model):
-        return ServedWriter(config.model, config.max_new_tokens, config.batch_size)
-    return LocalWriter(config.model, config.max_new_tokens)
+        base_url, model = endpoint_of(config.model)
+        return PolicyWriter(ServedPolicy(model, base_url, config.batch_size, config.model), config.max_new_tokens)
+    return PolicyWriter(LocalPolicy(config.model), config.max_new_tokens)
 
 
 def reflect(

@@ -13,7 +13,6 @@ from evaluation.kodcode.evalplus_samples import EvalPlusSamplesConfig
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig
 from evaluation.kodcode.human_eval_data import HumanEvalDataConfig
-from evaluation.policies import AnsweringConfig, SamplingConfig
 from evaluation.slf5k.evaluate import SummaryEvaluationConfig
 from evaluation.ultrafeedback.alpaca_outputs import AlpacaOutputsConfig
 from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig
@@ -23,6 +22,7 @@ from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig
 from text2grad.configs import parse
 from text2grad.endpoints.judging import JudgeConfig
 from text2grad.errors import InputError
+from text2grad.models.answering import AnsweringConfig, SamplingConfig
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = {

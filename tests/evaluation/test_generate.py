@@ -17,11 +17,11 @@ import torch
 from scipy.stats import chisquare
 
 from evaluation.generate import GenerateConfig, generate
-from evaluation.policies import LocalPolicy, OwnRandomness, SamplingConfig
 from evaluation.results import load_responses
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.models import model_identity
+from text2grad.models.answering import LocalPolicy, OwnRandomness, SamplingConfig
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
 

@@ -1,4 +1,4 @@
-"""Models: loading and naming them (``loading.py``), telling DeepSpeed about them, sampling from them fast."""
+"""Models: loading and naming them (``loading.py``), answering chats, telling DeepSpeed about them, sampling fast."""
 
 from text2grad.models.loading import (
     BUILT_IN,

@@ -1,4 +1,4 @@
-"""Policies to evaluate: a model in this process (folder, adapter, hub id), or one behind an OpenAI-compatible API."""
+"""Policies that answer chats: a model in this process, or one behind an OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
-from text2grad.models import DtypeName, best_device, end_token_ids, load_model, load_tokenizer, model_identity
+from text2grad.models.loading import (
+    DtypeName,
+    best_device,
+    end_token_ids,
+    load_model,
+    load_tokenizer,
+    model_identity,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -192,8 +199,8 @@ class ServedPolicy:
 
     batch_size = 1
 
-    def __init__(self, model: str, base_url: str, concurrency: int = 16):
-        self.name = self.identity = model
+    def __init__(self, model: str, base_url: str | None, concurrency: int = 16, identity: str = ""):
+        self.name, self.identity = model, identity or model
         self.base_url, self.workers = base_url, concurrency
         self._clients: dict[float, ChatClient] = {}
 
