@@ -16,6 +16,8 @@ from text2grad.tasks import TASKS, PlainTask, Task, get_task, register, settings
 from text2grad.tasks.base import PROJECT
 from text2grad.token_rewards import token_rewards
 
+pytestmark = pytest.mark.fast
+
 ONE = "from text2grad.tasks import PlainTask\n\nTASK = PlainTask({name!r})\n"
 
 
