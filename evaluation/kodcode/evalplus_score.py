@@ -15,6 +15,7 @@ Two faults of EvalPlus 0.3.1 are worked around:
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -28,17 +29,20 @@ from evaluation.results import print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, fingerprint, load_json, save_json
+from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.sandbox import REPORT_VARIABLE, Sandbox
 
 ROOTS = "HumanEval/32"
 _EVALPLUS = f"""
 import os, shutil, subprocess, sys
+report = int(os.environ.pop("{REPORT_VARIABLE}"))
+os.set_inheritable(report, False)  # the programs that EvalPlus starts have no hand in it
 shutil.copy("/box/samples.jsonl", "/tmp/samples.jsonl")
 command = [sys.executable, "-m", "evalplus.evaluate", "--samples", "/tmp/samples.jsonl", *sys.argv[1:]]
 done = subprocess.run(command, cwd="/tmp")
 if done.returncode == 0:
     with open("/tmp/samples_eval_results.json", "rb") as results:
-        with os.fdopen(int(os.environ["{REPORT_VARIABLE}"]), "wb") as report:
+        with os.fdopen(report, "wb") as report:
             shutil.copyfileobj(results, report)
 sys.exit(done.returncode)
 """
@@ -158,7 +162,12 @@ def run_evalplus(
     if outcome.returncode or not outcome.report:
         why = f"the sandbox ended it ({outcome.reason}; see --seconds and --memory_mb)" if outcome.reason else ""
         raise InputError(f"EvalPlus did not finish: {why or outcome.stderr[-1500:]}")
-    return json.loads(outcome.report)
+    try:
+        results = read_json(outcome.report)
+        read_verdicts(results, samples)
+    except (UnreadableError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"EvalPlus' results cannot be read ({type(error).__name__}: {error}); test again") from None
+    return results
 
 
 def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]]) -> tuple[dict, dict]:
@@ -190,13 +199,16 @@ def recheck_roots(
         files = {"solution.py": program, "inputs.json": json.dumps(inputs), "call.py": _CALL_ALL}
         outcome = brief.run(files, [sandbox.python, "/box/call.py"])
         try:
-            roots = json.loads(outcome.report)
-        except json.JSONDecodeError:
-            return False  # it raised, or never came to an end
-        values = [
-            sum(c * root**power for power, c in enumerate(args[0])) for args, root in zip(inputs, roots, strict=True)
-        ]
-        return all(abs(value) <= tolerance for value in values)
+            roots = read_json(outcome.report)
+            if not all(type(root) in (int, float) and math.isfinite(root) for root in roots):
+                return False
+            values = [
+                sum(c * root**power for power, c in enumerate(args[0]))
+                for args, root in zip(inputs, roots, strict=True)
+            ]
+            return all(abs(value) <= tolerance for value in values)
+        except (ValueError, TypeError, OverflowError):
+            return False  # it raised, never came to an end, or reported what no root is
 
     names = ["base"] if base_only else ["base", "plus"]
     rows = [{name: right(program, problem[f"{name}_input"]) for name in names} for program in programs]

@@ -26,7 +26,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import run_tests
+from text2grad.sandbox.unit_tests import VERDICTS, run_tests
 from text2grad.tasks import Record, get_task
 
 
@@ -42,7 +42,10 @@ class ProgramEvaluationConfig(MeasureConfig):
 
 
 def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfig) -> dict[str, dict[str, Any]]:
-    """What the unit tests say about each record's program: ``passed`` and ``error_type``."""
+    """What the unit tests say about each record's program: ``passed`` and ``error_type``.
+
+    ``weaker`` says why a program that sets out to cheat could have passed, where it could have.
+    """
     task = get_task("kodcode")
     for key, record in records.items():
         if not str(record.get("test") or "").strip():
@@ -53,13 +56,14 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
     def work(_: list[str], batch: list[dict[str, str]]) -> list[dict[str, Any]]:
         (pair,) = batch
         run = run_tests(pair["code"], pair["test"], sandbox)
-        return [{"passed": run.passed, "error_type": run.error_type}]
+        weaker = {"weaker": list(run.weaker)} if run.weaker else {}
+        return [{"passed": run.passed, "error_type": run.error_type, **weaker}]
 
     outcome = map_records(
         {key: {"code": task.code(task.response(record)), "test": record["test"]} for key, record in records.items()},
         work,
         journal=f"{config.output_path}.tests.journal.jsonl",
-        settings={"seconds": config.seconds, "memory_mb": config.memory_mb},
+        settings={"seconds": config.seconds, "memory_mb": config.memory_mb, "verdicts": VERDICTS},
         workers=config.workers or os.cpu_count() or 1,
         description="unit tests",
     )

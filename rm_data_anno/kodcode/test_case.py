@@ -5,6 +5,7 @@
         --easy_samples 4000 --medium_samples 4000 --hard_samples 4000 --train_samples 8000 --target_total_size 10000
 
 Each record gains ``log``: ``passed``, ``stdout``, ``stderr``, ``return_code``, ``error_type`` and ``missing_modules``.
+Where a solution that sets out to cheat could have passed, ``log_weaker`` says why.
 Solutions run in a sandbox (docs/sandbox.md). A killed run goes on where it was when the same command is given again.
 """
 
@@ -23,7 +24,7 @@ from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.records import check_writable, load_records, save_json
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import run_tests
+from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, get_task
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -94,14 +95,14 @@ def prepare(config: TestCaseConfig) -> None:
     print(f"{len(records)} records; {sandbox.protection}")
     outcome = map_records(
         records,
-        lambda _, batch: [_log(record, sandbox) for record in batch],
+        lambda _, batch: [_tested(record, sandbox) for record in batch],
         journal=output.with_name(f"{output.name}.journal.jsonl"),
-        settings={"stage": "tests", "seconds": config.seconds, "memory_mb": config.memory_mb},
+        settings={"stage": "tests", "seconds": config.seconds, "memory_mb": config.memory_mb, "verdicts": VERDICTS},
         workers=config.workers,
         retry_failed=config.retry_failed,
         description="running tests",
     )
-    tested = {record_id: {**records[record_id], "log": log} for record_id, log in outcome.results.items()}
+    tested = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}
     kept = balanced(tested, config.target_total_size, random.Random(config.seed))
     save_json(output, list(kept.values()))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
@@ -129,11 +130,13 @@ def output_path(config: TestCaseConfig) -> Path:
     return output
 
 
-def _log(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
+def _tested(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
+    """What running its tests adds to a record."""
     tests = record.get("test")
     if not isinstance(tests, str) or not tests.strip():
         return InputError("it has no 'test' to run")
-    return run_tests(TASK.code(TASK.response(record)), tests, sandbox).log
+    done = with_log({**record, "log": ""}, sandbox)
+    return {name: done[name] for name in ("log", "log_weaker") if name in done}
 
 
 def draw(config: TestCaseConfig) -> dict[str, Record]:

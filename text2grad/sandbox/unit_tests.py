@@ -24,6 +24,7 @@ from text2grad.tasks import Record, get_task
 
 __all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_all_tests", "run_tests", "with_log"]
 
+VERDICTS = "solution apart"  # how they are made: for journals, in which verdicts of different kinds must not mix
 LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missing_modules")
 
 _BOXED = Path(__file__).with_name("boxed")

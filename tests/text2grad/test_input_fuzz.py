@@ -1,0 +1,130 @@
+"""Injured record files and answers of servers: an error that names what is wrong, or values that can be kept."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+from tests.fault_server import FaultServer
+from text2grad.endpoints.client import ChatClient, ChatError, Reply
+from text2grad.errors import InputError, StopRunError
+from text2grad.records import load_records
+from text2grad.tasks import get_task
+
+RECORDS = {
+    "slf5k": {"t3_a": {"post": "I lost my keys.", "generated_summary": "Keys “lost”."}},
+    "ultrafeedback": [
+        {
+            "prompt": "Hi?",
+            "prompt_id": "p",
+            "response": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello. 🎉"}],
+        }
+    ],
+    "kodcode": [{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}],
+}
+ODD = [*'{}[]",:\\\n0-', "\\ud800", "null", "NaN", "1e999", "9" * 5000, "[" * 3000, '{"a":' * 900, "\x00", "true", '""']
+ANSWER = {
+    "id": "1",
+    "object": "chat.completion",
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "Hello, 🎉"},
+            "logprobs": {"content": [{"token": "a", "logprob": -1, "top_logprobs": [{"token": "a", "logprob": -1}]}]},
+        }
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}},
+}
+
+
+def injured(chance: random.Random, text: str) -> bytes:
+    for _ in range(chance.randint(1, 3)):
+        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
+        text = chance.choice(
+            [
+                text[:at] + chance.choice(ODD) + text[at:],
+                text[:at] + text[other:],
+                text[:at] + text[at:other] * 2 + text[other:],
+                text.replace(chance.choice(['"', "3", "a", "-1", "e"]), chance.choice(ODD), 1),
+            ]
+        )
+    data = text.encode("utf-8", "surrogatepass")
+    if chance.random() < 0.2:
+        at = chance.randrange(len(data) + 1)
+        data = data[:at] + chance.choice([b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00"]) + data[at:]
+    return data
+
+
+def fuzz_records(tmp_path, seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    seen = {"read": 0, "refused": 0}
+    for _ in range(count):
+        task = chance.choice(sorted(RECORDS))
+        path = tmp_path / f"records.{chance.choice(['json', 'jsonl'])}"
+        text = json.dumps(RECORDS[task], ensure_ascii=chance.random() < 0.5)
+        path.write_bytes(injured(chance, text[1:-1] if path.suffix == ".jsonl" and text[0] == "[" else text))
+        try:
+            records = load_records(path, get_task(task), responses=chance.random() < 0.7)
+        except InputError as error:
+            assert str(path) in str(error)
+            str(error).encode()
+            seen["refused"] += 1
+            continue
+        json.dumps(dict(records), allow_nan=False, ensure_ascii=False).encode()
+        seen["read"] += 1
+    assert min(seen.values()) > count / 50, seen
+
+
+def fuzz_answers(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    body = [b""]
+    seen = {"read": 0, "refused": 0}
+    with FaultServer(
+        lambda _: "", raw=lambda _: (chance.choice([200] * 9 + [400, 500, 302, 429]), {}, body[0])
+    ) as server:
+        client = ChatClient(server.url, "gpt-4o", retries=0, timeout=20)
+        client._answered = True
+        for number in range(count):
+            client._failed_in_a_row = 0
+            body[0] = injured(chance, json.dumps(ANSWER, ensure_ascii=chance.random() < 0.5))
+            begun = time.monotonic()
+            try:
+                reply = client.complete([{"role": "user", "content": str(number)}], logprobs=1)
+            except (ChatError, StopRunError) as error:
+                assert str(error)
+                str(error).encode()
+                seen["refused"] += 1
+            else:
+                assert isinstance(reply, Reply)
+                assert isinstance(reply.text, str)
+                assert min(reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.cached_tokens) >= 0
+                assert reply.usage.cost_usd > 0
+                json.dumps(reply.to_dict())
+                seen["read"] += 1
+            assert time.monotonic() - begun < 30
+        assert client.budget.spent + client.budget.lost >= client.usage.cost_usd
+        assert len(server.requests) == count
+    assert min(seen.values()) > count / 50, seen
+
+
+def test_a_thousand_injured_record_files(tmp_path):
+    fuzz_records(tmp_path, 0, 1000)
+
+
+def test_two_hundred_injured_answers():
+    fuzz_answers(0, 200)
+
+
+@pytest.mark.slow
+def test_ten_thousand_injured_record_files(tmp_path):
+    fuzz_records(tmp_path, 1, 10_000)
+
+
+@pytest.mark.slow
+def test_ten_thousand_injured_answers():
+    fuzz_answers(1, 10_000)
