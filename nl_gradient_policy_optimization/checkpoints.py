@@ -39,6 +39,11 @@ class Checkpoints:
             self.accelerator.print(f"skipping {folder}: {problem}")
         return None
 
+    def finished_steps(self) -> int:
+        """The steps that the newest complete checkpoint has; 0 where there is none."""
+        complete = (state["step"] for problem, state in map(_inspect, reversed(self._all())) if problem is None)
+        return next(complete, 0)
+
     @contextmanager
     def write(self, step: int, state: dict[str, Any], size: int) -> Iterator[Path]:
         """Give all ranks a folder to write in; completes it with ``state`` when the block ends well.

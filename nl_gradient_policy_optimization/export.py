@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.run_record import RUN_FILE
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
-from text2grad.models import is_adapter, merge_adapter
-from text2grad.records import save_text
-from text2grad.safety.redaction import redacted
+from text2grad.configs import current_names
+from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
+from text2grad.records import load_json, save_text
+from text2grad.tasks import Task
 
 _TEXT2GRAD = """with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote feedback
 on each sampled response, and the tokens it quoted were rewarded or penalised."""
@@ -16,9 +20,13 @@ TRAINED = {
     "ppo_scalar": "by PPO on one number per response: a scalar reward model's score, given on the last token.",
     "ppo_last_sum": "by PPO on one number per response: the sum of the critic's δ, given on the last token.",
     "ppo_last_mean": "by PPO on one number per response: the mean of the critic's δ, given on the last token.",
-    "prm_ppo": "by PPO on process rewards: each step of a response was judged, its last token rewarded or penalised.",
+    "prm_ppo": "by PPO on process rewards, on the last token of each step: +1 if the step is right, −1 if it is wrong.",
 }
 """How the baselines' policies came about; any other ``method`` is a name for Text2Grad with settings of one's own."""
+_SETTINGS = (
+    "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
+    "kl", "kl_coef", "kl_target", "scheme", "reward_placement", "max_new_tokens", "temperature", "seed",
+)  # fmt: skip
 
 
 def export(trainer: NLGradientTrainer) -> None:
@@ -37,51 +45,53 @@ def export(trainer: NLGradientTrainer) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
+def evaluation_command(task: Task, model: Path | str) -> str:
+    """The command that lets a policy answer held-out prompts, from the repository's root."""
+    return (
+        f"python evaluation/generate.py --task {task.source or task.name} --model {model} "
+        "--data_path HELD_OUT.json --output_path ANSWERS.json"
+    )
+
+
 def model_card(trainer: NLGradientTrainer) -> str:
-    """Data, critic, settings and measured results, in the form that hubs read."""
-    config, rows = trainer.config, trainer.metrics_log.rows()
-    first, last = rows[0], rows[-1]
-    kl = f"kl/{config.kl}"
+    """Data, critic, settings and measured results, in the form that hubs read; as ``run.json`` has them."""
+    about, rows = load_json(trainer.run / RUN_FILE), trainer.metrics_log.rows()
+    config = asdict(PolicyConfig()) | current_names(PolicyConfig, about["config"])
+    method, model = about["method"], about["model"]
+    last, adapter = rows[-1], hasattr(trainer.scorer.model, "peft_config")
+    header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
+    settings = "\n".join(f"- {name}: {config[name]}" for name in _SETTINGS)
+    for change in about.get("changes", []):
+        changed = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
+        settings += f"\n- changed from step {change['from_step']} on: {changed}"
+    return f"""{header}
+# {model}, after {last["step"]} steps of {method} on {about["task"]}
+
+This {"adapter" if adapter else "model"} was trained {TRAINED.get(method, _TEXT2GRAD)}
+
+- data: {Path(about["data"]["path"]).name}, {about["data"]["prompts"]} prompts
+- critic: {about.get("critic_name", about["critic"])}
+- rollouts: {last["rollouts"]}
+{settings}
+
+Measured on the rollouts of training (sampled at temperature {config["temperature"]:g}), not on held-out data:
+
+{_results(rows, config["kl"])}
+
+{card_loading(model, adapter)}
+The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.
+"""
+
+
+def _results(rows: list[dict], kl: str) -> str:
+    """First and last step as a table."""
     shown = {
         "mean δ per token": ("delta/mean", "+.3f"),
         "share of praised tokens": ("delta/positive", ".3f"),
         "share of criticised tokens": ("delta/negative", ".3f"),
-        "KL to the reference, nats per response": (kl, ".3f"),
+        "KL to the reference, nats per response": (f"kl/{kl}", ".3f"),
         "entropy, nats per token": ("entropy", ".3f"),
         "response length, tokens": ("length/mean", ".1f"),
     }
-    table = "\n".join(
-        f"| {label} | {first[name]:{form}} | {last[name]:{form}} |" for label, (name, form) in shown.items()
-    )
-    settings = "\n".join(
-        f"- {name}: {getattr(config, name)}"
-        for name in (
-            "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
-            "kl", "kl_coef", "kl_target", "scheme", "reward_placement", "max_new_tokens", "temperature", "seed",
-        )
-    )  # fmt: skip
-    kind = "adapter" if hasattr(trainer.scorer.model, "peft_config") else "model"
-    return f"""---
-base_model: {config.model}
-library_name: {"peft" if kind == "adapter" else "transformers"}
-pipeline_tag: text-generation
-tags: [text2grad, {config.method}, {trainer.task.name}]
----
-
-# {config.model}, after {last["step"]} steps of {config.method} on {trainer.task.name}
-
-This {kind} was trained {TRAINED.get(config.method, _TEXT2GRAD)}
-
-- data: {Path(config.data_path).name}, {len(trainer.ids)} prompts
-- critic: {redacted(trainer.rewards.name)}
-- rollouts: {last["rollouts"]}
-{settings}
-
-Measured on the rollouts of training (sampled at temperature {config.temperature:g}), not on held-out data:
-
-| | first step | last step |
-| --- | --- | --- |
-{table}
-
-The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.
-"""
+    lines = [f"| {label} | {rows[0][name]:{form}} | {rows[-1][name]:{form}} |" for label, (name, form) in shown.items()]
+    return "\n".join(["| | first step | last step |", "| --- | --- | --- |", *lines])

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # launch.sh TASK_FOLDER [settings]: the task's train.py on all GPUs of this machine, on one, or on the CPU.
+# Several processes share the model by DeepSpeed ZeRO-2; --deepspeed FILE takes another stage.
 #   PROCESSES=2       so many processes on this machine (default: one per GPU, or one on the CPU)
 #   NODES=4 NODE_RANK=0 MASTER_ADDR=host MASTER_PORT=29500    the same line on each of several machines
 #   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so many times; bad input is not retried
 set -uo pipefail
 here=$(cd "$1" && pwd)
+stage=$(cd "$(dirname "$0")" && pwd)
 shift
 nodes=${NODES:-1}
 processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')}
@@ -18,7 +20,7 @@ if [ "$((processes * nodes))" -gt 1 ]; then
             --master_addr "${MASTER_ADDR:?the host of machine 0}" --master_port "${MASTER_PORT:-29500}"
         )
     fi
-    settings+=(--deepspeed "$here/deepspeed.json")
+    settings+=(--deepspeed "$stage/deepspeed/zero2.json")
 fi
 for ((attempt = 0; ; attempt++)); do
     "${command[@]}" "$here/train.py" "${settings[@]}" "$@"

@@ -6,8 +6,8 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 
 from __future__ import annotations
 
-import importlib.metadata
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,11 +17,13 @@ from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.audit import AuditedRewards
+from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.export import export
+from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.rollouts import encode_prompt
+from nl_gradient_policy_optimization.rollouts import METRICS_FILE, StepLog, encode_prompt
+from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
@@ -29,45 +31,63 @@ from text2grad.critics import Critic, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
-from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config
+from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config, portable_base_name
 from text2grad.models.deepspeed_setup import prepare_deepspeed
-from text2grad.records import check_writable, load_json, load_records, save_json
+from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
 
+Wrapper = Callable[[RewardSource], RewardSource]
 
-def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
+
+def optimize(
+    task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None, wrap: Wrapper | None = None
+) -> NLGradientTrainer:
     """Train a policy on a task, and export it.
 
     Args:
         rewards: where rewards come from; by default the critic that the settings name.
+        wrap: what to make of that critic's rewards (process rewards are such a wrapper).
     """
-    trainer = prepare(task, config, rewards)
+    trainer = prepare(task, config, rewards, wrap)
     trainer.train()
     export(trainer)
     trainer.accelerator.end_training()
+    trainer.accelerator.print(summary(trainer))
     return trainer
 
 
-def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
-    """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written."""
+def prepare(
+    task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None, wrap: Wrapper | None = None
+) -> NLGradientTrainer:
+    """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written.
+
+    Raises:
+        InputError: settings that cannot work, or others than those that the run was begun with.
+    """
     task = get_task(task)
     config.check()
     run = Path(config.output_dir)
-    check_writable(run / "run.json")
+    check_writable(run / RUN_FILE)
     records = read_prompts(config, task)
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)
     accelerator = make_accelerator(config)
-    critic = config.critic if rewards is None else rewards.name
+    about = describe(task, config, prompts, config.critic if rewards is None else rewards.name)
+    checkpoints = Checkpoints(run, config.save_total_limit, accelerator)
+    if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
+        about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
+    accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
+        rewards = wrap(rewards) if wrap else rewards
+    about.setdefault("critic_name", redacted(rewards.name))
     if config.audit_critic:
         rewards = audited(rewards, config, task, tokenizer, accelerator)
     policy = make_policy(config, accelerator.device)
     trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
     if accelerator.is_main_process:
-        save_json(run / "run.json", describe(task, config, critic))
+        save_json(run / RUN_FILE, about)
     return trainer
 
 
@@ -189,6 +209,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
         # DeepSpeed wants all weights in one dtype, and keeps float32 copies of those it trains.
         adapter, recast = lora_config(config), not config.deepspeed
         model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=recast)
+        model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
     else:
         model = load_model(config.model, dtype)
         with unsharded():
@@ -214,7 +235,12 @@ def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{config.data_path}: no .json, .jsonl or .csv file and no data set ({reason})") from None
-    copy = Path(config.output_dir) / "prompts.jsonl"  # what was trained on, whatever becomes of the data set
+    copy = Path(config.output_dir) / "prompts.jsonl"  # what is trained on, even if the data set changes
+    if copy.is_file() and not config.allow_changed and fingerprint(load_json(copy)) != fingerprint(rows):
+        raise InputError(
+            f"{config.data_path}: is not the data set that this run was begun with, of which {copy} is a copy; choose "
+            "another --output_dir, delete the copy, or add --allow_changed true"
+        )
     save_json(copy, rows)
     return load_records(copy, task, responses=False)
 
@@ -241,19 +267,17 @@ def short_enough(
     return kept
 
 
-def describe(task: Task, config: PolicyConfig, critic: str) -> dict:
-    """``run.json``; ``critic`` is who gave the rewards."""
-    packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
-    return {
-        "task": task.name,
-        **({"task_source": task.source} if task.source else {}),
-        "method": config.method,
-        "seed": config.seed,
-        "critic": redacted(critic),
-        "model": config.model,
-        "config": redacted(asdict(config)),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-    }
+def summary(trainer: NLGradientTrainer) -> str:
+    """The last lines of a run: where the result is, and what to do with it."""
+    run = trainer.run
+    policy = run / "policy"
+    kind = f"an adapter of {trainer.config.model}" if is_adapter(str(policy)) else "a whole model"
+    return (
+        f"{run}: finished after step {trainer.finished_steps}. The policy is in {policy} ({kind}), "
+        f"the figures of each step are in {run / METRICS_FILE}.\n"
+        f"next: {evaluation_command(trainer.task, policy)}\n"
+        f"      python evaluation/report.py {run} --output_path {run / 'report.html'}   # curves and samples"
+    )
 
 
 @command

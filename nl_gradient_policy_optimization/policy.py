@@ -74,7 +74,7 @@ class PolicyScorer(nn.Module):
         kl: str | None = None,
         entropy: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Score responses that stand at the end of ``input_ids``.
+        """Score the responses at the end of ``input_ids``.
 
         Args:
             input_ids, attention_mask: ``[B, P + T]``, prompts padded on the left, responses on the right.
@@ -180,5 +180,5 @@ def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
 
 
 def _scatter(values: Tensor, chosen: Tensor) -> Tensor:
-    """Values of the chosen positions back in ``[B, T]``, zeros elsewhere."""
+    """Values of the chosen positions back in ``[B, T]``, zeros on the others."""
     return torch.zeros(chosen.shape, dtype=values.dtype, device=values.device).masked_scatter(chosen, values)

@@ -183,6 +183,9 @@ def micro_batches(rollouts: Sequence[Rollout], size: int) -> list[list[Rollout]]
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
+METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
+
+
 class StepLog:
     """A JSONL file with a ``step`` in each row, appended step by step; a resumed run takes back what came later."""
 

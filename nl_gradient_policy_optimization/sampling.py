@@ -172,7 +172,7 @@ def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:
 
 @contextmanager
 def _own_settings(base: nn.Module, settings: GenerationConfig) -> Iterator[None]:
-    """``generate`` fills what ``settings`` leaves open from the model's own; so these stand in for them meanwhile."""
+    """``generate`` fills what ``settings`` leaves open from the model's own, so these replace them inside the block."""
     before, base.generation_config = base.generation_config, settings
     try:
         yield

@@ -32,6 +32,8 @@ from nl_gradient_policy_optimization.metrics import measure, measure_effect, tim
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
 from nl_gradient_policy_optimization.rollouts import (
+    METRICS_FILE,
+    ROLLOUTS_FILE,
     Rollout,
     RolloutFeedback,
     StepLog,
@@ -115,8 +117,8 @@ class NLGradientTrainer:
         )
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.checkpoints = Checkpoints(self.run, config.save_total_limit, accelerator)
-        self.metrics_log = StepLog(self.run / "metrics.jsonl")
-        self.rollout_log = StepLog(self.run / "rollouts.jsonl")
+        self.metrics_log = StepLog(self.run / METRICS_FILE)
+        self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
         self.finished_steps = 0
         self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``

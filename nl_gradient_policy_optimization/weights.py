@@ -94,7 +94,7 @@ def merged_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def gathered(model: nn.Module, parameters: Sequence[nn.Parameter], free_running: bool = False) -> Iterator[None]:
-    """Whole weights on every rank meanwhile, where ZeRO-3 has sharded them; nothing to do elsewhere.
+    """Whole weights on every rank inside the block, where ZeRO-3 has sharded them; else nothing happens.
 
     Args:
         model: the DeepSpeed engine (or any other model).

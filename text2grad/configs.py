@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from itertools import chain
@@ -80,6 +80,12 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     for value in values:
         check_choices(value)
     return values[0] if len(dataclasses) == 1 else values
+
+
+def current_names(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored settings under their present names: an alias of a dataclass field becomes the field's name."""
+    aliases = {alias.lstrip("-"): each.name for each in fields(kind) for alias in _aliases(each)}
+    return {aliases.get(name, name): value for name, value in settings.items()}
 
 
 def check_choices(config: Any) -> None:

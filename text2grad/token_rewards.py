@@ -98,7 +98,7 @@ def token_rewards(
 
 
 def span_intervals(feedback: Feedback, text: str, task: Task | str) -> tuple[list[Interval], list[Interval]]:
-    """Where the poor and the good spans stand in a response, by rules (d) and (e): character intervals of ``text``."""
+    """Where the poor and the good spans are in a response, by rules (d) and (e): character intervals of ``text``."""
     task = get_task(task)
     poor, good, _ = _claims(feedback, text, task.rewarded(text), task.is_code)
     return poor, good

@@ -3,7 +3,7 @@
     python nl_gradient_policy_optimization/baselines/dpo.py --task slf5k --data_path pairs.json --model runs/sft \\
         --output_dir runs/dpo
 
-The reference is the model it starts from: with an adapter its frozen copy or the model without it, else a second one.
+The reference is the model it starts from. With an adapter that is its frozen copy, or the model without it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nl_gradient_policy_optimization.baselines.finetuning import (
     split,
 )
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
+from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.models import is_adapter, load_model, load_tokenizer
@@ -68,7 +69,7 @@ def train(config: DPOSettings) -> None:
         processing_class=tokenizer,
         peft_config=None if is_adapter(config.model) else config.adapter(),
     )
-    finish(config, "dpo", run(trainer, config))
+    finish(config, "dpo", run(trainer, config), evaluation_command(task, config.output_dir))
 
 
 @command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,23 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.rollouts import encode_prompt
-from text2grad.configs import TASK_HELP, setting
+from text2grad.configs import TASK_HELP, check_choices, current_names, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
-from text2grad.models import best_device, best_dtype, lora_config
+from text2grad.models import (
+    DtypeName,
+    best_device,
+    card_header,
+    card_loading,
+    is_adapter,
+    lora_config,
+    named_dtype,
+    portable_base_name,
+)
 from text2grad.models.deepspeed_setup import begin_deepspeed
-from text2grad.records import check_same_settings, check_writable, fingerprint, load_json, save_json
+from text2grad.records import check_same_settings, check_writable, fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
 _DECIDING = (
     "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
@@ -33,31 +41,45 @@ _DECIDING = (
 """The settings that decide what comes out; a run is only resumed with the same ones."""
 
 
+_LOADING_SCALAR = """## Loading it
+
+```python
+from nl_gradient_policy_optimization.baselines.scalar_model import load_scalar_model
+
+model, description = load_scalar_model("this folder", task="slf5k")
+scores = model(["a prompt"], ["a response"])
+```
+"""
+
+
 @dataclass
 class FineTuning:
     """Our settings; mixed into the config of a TRL trainer, whose own settings are flags as well."""
 
     task: str = setting("", TASK_HELP)
-    data_path: str = setting("", "what to learn from")
-    model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2")
-    dtype: str = setting("auto", f"of computation: {', '.join(DTYPES)}")
-    lora: bool = setting(True, "train a LoRA adapter; false trains all weights")
-    lora_r: int = setting(16, "rank of the adapter")
+    data_path: str = setting("", "what to learn from", "--dataset_path", "--input_file", "--responses")
+    output_dir: str = setting("", "where the trained model goes; the same command continues there", "--save_dir")
+    model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2", "--model_path")
+    dtype: DtypeName = setting("auto", "of computation; auto: what the device computes fast", "--precision")
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora: bool = setting(True, "false trains all weights, as --lora_r 0 does")
     lora_alpha: int = setting(32, "LoRA's alpha")
     lora_dropout: float = setting(0.05, "dropout inside the adapter")
-    lora_target_modules: list[str] = field(
-        default_factory=lambda: ["all-linear"], metadata={"help": "names of the layers to adapt, or all-linear"}
+    lora_target_modules: list[str] = setting(["all-linear"], "names of the layers to adapt, or all-linear")
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
+    max_new_tokens: int = setting(
+        128, "longer responses are left out, and counted", "--max_response_tokens", "--max_tokens"
     )
-    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted")
-    max_new_tokens: int = setting(128, "longer responses are left out, and counted", "--max_response_tokens")
     validation_share: float = setting(0.1, "share of the prompts that is held out and measured")
 
     def __post_init__(self) -> None:
         for name in ("task", "data_path", "output_dir"):
             if not getattr(self, name):
                 raise InputError(f"--{name} is missing; see --help")
-        if self.dtype not in DTYPES:
-            raise InputError(f"--dtype {self.dtype!r} does not exist; choose one of {', '.join(DTYPES)}")
+        check_choices(self)
+        if not self.lora:
+            self.lora_r = 0
+        self.lora = self.lora_r > 0
         if not 0 <= self.validation_share < 1:
             raise InputError(f"--validation_share {self.validation_share} is not in [0, 1)")
         self.use_cpu = best_device() == "cpu"
@@ -69,7 +91,7 @@ class FineTuning:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        return best_dtype() if self.dtype == "auto" else getattr(torch, self.dtype)
+        return named_dtype(self.dtype)
 
     @property
     def weight_dtype(self) -> torch.dtype:
@@ -145,7 +167,7 @@ def begin(config: FineTuning, method: str, data: Any) -> bool:
     check_writable(path)
     with config.main_process_first():
         if path.is_file():
-            check_same_settings(folder, load_json(path), run)
+            check_same_settings(folder, current_names(type(config), load_json(path)), run)
         elif config.process_index == 0:
             save_json(path, run)
     if (folder / RESULT_FILE).is_file():
@@ -156,6 +178,8 @@ def begin(config: FineTuning, method: str, data: Any) -> bool:
 
 def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     """Train from the newest checkpoint, measure on what was held out, save the model; returns the measures."""
+    if config.lora and not is_adapter(config.model):  # a path that only this working directory resolves would be kept
+        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
     measures = trainer.evaluate() if trainer.eval_dataset is not None else {}
     trainer.save_model()
@@ -164,8 +188,38 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     return {name: value for name, value in measures.items() if isinstance(value, float)}
 
 
-def finish(config: FineTuning, method: str, measures: dict[str, float]) -> None:
-    """Write ``result.json``, which says that the run is complete."""
-    if config.process_index == 0:
-        save_json(Path(config.output_dir) / RESULT_FILE, {"method": method, "metrics": measures})
-        print(f"{config.output_dir}: finished; {', '.join(f'{name} {value:.4g}' for name, value in measures.items())}")
+def finish(config: FineTuning, method: str, measures: dict[str, float], following: str) -> None:
+    """Write the model's card, and ``result.json``, which says that the run is complete; tell what comes next.
+
+    Args:
+        following: the command that uses the result, from the repository's root.
+    """
+    if config.process_index != 0:
+        return
+    folder = Path(config.output_dir)
+    save_text(folder / "README.md", model_card(config, method, measures))
+    save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
+    figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())
+    print(f"{folder}: {method} has finished, the model is in this folder{figures}\nnext: {following}")
+
+
+def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:
+    """The result's README.md: data, settings, measures, and how to load it."""
+    header = card_header(config.model, config.lora, [method, config.task])
+    loading = card_loading(config.model, config.lora)
+    if method == "scalar_reward":
+        header = header.replace("text-generation", "text-classification")
+        loading = _LOADING_SCALAR.replace("slf5k", config.task)
+    settings = "\n".join(f"- {name}: {getattr(config, name)}" for name in _DECIDING if name != "task")
+    figures = "\n".join(f"- {name}: {value:.4g}" for name, value in measures.items()) or "- nothing"
+    return f"""{header}
+# {config.model}, after {method} on {config.task}
+
+- data: {Path(config.data_path).name}
+{settings}
+
+Measured at the end of training (`eval_…`: on held-out prompts):
+
+{figures}
+
+{loading}"""

@@ -11,16 +11,17 @@
   per token, in the tokens of ``--tokenizer``.
 
 Of one prompt's responses the best is paired with the worst, then the second best with the second worst, and so on up
-to ``--pairs_per_prompt``; equal ones never are. Killed and run again, nothing is judged or run twice.
+to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic is asked and no test is run twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 
+from nl_gradient_policy_optimization.baselines import LAUNCHER
 from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pairs
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
@@ -36,17 +37,18 @@ _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_compa
 
 
 @dataclass
-class PairsConfig:
+class PairsConfig(TaskConfig):
     """What is compared, and where the pairs go."""
 
-    task: str = field(metadata={"help": TASK_HELP})
-    data_path: str = field(metadata={"help": "the task's records, several responses to a prompt"})
-    output_path: str = field(metadata={"help": "where the pairs go (JSON)"})
-    critic: str = field(default="programmatic", metadata={"help": "slf5k: who ranks (as in training's --critic)"})
-    tokenizer: str = field(default="smollm2", metadata={"help": "slf5k: in whose tokens δ is averaged"})
-    pairs_per_prompt: int = field(default=1, metadata={"help": "pairs of one prompt at most"})
-    margin: float = field(default=0.0, metadata={"help": "values must differ by more than this"})
-    batch_size: int = field(default=8, metadata={"help": "responses judged together"})
+    data_path: str = setting(
+        MISSING, "the task's records, several responses to a prompt", "--dataset_path", "--input_file", "--responses"
+    )
+    output_path: str = setting(MISSING, "where the pairs go (JSON)", "--output_file", "--output")
+    critic: str = setting("programmatic", "slf5k: who ranks (as in training's --critic)", "--annotator")
+    tokenizer: str = setting("smollm2", "slf5k: in whose tokens δ is averaged")
+    pairs_per_prompt: int = setting(1, "pairs of one prompt at most")
+    margin: float = setting(0.0, "values must differ by more than this")
+    batch_size: int = setting(8, "responses that the critic gets together")
 
 
 def make_pairs(config: PairsConfig) -> list[Pair]:
@@ -67,6 +69,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     save_pairs(config.output_path, pairs)
     prompts = len({task.prompt(record) for record in records.values()})
     print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
+    print(f"next: {LAUNCHER} dpo {task.name} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
     return pairs
 
 
@@ -86,9 +89,9 @@ def _is_comparison(record: Record) -> bool:
 
 
 def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[str, float], str]:
-    """What each response is worth, and who says so; responses without a verdict are left out, and counted."""
+    """The value of each response, and who says so; responses without a verdict are left out, and counted."""
     if not task.known_value_from:
-        outcome, source = _judged(records, task, config), f"mean δ of {config.critic}"
+        outcome, source = _ranked(records, task, config), f"mean δ of {config.critic}"
     elif task.has_unit_tests:
         outcome, source = _run(records, task, config), task.known_value_from
     else:
@@ -101,11 +104,11 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
     if outcome.failures:
         print(f"{len(outcome.failures)} of {len(records)} responses have no verdict: left out")
     if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; what is judged is kept, run again to go on")
+        raise InputError(f"{outcome.stopped}; what is done is kept, run again to go on")
     return outcome.results, source
 
 
-def _judged(records: Records, task: Task, config: PairsConfig) -> Outcome:
+def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
     critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
 
     def work(ids: list[str], batch: list[Record]) -> list[float | FeedbackError]:

@@ -1,7 +1,7 @@
 """PPO with one number per response, on its last token; everything else as in Text2Grad, in the same trainer.
 
     python nl_gradient_policy_optimization/baselines/ppo.py --task slf5k \\
-        --config nl_gradient_policy_optimization/slf5k/config.yaml --data_path posts.json --output_dir runs/ppo \\
+        --data_path posts.json --output_dir runs/ppo \\
         --reward_model runs/scalar_reward
 
 With ``--reward_model`` the number is a trained scalar model's score. Without it, it is the sum or the mean of the
@@ -10,22 +10,21 @@ critic's δ (``--reward_placement last_sum``, ``last_mean``): the same feedback 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
-from text2grad.tasks import get_task
+from text2grad.tasks import get_task, settings_of_task
 
 
 @dataclass
-class PPOConfig:
+class PPOConfig(TaskConfig):
     """What the task's own settings do not say."""
 
-    task: str = field(metadata={"help": TASK_HELP})
-    reward_model: str = field(default="", metadata={"help": "a scalar reward model's folder (scalar_reward.py)"})
+    reward_model: str = setting("", "a scalar reward model's folder (scalar_reward.py)")
 
 
 def train(ppo: PPOConfig, config: PolicyConfig) -> None:
@@ -45,7 +44,7 @@ def train(ppo: PPOConfig, config: PolicyConfig) -> None:
 
 @command
 def main() -> None:
-    train(*parse(PPOConfig, PolicyConfig))
+    train(*parse(PPOConfig, PolicyConfig, default_config=settings_of_task("policy_config")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """PRM-PPO: rewards at the ends of steps, right or wrong (appendix N); everything else as in Text2Grad.
 
     python nl_gradient_policy_optimization/baselines/prm_ppo.py --task slf5k \\
-        --config nl_gradient_policy_optimization/slf5k/config.yaml --data_path posts.json --output_dir runs/prm \\
+        --data_path posts.json --output_dir runs/prm \\
         --critic programmatic
 
 The critic labels the steps (see ``steps.py``). For a process reward model of its own, turn stage 1's annotations into
@@ -11,18 +11,17 @@ labels of whole steps (``step_labels.py``), train on them with stage 2, and give
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.export import export
-from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from text2grad.configs import parse
+from text2grad.configs import TaskConfig, parse
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.tasks import Task, get_task
+from text2grad.tasks import Task, get_task, settings_of_task
 
 
 class StepRewards:
@@ -51,10 +50,8 @@ class StepRewards:
 
 
 @dataclass
-class PRMConfig:
+class PRMConfig(TaskConfig):
     """What the task's own settings do not say."""
-
-    task: str = field(metadata={"help": "slf5k or kodcode"})
 
 
 def train(prm: PRMConfig, config: PolicyConfig) -> None:
@@ -64,16 +61,12 @@ def train(prm: PRMConfig, config: PolicyConfig) -> None:
     if config.reward_placement != "token" or config.scheme != "uniform":
         raise InputError("PRM-PPO places rewards at the ends of steps; leave --reward_placement and --scheme alone")
     config = replace(config, method="prm_ppo")
-    trainer = prepare(task, config)
-    trainer.rewards = StepRewards(trainer.rewards, task, config)
-    trainer.train()
-    export(trainer)
-    trainer.accelerator.end_training()
+    optimize(task, config, wrap=lambda spans: StepRewards(spans, task, config))
 
 
 @command
 def main() -> None:
-    train(*parse(PRMConfig, PolicyConfig))
+    train(*parse(PRMConfig, PolicyConfig, default_config=settings_of_task("policy_config")))
 
 
 if __name__ == "__main__":

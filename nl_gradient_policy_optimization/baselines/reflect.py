@@ -1,4 +1,4 @@
-"""Reflection at inference time: a critic criticises an answer, the policy writes it anew, N rounds; nothing is trained.
+"""Reflection at inference time: a critic criticises an answer, the policy rewrites it, N rounds; nothing is trained.
 
     python nl_gradient_policy_optimization/baselines/reflect.py --task slf5k --data_path answers.json \\
         --output_path reflected.json --model runs/sft --critic runs/reward_model --rounds 1
@@ -12,10 +12,10 @@ story of its rounds under ``reflection``. Killed and run again, nothing is asked
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from typing import Any, Protocol
 
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import Critic, load_critic, version_of
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
@@ -29,20 +29,21 @@ from text2grad.tasks import Record, Task, get_task
 
 
 @dataclass
-class ReflectConfig:
+class ReflectConfig(TaskConfig):
     """Who criticises, who writes, and how often."""
 
-    task: str = field(metadata={"help": TASK_HELP})
-    data_path: str = field(metadata={"help": "the task's records with the policy's first answers"})
-    output_path: str = field(metadata={"help": "the same records with its last ones"})
-    model: str = field(
-        metadata={"help": "the policy: folder, adapter, hub id, smollm2, http://HOST/v1#MODEL, openai:…"}
+    data_path: str = setting(
+        MISSING, "the task's records with the policy's first answers", "--dataset_path", "--input_file", "--responses"
     )
-    critic: str = field(default="programmatic", metadata={"help": "as in training's --critic"})
-    rounds: int = field(default=1, metadata={"help": "critiques and rewritings of each answer"})
-    prompt: str = field(default="", metadata={"help": "the request to rewrite; by default the task's reflect.txt"})
-    max_new_tokens: int = field(default=128, metadata={"help": "longest answer in tokens"})
-    batch_size: int = field(default=8, metadata={"help": "answers judged or written together"})
+    output_path: str = setting(MISSING, "the same records with its last answers", "--output_file", "--output")
+    model: str = setting(
+        MISSING, "the policy: folder, adapter, hub id, smollm2, http://HOST/v1#MODEL, openai:MODEL", "--model_path"
+    )
+    critic: str = setting("programmatic", "as in training's --critic", "--annotator")
+    rounds: int = setting(1, "critiques and rewritings of each answer")
+    prompt: str = setting("", "file of the request to rewrite; by default the task's reflect.txt", "--prompt_file")
+    max_new_tokens: int = setting(128, "longest answer in tokens", "--max_response_tokens", "--max_tokens")
+    batch_size: int = setting(8, "answers that critic or policy get together")
 
 
 class Writer(Protocol):
@@ -152,7 +153,7 @@ def rewrite(chats: dict[str, Chat], writer: Writer, prompt: Prompt, config: Refl
 
 
 def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Prompt) -> Chat:
-    """The first request, the answer, and the request to mend what the critic found."""
+    """The first request, the answer, and the request to correct what the critic found."""
     fields = {
         "critique": feedback.critique,
         "good": "\n".join(f"- {quote}" for quote in feedback.good) or "- (nothing)",

@@ -15,6 +15,7 @@ from statistics import fmean, pstdev
 from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
 
+from nl_gradient_policy_optimization.baselines import LAUNCHER
 from nl_gradient_policy_optimization.baselines.dpo import items_of
 from nl_gradient_policy_optimization.baselines.finetuning import (
     Encoded,
@@ -67,7 +68,8 @@ def train(config: ScalarRewardSettings) -> None:
     description = ScalarDescription(task.name, dtype, fmean(scores), pstdev(scores) or 1.0, measures)
     if config.process_index == 0:
         description.save(Path(config.output_dir))
-    finish(config, "scalar_reward", measures)
+    following = f"{LAUNCHER} ppo {task.name} --reward_model {config.output_dir} --data_path RECORDS.json"
+    finish(config, "scalar_reward", measures, f"{following} --model SFT_RUN --output_dir RUN")
 
 
 @command

@@ -8,6 +8,7 @@ The result is an adapter (or model) folder that ``--model`` of every other comma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trl import SFTConfig, SFTTrainer
 
@@ -18,28 +19,22 @@ from nl_gradient_policy_optimization.baselines.finetuning import (
     encode,
     finish,
     run,
-    setting,
     split,
 )
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import is_adapter, load_model, load_tokenizer
 from text2grad.records import Records, load_records
 from text2grad.tasks import Task, get_task
-
-TARGETS = ("auto", "reference", "response")
 
 
 @dataclass
 class SFTSettings(FineTuning, SFTConfig):
     """Settings of SFT."""
 
-    target: str = setting("auto", "learn the reference, the response, or (auto) the reference where there is one")
-
-    def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise InputError(f"--target {self.target!r} does not exist; choose one of {', '.join(TARGETS)}")
-        super().__post_init__()
+    target: Literal["auto", "reference", "response"] = setting(
+        "auto", "what to learn; auto: the reference where there is one, else the response"
+    )
 
 
 def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple[str, list[str]]]:
@@ -84,7 +79,9 @@ def train(config: SFTSettings) -> None:
         processing_class=tokenizer,
         peft_config=None if is_adapter(config.model) else config.adapter(),
     )
-    finish(config, "sft", run(trainer, config))
+    following = f"python nl_gradient_policy_optimization/optimize.py --task {config.task} --model {config.output_dir}"
+    following += " --data_path RECORDS.json --critic CRITIC --output_dir RUN"
+    finish(config, "sft", run(trainer, config), following)
 
 
 @command

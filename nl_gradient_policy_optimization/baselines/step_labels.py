@@ -9,10 +9,10 @@ step is one poor span; for slf5k each right one is a good span (in code, what no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 
 from nl_gradient_policy_optimization.baselines.steps import label_steps, split_steps
-from text2grad.configs import parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.records import check_writable, load_records, save_records
@@ -20,12 +20,11 @@ from text2grad.tasks import Record, Task, get_task
 
 
 @dataclass
-class StepLabelsConfig:
+class StepLabelsConfig(TaskConfig):
     """Annotated records in, the same records with whole steps as spans out."""
 
-    task: str = field(metadata={"help": "slf5k or kodcode"})
-    data_path: str = field(metadata={"help": "annotated records (stage 1)"})
-    output_path: str = field(metadata={"help": "where the records go"})
+    data_path: str = setting(MISSING, "annotated records (stage 1)", "--dataset_path", "--input_file", "--responses")
+    output_path: str = setting(MISSING, "where the records go", "--output_file", "--output")
 
 
 def by_step(record: Record, task: Task) -> Record | None:
@@ -55,6 +54,7 @@ def main() -> None:
         raise InputError(f"{config.data_path}: no record carries feedback; annotate the file first (rm_data_anno)")
     save_records(config.output_path, records.like(labelled))
     print(f"{len(labelled)} of {len(records)} records, labelled by step -> {config.output_path}")
+    print(f"next: python nl_reward_model/{task.name}/train_rm.py --data_path {config.output_path} --output_dir RUN")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def label_steps(steps: Sequence[Interval], text: str, feedback: Feedback, task: 
 
 
 def at_step_ends(steps: Sequence[Interval], labels: Sequence[float], spans: Sequence[Interval]) -> list[float]:
-    """One reward per token: each step's label on the token that writes its last character, 0 elsewhere.
+    """One reward per token: each step's label on the token that writes its last character, 0 on all others.
 
     Args:
         spans: each token's characters (``token_spans``).

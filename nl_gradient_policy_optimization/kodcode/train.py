@@ -1,9 +1,12 @@
 """Optimise a programmer with natural-language gradients.
 
-python nl_gradient_policy_optimization/kodcode/train.py \
-    --config nl_gradient_policy_optimization/kodcode/config.yaml \
-    --model smollm2 --data_path QUESTIONS.json --critic programmatic --output_dir runs/kodcode
+    python nl_gradient_policy_optimization/kodcode/train.py --model smollm2 --data_path questions.json \\
+        --critic programmatic --output_dir runs/kodcode/policy
+
+Settings come from this folder's config.yaml, or from the file that --config names. Flags win over both.
 """
+
+from pathlib import Path
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
@@ -13,7 +16,7 @@ from text2grad.errors import command
 
 @command
 def main() -> None:
-    optimize("kodcode", parse(PolicyConfig))
+    optimize("kodcode", parse(PolicyConfig, default_config=Path(__file__).with_name("config.yaml")))
 
 
 if __name__ == "__main__":

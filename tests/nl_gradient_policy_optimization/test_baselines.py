@@ -129,7 +129,7 @@ def test_pairs_from_the_command_line(run_script, shared_data, tmp_path):
     assert all(pair.chosen == better[pair.prompt] for pair in made.values())
 
 
-def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path):
+def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsys):
     rows = {f"r{i}": {"post": p, "generated_summary": BAD, "ideal_human_summary": GOOD} for i, p in enumerate(POSTS)}
     save_json(tmp_path / "posts.json", rows)
     config = settings(sft.SFTSettings, tmp_path, tmp_path / "posts.json", target="reference")
@@ -140,6 +140,11 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path):
     assert list(Path(config.output_dir).glob("checkpoint-*"))
     metrics = load_json(Path(config.output_dir) / "result.json")["metrics"]
     assert metrics["last_loss"] < metrics["first_loss"]
+    said = capsys.readouterr().out
+    assert f"{config.output_dir}: sft has finished" in said and f"--task slf5k --model {config.output_dir}" in said
+    card = (Path(config.output_dir) / "README.md").read_text()
+    assert f"base_model: {config.model}" in card and "- learning_rate: 0.01" in card and "None" not in card
+    assert load_json(Path(config.output_dir) / "adapter_config.json")["base_model_name_or_path"] == config.model
 
     trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir, output_dir=str(tmp_path / "policy")))
     assert trainer.step(1)["kl/full"] < 1e-6  # the reference is the fine-tuned model, not its base
@@ -275,18 +280,14 @@ def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
         assert gathered[-1] == pytest.approx(total)
 
 
-def test_configs_and_launchers_are_settings_that_exist():
+def test_configs_are_settings_that_exist():
     kinds = {"sft": sft.SFTSettings, "dpo": dpo.DPOSettings, "scalar_reward": scalar_reward.ScalarRewardSettings}
     kinds |= {"reflect": reflect.ReflectConfig, "pairs": PairsConfig}
     for task in ("slf5k", "kodcode", "ultrafeedback"):
         for path in sorted((BASELINES / task).glob("*.yaml")):
             first = path.read_text().splitlines()[0]
-            launcher = re.search(r"bash (\S+\.sh)", first)[1]
-            assert (ROOT / launcher).is_file(), first
+            launcher, method, named = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
+            assert (ROOT / launcher).is_file() and (method, named) == (path.stem, task), first
             fields = kinds[path.stem].__dataclass_fields__
             unknown = set(re.findall(r"^(\w+):", path.read_text(), re.M)) - set(fields)
             assert not unknown, (path, unknown)
-        for path in (BASELINES / task).glob("*.sh"):
-            engine, named = re.search(r"launch\.sh\" (\w+) (\w+)", path.read_text()).groups()
-            assert named == task and (BASELINES / f"{engine}.py").is_file()
-    assert not (BASELINES / "ultrafeedback" / "prm_ppo.sh").exists()

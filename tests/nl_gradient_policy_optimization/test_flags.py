@@ -1,13 +1,148 @@
-"""Every spelling of a flag of stage 3 that is documented or was published parses to the same setting."""
+"""The flags of stage 3's scripts: each explains itself, former and other stages' spellings set the same settings."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.baselines.dpo import DPOSettings
+from nl_gradient_policy_optimization.baselines.pairs import PairsConfig
+from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
+from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings
+from nl_gradient_policy_optimization.baselines.sft import SFTSettings
+from nl_gradient_policy_optimization.baselines.step_labels import StepLabelsConfig
 from nl_gradient_policy_optimization.config import PolicyConfig
+from tests.conftest import ROOT
 from text2grad.configs import parse
+from text2grad.errors import InputError
+from text2grad.kl import KLKind
+from text2grad.token_rewards import SCHEMES
+
+STAGE = "nl_gradient_policy_optimization"
+BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "ppo", "prm_ppo", "reflect", "step_labels")
+SCRIPTS = [f"{task}.train" for task in ("slf5k", "kodcode", "ultrafeedback")] + [
+    f"baselines.{name}" for name in BASELINES
+]
+
+DATA = {"--dataset_path": "data_path", "--input_file": "data_path", "--responses": "data_path"}
+OUTPUT = {"--output_file": "output_path", "--output": "output_path"}
+LENGTHS = {"--max_response_tokens": "max_new_tokens", "--max_tokens": "max_new_tokens"}
+TRAINED = {
+    **DATA,
+    **LENGTHS,
+    "--save_dir": "output_dir",
+    "--model_path": "model",
+    "--prompt_max_length": "max_prompt_tokens",
+}
+ALIASES = {
+    PolicyConfig: {**TRAINED, "--annotator": "critic", "--save_steps": "save_every"},
+    SFTSettings: TRAINED,
+    DPOSettings: TRAINED,
+    ScalarRewardSettings: TRAINED,
+    PairsConfig: {**DATA, **OUTPUT, "--annotator": "critic"},
+    ReflectConfig: {
+        **DATA,
+        **OUTPUT,
+        **LENGTHS,
+        "--annotator": "critic",
+        "--model_path": "model",
+        "--prompt_file": "prompt",
+    },
+    StepLabelsConfig: {**DATA, **OUTPUT},
+}
+REQUIRED = {"task": "slf5k", "data_path": "d.json", "output_path": "o.json", "output_dir": "out", "model": "m"}
 
 
-@pytest.mark.parametrize(("alias", "name"), [("max_response_tokens", "max_new_tokens"), ("save_steps", "save_every")])
-def test_a_former_spelling_sets_the_same_setting_on_the_command_line_and_in_yaml(tmp_path, alias, name):
-    assert getattr(parse(PolicyConfig, args=[f"--{alias}", "7"]), name) == 7
-    (tmp_path / "policy.yaml").write_text(f"{alias}: 7\n")
-    assert getattr(parse(PolicyConfig, args=["--config", str(tmp_path / "policy.yaml")]), name) == 7
+def filled(kind: type, **flags: str):
+    """The settings, with what the script cannot do without."""
+    names = kind.__dataclass_fields__
+    needed = {f"--{name}": value for name, value in REQUIRED.items() if name in names}
+    return parse(kind, args=[part for pair in {**needed, **flags}.items() for part in pair])
+
+
+@pytest.mark.parametrize(("kind", "alias", "name"), [(k, a, n) for k, all_ in ALIASES.items() for a, n in all_.items()])
+def test_every_spelling_of_a_flag_sets_the_same_setting(tmp_path, kind, alias, name):
+    value = "17" if name in ("max_new_tokens", "max_prompt_tokens", "save_every") else "mine"
+    names = kind.__dataclass_fields__
+    needed = [f"--{each}={REQUIRED[each]}" for each in REQUIRED if each in names and each != name]
+    assert str(getattr(parse(kind, args=[*needed, alias, value]), name)) == value
+    (tmp_path / "settings.yaml").write_text(f"{alias.removeprefix('--')}: {value}\n")
+    assert str(getattr(parse(kind, args=[*needed, "--config", str(tmp_path / "settings.yaml")]), name)) == value
+
+
+@pytest.mark.parametrize("kind", [PolicyConfig, SFTSettings])
+@pytest.mark.parametrize("flag", ["--dtype", "--precision"])
+def test_number_types_have_long_and_short_names(kind, flag):
+    for given, meant in (("fp32", "float32"), ("float32", "float32")):
+        config = filled(kind, **{flag: given})
+        found = config.dtype if kind is PolicyConfig else str(config.compute_dtype).removeprefix("torch.")
+        assert found == meant
+
+
+def test_all_weights_by_either_flag():
+    for flags in ({"--lora": "false"}, {"--lora_r": "0"}):
+        config = filled(SFTSettings, **flags)
+        assert (config.lora, config.lora_r, config.adapter()) == (False, 0, None)
+    assert filled(SFTSettings, **{"--lora_r": "8"}).adapter().r == 8
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_explains_its_flags(script, monkeypatch, capsys):
+    main = importlib.import_module(f"{STAGE}.{script}").main
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    said = capsys.readouterr().out
+    assert exit.value.code == 0 and "--data_path" in said
+    own, _, inherited = said.partition("settings of trl.")
+    assert "--data_path" in own and "--data_path" not in inherited
+    if script.endswith("train"):
+        assert f"{STAGE}/{script.partition('.')[0]}/config.yaml" in said
+        assert "by 20 %" in " ".join(said.split())
+
+
+def test_help_shows_the_choices(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"{STAGE}.slf5k.train").main()
+    said = " ".join(capsys.readouterr().out.split())
+    for name, choices in (
+        ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "json", "quotes")),
+        ("advantage", ("gae", "group")), ("optimizer", ("adafactor", "adamw")),
+    ):  # fmt: skip
+        assert f"--{name} {{{','.join(choices)}}}" in said
+
+
+def test_a_task_has_its_own_settings_without_a_config_flag(monkeypatch, capsys, tmp_path):
+    seen = []
+    train = importlib.import_module(f"{STAGE}.kodcode.train")
+    monkeypatch.setattr(train, "optimize", lambda task, config: seen.append((task, config)))
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3"])
+    train.main()
+    assert f"settings: {STAGE}/kodcode/config.yaml" in capsys.readouterr().out
+    (tmp_path / "mine.yaml").write_text("kl_coef: 0.5\n")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(tmp_path / "mine.yaml")])
+    train.main()
+    assert "settings:" not in capsys.readouterr().out
+    (task, first), (_, second) = seen
+    assert (task, first.seed, first.kl_coef, first.kl_target, first.lr_schedule) == ("kodcode", 3, 0.07, 1.0, "cosine")
+    assert (second.kl_coef, second.kl_target) == (0.5, 6.0)
+
+
+def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
+    (tmp_path / "policy.yaml").write_text("learning_rte: 1e-5\n")
+    with pytest.raises(InputError, match=r"no setting 'learning_rte'; did you mean learning_rate"):
+        parse(PolicyConfig, args=["--config", str(tmp_path / "policy.yaml")])
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_the_tasks_files_hold_settings_that_pass(task):
+    config = parse(
+        PolicyConfig, args=["--data_path", "d", "--output_dir", "o"], default_config=ROOT / STAGE / task / "config.yaml"
+    )
+    config.check()
+    assert Path(ROOT / STAGE / task / "accelerate_config.yaml").is_file()

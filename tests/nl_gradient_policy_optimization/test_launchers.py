@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_runs import rows
+
+STAGE = Path(__file__).resolve().parents[2] / "nl_gradient_policy_optimization"
 
 
 def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
@@ -22,7 +25,7 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
         "print(*sys.argv[1:])\n"
         "sys.exit(int(first))\n"
     )
-    launcher = Path(__file__).parents[2] / "nl_gradient_policy_optimization" / "launch.sh"
+    launcher = STAGE / "launch.sh"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def launch(codes: str, **settings) -> tuple[int, int]:
@@ -41,13 +44,63 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
 
 
+METHODS = {
+    "sft": "sft.py --task kodcode --config {here}/kodcode/sft.yaml",
+    "pairs": "pairs.py --task kodcode --config {here}/kodcode/pairs.yaml",
+    "dpo": "dpo.py --task kodcode --config {here}/kodcode/dpo.yaml",
+    "scalar_reward": "scalar_reward.py --task kodcode --config {here}/kodcode/scalar_reward.yaml",
+    "ppo": "ppo.py --task kodcode --config {here}/../kodcode/config.yaml",
+    "ppo_delta": "ppo.py --task kodcode --config {here}/../kodcode/config.yaml --reward_placement last_sum",
+    "prm_ppo": "prm_ppo.py --task kodcode --config {here}/../kodcode/config.yaml",
+    "reflect": "reflect.py --task kodcode --config {here}/kodcode/reflect.yaml",
+    "step_labels": "step_labels.py --task kodcode",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_script_starts_every_baseline_with_its_tasks_settings(tmp_path, method):
+    (tmp_path / "python").write_text("#!/bin/sh\necho python $*\n")
+    (tmp_path / "torchrun").write_text("#!/bin/sh\necho torchrun $*\n")
+    for program in ("python", "torchrun"):
+        (tmp_path / program).chmod(0o755)
+    here = STAGE / "baselines"
+
+    def started(*arguments: str, processes: str = "1") -> str:
+        variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": processes}
+        command = ["bash", str(here / "run.sh"), *arguments]
+        done = subprocess.run(command, env=variables, text=True, capture_output=True, check=True)
+        return done.stdout.strip()
+
+    expected = f"{here}/{METHODS[method].format(here=here)} --seed 3"
+    assert started(method, "kodcode", "--seed", "3") == f"python {expected}"
+    alone = method in ("pairs", "reflect", "step_labels")
+    begin = "python" if alone else "torchrun --nproc_per_node 2"
+    assert started(method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
+    assert started(method, "kodcode", "--config", "mine.yaml").count("--config") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["sft"], ["grpo", "slf5k"]])
+def test_an_unknown_baseline_lists_them(arguments):
+    command = ["bash", str(STAGE / "baselines" / "run.sh"), *arguments]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 2 and "METHOD  sft, pairs, dpo" in done.stderr and "TASK    slf5k" in done.stderr
+
+
+def test_each_zero_stage_has_one_file():
+    files = {path.name: json.loads(path.read_text()) for path in (STAGE / "deepspeed").glob("*.json")}
+    assert {name: settings["zero_optimization"]["stage"] for name, settings in files.items()} == {
+        "zero1.json": 1, "zero2.json": 2, "zero2_offload.json": 2, "zero3.json": 3, "zero3_offload.json": 3,
+    }  # fmt: skip
+    for task in ("slf5k", "kodcode", "ultrafeedback"):  # the published name is a link
+        assert (STAGE / task / "deepspeed.json").resolve() == STAGE / "deepspeed" / "zero2.json"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("zero", [None, 2, 3], ids=["alone", "zero2", "zero3"])
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, zero):
     """``train_<task>.sh`` with its own config on SmolLM2, alone and on two DeepSpeed ranks."""
     data = {"slf5k": "posts_with_summaries.json", "kodcode": "*.json", "ultrafeedback": "*.json"}[task]
-    stage = Path(__file__).parents[2] / "nl_gradient_policy_optimization"
     ranks = 2 if zero else 1
     settings = {
         "model": "smollm2",
@@ -63,11 +116,11 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
         "report_to": "none",
     }
     if zero:
-        settings["deepspeed"] = stage / "deepspeed" / f"zero{zero}_offload.json"
+        settings["deepspeed"] = STAGE / "deepspeed" / f"zero{zero}_offload.json"
     arguments = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     variables = {**os.environ, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
     variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = ["bash", str(stage / task / f"train_{task}.sh"), *arguments]
+    command = ["bash", str(STAGE / task / f"train_{task}.sh"), *arguments]
     done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [row["rollouts"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [2 * ranks, 4 * ranks]

@@ -143,10 +143,14 @@ def test_prm_ppo_by_its_launcher(tmp_path):
     path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PROCESSES": "1"}
     flags = {name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_new_tokens")}
     flags |= {"max_steps": 1, "rollouts_per_device": 4, "ppo_epochs": 1, "report_to": "none"}
-    command = ["bash", "prm_ppo.sh", *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
-    done = subprocess.run(
-        command, cwd=BASELINES / "slf5k", env=path, text=True, capture_output=True, timeout=600, check=False
-    )
+    command = [
+        "bash",
+        BASELINES / "run.sh",
+        "prm_ppo",
+        "slf5k",
+        *(str(part) for name, value in flags.items() for part in (f"--{name}", value)),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=path, text=True, capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     run = load_json(tmp_path / "run" / "run.json")
     assert (run["method"], run["critic"]) == ("prm_ppo", "programmatic")

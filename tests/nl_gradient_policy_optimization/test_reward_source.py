@@ -219,3 +219,15 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
     assert min(abs(value) for value in kl[2:]) > 1e-4
     config = tiny_config(tmp_path, max_steps=2, lr_schedule="constant", output_dir=str(tmp_path / "usual"))
     assert abs(optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[1]["kl/full"]) > 1e-4
+
+
+def test_failed_replies_of_a_reward_model_name_the_setting_that_helps(tmp_path):
+    folder = tmp_path / "reward_model"
+    folder.mkdir()
+    config = tiny_config(tmp_path, critic=str(folder))
+    with pytest.raises(InputError, match=r"4 of 4 critiques failed .*add --critic_constrained quotes.*'scripted'"):
+        optimize("slf5k", config, ScriptedRewards(fail=[f"post-{index}" for index in range(5)]))
+    config.critic_constrained = "quotes"
+    with pytest.raises(InputError, match="4 of 4 critiques failed") as error:
+        optimize("slf5k", config, ScriptedRewards(fail=[f"post-{index}" for index in range(5)]))
+    assert "--critic_constrained" not in str(error.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -48,6 +48,11 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
+    for noise in ("Warning", "Loading weights", "Setting accelerator"):
+        assert noise not in done.stdout + done.stderr
+    assert f"settings: {Path('nl_gradient_policy_optimization/slf5k/config.yaml')}" in done.stdout
+    assert f"{run}: finished after step 3. The policy is in {run / 'policy'}" in done.stdout
+    assert f"next: python evaluation/generate.py --task slf5k --model {run / 'policy'}" in done.stdout
 
     description = json.loads((run / "run.json").read_text())
     assert {key: description[key] for key in ("task", "method", "seed", "critic")} == {
@@ -97,6 +102,19 @@ def test_the_same_command_again_does_nothing_twice(tmp_path):
     files = {path: path.read_bytes() for path in Path(config.output_dir).rglob("*.jsonl")}
     optimize("slf5k", config, ScriptedRewards())
     assert {path: path.read_bytes() for path in files} == files
+
+
+def test_the_adapter_loads_from_any_folder(tmp_path, monkeypatch):
+    config = tiny_config(tmp_path, max_steps=1)
+    monkeypatch.chdir(tmp_path)
+    config.model = "tiny-llama"  # relative: the saved adapter must not depend on where the run was started
+    run = optimize("slf5k", config, ScriptedRewards()).run
+    monkeypatch.chdir("/")
+    model = AutoPeftModelForCausalLM.from_pretrained(run / "policy")
+    found = {name: weight for name, weight in model.named_parameters() if "lora_A" in name}
+    assert found
+    card = (run / "policy" / "README.md").read_text()
+    assert "base_model: tiny-llama" in card and str(tmp_path / "tiny-llama") in card
 
 
 @pytest.mark.parametrize("family", ["mistral", "qwen3", "gemma2", "gpt2"])

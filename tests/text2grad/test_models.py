@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from text2grad.models import (
     card_header,
     card_loading,
     load_model,
+    lora_config,
     model_path,
     named_dtype,
     portable_base_name,
@@ -67,3 +69,14 @@ def test_a_card_says_how_to_load_the_model_on_another_machine(tmp_path):
     assert str(tmp_path / "base") in card_loading(str(tmp_path / "base"), True)
     whole = card_loading(str(tmp_path / "base"), False)
     assert "AutoModelForCausalLM" in whole and str(tmp_path) not in whole
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"), [(["all-linear"], "all-linear"), (["q_proj", "v_proj"], {"q_proj", "v_proj"})]
+)
+def test_lora_from_settings(targets, expected):
+    settings = SimpleNamespace(lora_r=4, lora_alpha=9, lora_dropout=0.25, lora_target_modules=targets)
+    made = lora_config(settings, modules_to_save=["score"])
+    assert (made.r, made.lora_alpha, made.lora_dropout, made.target_modules) == (4, 9, 0.25, expected)
+    assert (made.task_type, made.modules_to_save) == ("CAUSAL_LM", ["score"])
+    assert lora_config(settings, task_type="SEQ_CLS").task_type == "SEQ_CLS"

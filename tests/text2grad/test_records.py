@@ -12,7 +12,7 @@ import pytest
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.journal import Journal, map_records
-from text2grad.records import load_records, save_json, save_records
+from text2grad.records import check_same_settings, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
@@ -283,3 +283,14 @@ def test_a_result_that_no_file_can_hold_fails_its_record_alone(tmp_path):
         {"a": 1}, lambda ids, values: [ValueError("x\ud800")], journal=tmp_path / "other.jsonl", settings={}
     )
     assert failing.failures == {"a": "x\ufffd"}
+
+
+def test_work_begun_with_other_settings_is_refused_with_all_that_differs():
+    begun = {"model": "m", "seed": 1, "old": True}
+    check_same_settings("run", begun, dict(begun))
+    with pytest.raises(InputError) as error:
+        check_same_settings("run", begun, {"model": "m", "seed": 2, "new": 0.5}, "choose another folder")
+    assert str(error.value) == (
+        "run: begun with other settings (new: None then, 0.5 now; old: True then, None now; seed: 1 then, 2 now); "
+        "use those, or choose another folder"
+    )

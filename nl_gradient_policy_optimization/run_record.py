@@ -1,0 +1,118 @@
+"""``run.json``: what a run was begun with, and which settings applied from which step.
+
+It is written once. A run that is continued with other settings is refused where they decide its result; with
+``--allow_changed`` they are added under ``changes``, and what was written before stays.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.schedule import total_steps
+from text2grad.configs import current_names
+from text2grad.models import weights_fingerprint
+from text2grad.records import check_same_settings, differing_settings, fingerprint, load_json
+from text2grad.safety.redaction import redacted
+from text2grad.tasks import Record, Task
+
+RUN_FILE = "run.json"
+_FREE = {
+    "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "log_rollouts_every", "report_to",
+    "merge", "critic_concurrency", "critic_timeout", "critic_max_cost_usd", "vllm_url", "vllm_gpu_memory",
+    "audit_critic", "audit_share", "audit_prompt",
+}  # fmt: skip
+"""Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
+_LENGTH = {
+    "epochs", "max_steps", "kl_limit", "patience", "stop_grad_norm", "max_critic_failures", "audit_flip_limit",
+    "audit_gap_limit",
+}  # fmt: skip
+"""Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
+_PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed")
+
+
+def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:
+    """``run.json`` of a run that begins.
+
+    Args:
+        critic: the name of what gives the feedback.
+    """
+    packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
+    return {
+        "task": task.name,
+        **({"task_source": task.source} if task.source else {}),
+        "method": config.method,
+        "seed": config.seed,
+        "critic": redacted(critic),
+        "model": config.model,
+        "weights": weights_fingerprint(config.model),
+        "data": {
+            "path": redacted(config.data_path),
+            "prompts": len(prompts),
+            "hash": fingerprint({key: task.prompt(record) for key, record in prompts.items()}),
+        },
+        "config": redacted(asdict(config)),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dict[str, Any]:
+    """``run.json`` of a run that was begun before, with what is changed from the next step on.
+
+    Args:
+        path: the file.
+        now: what :func:`describe` says of this start.
+        finished: steps that the newest checkpoint has.
+
+    Raises:
+        InputError: settings differ that decide the result, and ``--allow_changed`` was not given.
+    """
+    begun = load_json(path)
+    for name in ("data", "weights"):
+        begun.setdefault(name, now[name])
+    wanted = _settings(now)
+    changes = begun.get("changes", [])
+    last, applied = (_settings(begun) | _changed(changes, step) for step in (None, finished))
+    if not now["config"]["allow_changed"] and wanted != applied:
+        remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
+        then = {name: value for name, value in last.items() if name not in _LENGTH}
+        here = {name: value for name, value in wanted.items() if name not in _LENGTH}
+        if _steps(wanted, now, ranks) < _steps(last, now, ranks):
+            then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
+        check_same_settings(path.parent, then, here, remedy)
+    changes = [change for change in changes if change["from_step"] <= finished]
+    differing = differing_settings(applied, wanted)
+    if differing and finished < _steps(wanted, now, ranks):
+        changes.append({"from_step": finished + 1, "settings": {name: value for name, (_, value) in differing.items()}})
+    return {**begun, "changes": changes} if changes or "changes" in begun else begun
+
+
+def _settings(about: dict[str, Any]) -> dict[str, Any]:
+    """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
+    given = asdict(PolicyConfig()) | current_names(PolicyConfig, about.get("config", {}))
+    settings = {each.name: given[each.name] for each in fields(PolicyConfig) if each.name not in _FREE}
+    settings |= {name: _lasting(settings[name]) for name in _PATHS}
+    return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
+
+
+def _lasting(name: str) -> str:
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+
+def _changed(changes: list[dict[str, Any]], step: int | None) -> dict[str, Any]:
+    """The changes up to a step (None: all), the later ones over the earlier ones."""
+    merged: dict[str, Any] = {}
+    for change in changes:
+        if step is None or change["from_step"] <= step:
+            merged |= change["settings"]
+    return merged
+
+
+def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
+    names = {each.name for each in fields(PolicyConfig)}
+    config = PolicyConfig(**{name: value for name, value in settings.items() if name in names})
+    return total_steps(config, now["data"]["prompts"], ranks)

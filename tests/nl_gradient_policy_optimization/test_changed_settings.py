@@ -1,0 +1,122 @@
+"""A run started again with other settings: refused where they decide the result, recorded where they may change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.run_record import continued
+from tests.tiny import tiny_model
+from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+
+
+def begin(folder: Path, **settings):
+    return optimize("slf5k", tiny_config(folder, **settings), ScriptedRewards())
+
+
+def kept(run: Path) -> dict[str, bytes]:
+    """What must not change when a start is refused, or has nothing to do."""
+    names = ("run.json", "policy/README.md", "metrics.jsonl", "rollouts.jsonl", "policy/adapter_model.safetensors")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+def test_a_finished_run_is_never_relabelled(tmp_path):
+    trainer = begin(tmp_path)
+    before = kept(trainer.run)
+    save_json(tmp_path / "others.json", {"a": {"post": POSTS[0]}})
+    other_model = tiny_model(tmp_path / "other-model")
+    for settings, told in (
+        ({"learning_rate": 1e-3}, r"learning_rate: 0\.01 then, 0\.001 now"),
+        ({"data_path": str(tmp_path / "others.json")}, "data: '"),
+        ({"model": other_model}, "model: .*tiny-llama' then, .*other-model' now"),
+        ({"seed": 43, "kl_coef": 0.1}, r"kl_coef: 0\.2 then, 0\.1 now; seed: 42 then, 43 now"),
+        ({"method": "mine"}, "method: 'text2grad' then, 'mine' now"),
+        ({"max_steps": 1}, "steps: 2 then, 1 now"),
+    ):
+        with pytest.raises(InputError, match=f"run: begun with other settings .*{told}.*--allow_changed true"):
+            begin(tmp_path, **settings)
+    begin(tmp_path, learning_rate=1e-3, allow_changed=True)  # nothing is left to do with it
+    assert kept(trainer.run) == before
+
+
+def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeypatch):
+    trainer = begin(tmp_path)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "posts.json").rename(tmp_path / "moved" / "same.json")
+    monkeypatch.chdir(tmp_path)
+    same = {"data_path": "moved/same.json", "model": "tiny-llama", "save_every": 1, "log_rollouts_every": 1}
+    again = optimize("slf5k", tiny_config_at(tmp_path, max_steps=3, **same), ScriptedRewards())
+    assert [row["step"] for row in again.metrics_log.rows()] == [1, 2, 3]
+    run = load_json(trainer.run / "run.json")
+    assert run["config"]["max_steps"] == 2 and run["data"]["path"].endswith("posts.json")
+    assert run["changes"] == [{"from_step": 3, "settings": {"max_steps": 3}}]
+
+
+def tiny_config_at(folder: Path, **settings):
+    """``tiny_config`` that writes no posts."""
+    config = tiny_config(folder)
+    (folder / "posts.json").unlink()
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return config
+
+
+def test_allowed_changes_are_recorded_from_their_step_on(tmp_path):
+    begin(tmp_path, save_every=1)
+    changed = {"max_steps": 4, "save_every": 1, "learning_rate": 1e-3}
+    with pytest.raises(InputError, match="learning_rate"):
+        begin(tmp_path, **changed)
+    trainer = begin(tmp_path, **changed, allow_changed=True)
+    run = load_json(trainer.run / "run.json")
+    assert run["config"]["learning_rate"] == 1e-2
+    assert run["changes"] == [{"from_step": 3, "settings": {"learning_rate": 1e-3, "max_steps": 4}}]
+    card = (trainer.run / "policy" / "README.md").read_text()
+    assert "- learning_rate: 0.01\n" in card
+    assert "- changed from step 3 on: learning_rate 0.001, max_steps 4" in card
+    before = kept(trainer.run)
+    begin(tmp_path, **changed)  # what it was last continued with needs no permission
+    assert kept(trainer.run) == before
+
+
+def test_a_change_counts_from_the_checkpoint_that_it_continues(tmp_path):
+    trainer = begin(tmp_path)
+    now = load_json(trainer.run / "run.json")
+    path = tmp_path / "run.json"
+    save_json(path, {**now, "changes": [{"from_step": 3, "settings": {"seed": 7, "max_steps": 9}}]})
+    wanted = json.loads(json.dumps(now))
+    wanted["config"] |= {"seed": 7, "max_steps": 9}
+    moved = continued(path, wanted, finished=1, ranks=1)["changes"]  # killed before step 3 was saved
+    assert moved == [{"from_step": 2, "settings": {"max_steps": 9, "seed": 7}}]
+    wanted["config"] |= {"seed": 8, "allow_changed": True}
+    both = continued(path, wanted, finished=5, ranks=1)["changes"]
+    assert [change["from_step"] for change in both] == [3, 6] and both[1]["settings"] == {"seed": 8}
+
+
+def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
+    prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    trainer = begin(tmp_path, seed=7)
+    assert load_json(trainer.run / "run.json")["config"]["seed"] == 7
+
+
+def test_names_of_before_still_count_as_the_same_setting(tmp_path):
+    trainer = begin(tmp_path)
+    path = trainer.run / "run.json"
+    run = load_json(path)
+    run["config"]["max_response_tokens"] = run["config"].pop("max_new_tokens")
+    del run["data"], run["weights"], run["config"]["allow_changed"]
+    save_json(path, run)
+    begin(tmp_path)
+    with pytest.raises(InputError, match="max_new_tokens: 8 then, 9 now"):
+        begin(tmp_path, max_new_tokens=9)
+
+
+def test_other_weights_under_the_same_name_are_another_model(tmp_path):
+    begin(tmp_path)
+    tiny_model(tmp_path / "tiny-llama", seed=1)
+    with pytest.raises(InputError, match="weights: '"):
+        begin(tmp_path)
