@@ -51,8 +51,8 @@ METHODS = {
     "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
     "text2grad_reward_model": ("Text2Grad, reward model in the same process", _REWARD_MODEL),
-    "text2grad_elsewhere": ("Text2Grad, reward model on a core of its own", _REWARD_MODEL),
-    "text2grad_elsewhere_ahead": (
+    "text2grad_own_core": ("Text2Grad, reward model on a core of its own", _REWARD_MODEL),
+    "text2grad_own_core_ahead": (
         "Text2Grad, reward model on a core of its own, `rollouts_ahead`",
         {**_REWARD_MODEL, "rollouts_ahead": True},
     ),
@@ -213,7 +213,7 @@ def time_one_method(method: str, settings: str) -> None:
     config = PolicyConfig(**json.loads(Path(settings).read_text()))
     first, *others = sorted(os.sched_getaffinity(0))
     keep_to(first)
-    critic_core = (others or [first])[0] if "elsewhere" in method else None
+    critic_core = (others or [first])[0] if "own_core" in method else None
     rows = time_grpo(config) if method == "grpo" else time_text2grad(config, critic_core)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"rows": rows[1:], "peak_gib": peak}))
