@@ -89,9 +89,9 @@ class FeedbackFields:
         Raises:
             FeedbackError: no complete object, a missing field, or a field of the wrong type.
         """
-        objects, problem = json_objects(text)
+        objects, none_because = json_objects(text)
         if not objects:
-            raise FeedbackError(problem)
+            raise FeedbackError(none_because)
         candidates = [value for value in objects if _normalised(self.critique) in map(_normalised, value)]
         if critique is not None:
             candidates = [{**objects[-1], self.critique: critique}]
@@ -111,7 +111,7 @@ class FeedbackFields:
         return [span for span in value if span.strip()]
 
     def _scores(self, value: object) -> list[tuple[str, float]]:
-        pairs = [] if value is None else value
+        pairs: Any = [] if value is None else value
         if not isinstance(pairs, list):
             raise FeedbackError(f"{self.scores!r} is not a list of [piece, score] pairs but {shown(value)}")
         for pair in pairs:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def _decoded(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            seen: set[str] = set()
-            double = next(key for key, _ in pairs if key in seen or seen.add(key))
+            counts = Counter(key for key, _ in pairs)
+            double = next(key for key, count in counts.items() if count > 1)
             raise UnreadableError(f"the id or key {shown(double)} is there twice in one object; make each one unique")
         return value
 

@@ -160,7 +160,7 @@ def _sentencepiece(tokens: list[str], text: str) -> list[Interval] | None:
             written += piece
             index += 1
             continue
-        data = bytes(int(_BYTE_TOKEN.fullmatch(token).group(1), 16) for token in tokens[index:run])
+        data = b"".join(map(_sentencepiece_bytes, tokens[index:run]))
         try:
             data.decode("utf-8")
             piece, chars = _decode_bytes(data)

@@ -52,7 +52,8 @@ def hard_negatives(records: Mapping[str, Record], per_post: int, max_words: int,
     made: dict[str, Record] = {}
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     for key, record in records.items():
-        post, seen = task.prompt(record), set()
+        post = task.prompt(record)
+        seen: set[str] = set()
         strangers = rng.sample([other for other in sources if other != key], min(_OTHERS, len(sources) - 1))
         others = [text for stranger in strangers for text in sources[stranger]]
         for number in range(per_post):
@@ -65,7 +66,7 @@ def hard_negatives(records: Mapping[str, Record], per_post: int, max_words: int,
             changed = task.with_response({"id": f"{key}#{number}", **kept}, spoilt.text)
             annotation = {"source": NAME, "kind": spoilt.kind, "wrong": list(spoilt.wrong) if spoilt.wrong else None}
             made[f"{key}#{number}"] = task.with_feedback(
-                changed, annotated(spoilt, critic.judge(post, spoilt.text)), annotation
+                changed, annotated(spoilt, critic.feedback_on(post, spoilt.text)), annotation
             )
     return made
 

@@ -116,10 +116,10 @@ def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
 
 def read_verdict(text: str) -> dict[str, str]:
     """``{"winner", "reasoning"}`` of a judge's reply; ``ValueError`` where it names no winner."""
-    objects, problem = json_objects(text)
+    objects, none_because = json_objects(text)
     named = [item for item in objects if "winner" in item]
     if not named:
-        raise ValueError(problem if not objects else f"the judge's reply names no winner: {text[-200:]!r}")
+        raise ValueError(none_because if not objects else f"the judge's reply names no winner: {text[-200:]!r}")
     if problem := fault(named[-1]):
         raise ValueError(f"the judge's reply cannot be kept: {problem}")
     winner = str(named[-1]["winner"]).strip().lower()

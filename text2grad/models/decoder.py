@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -228,7 +229,7 @@ def draw(log_probs: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, point, right=True).clamp(max=log_probs.shape[-1] - 1).squeeze(-1)
 
 
-def merged_weight(module: nn.Module) -> Tensor:
+def merged_weight(module: Any) -> Tensor:
     """A linear layer's weight with its active LoRA adapters added."""
     weight = _plain(module).weight.detach()
     for adapter in getattr(module, "active_adapters", ()):
@@ -237,5 +238,5 @@ def merged_weight(module: nn.Module) -> Tensor:
     return weight
 
 
-def _plain(module: nn.Module) -> nn.Module:
+def _plain(module: Any) -> Any:
     return module.get_base_layer() if hasattr(module, "get_base_layer") else module

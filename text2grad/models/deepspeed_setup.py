@@ -17,7 +17,7 @@ def prepare_deepspeed(on_cpu: bool) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     if on_cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+        vars(importlib.import_module("deepspeed.comm.torch"))["build_shm_op"] = lambda: None
 
 
 def begin_deepspeed(on_cpu: bool) -> None:

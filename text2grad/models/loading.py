@@ -274,6 +274,7 @@ def _cpu_has_bf16() -> bool:
 
 
 def _check_folder(path: Path) -> None:
+    weights: tuple[str, ...]
     if is_adapter(str(path)):
         weights = ("adapter_model.safetensors", "adapter_model.bin")
     elif (path / "config.json").is_file():

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from text2grad.sandbox.box import BOX, PATIENCE, Result, Sandbox
 from text2grad.sandbox.verdict import Call, Events, Frame, Test, TestRun, Trace, read_report
-from text2grad.tasks import Record, get_task
+from text2grad.tasks import Record
+from text2grad.tasks.kodcode import KodCode
 
 __all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_all_tests", "run_tests", "with_log"]
 
@@ -66,7 +67,7 @@ def run_all_tests(
 ) -> list[TestRun]:
     """``run_tests`` for many (code, tests) pairs, ``workers`` at a time (one a core by default); in order."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return list(pool.map(lambda pair: run_tests(*pair, sandbox, trace), pairs))
+        return list(pool.map(lambda pair: run_tests(pair[0], pair[1], sandbox, trace), pairs))
 
 
 def with_log(record: Record, sandbox: Sandbox) -> Record:
@@ -76,7 +77,7 @@ def with_log(record: Record, sandbox: Sandbox) -> Record:
     """
     if record.get("log") or not str(record.get("test") or "").strip():
         return record
-    task = get_task("kodcode")
+    task = KodCode()
     run = run_tests(task.code(task.response(record)), str(record["test"]), sandbox)
     weaker = {"log_weaker": list(run.weaker)} if run.weaker else {}
     return {**record, "log": run.log, **weaker}

@@ -57,8 +57,8 @@ def load_task(spec: str) -> Task:
 
 def _only_task(module: ModuleType, spec: str) -> Task | type[Task]:
     """The one Task object of a file, or its one subclass of Task where it makes no object."""
-    objects = {id(item): item for item in vars(module).values() if isinstance(item, Task)}
-    classes = {
+    objects: dict[int, Task | type[Task]] = {id(item): item for item in vars(module).values() if isinstance(item, Task)}
+    classes: dict[int, Task | type[Task]] = {
         id(item): item
         for item in vars(module).values()
         if isinstance(item, type) and issubclass(item, Task) and item.__module__ == module.__name__

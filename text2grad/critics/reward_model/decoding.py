@@ -106,6 +106,8 @@ class Lookahead:
 class _RoomyLayer(DynamicLayer):
     """A cache layer with spare room, so that a new token is written in place and nothing before it is copied."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
     _room_k: torch.Tensor
     _room_v: torch.Tensor
 

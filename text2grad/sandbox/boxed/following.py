@@ -53,7 +53,7 @@ class Follower:
     """
 
     def __init__(self) -> None:
-        self.cleared = Counter()  # line -> calls before a passed assertion that executed it
+        self.cleared: Counter[int] = Counter()  # line -> calls before a passed assertion that executed it
         self.calls: list[dict[str, Any]] = []  # since the last passed assertion
         self.stack: list[dict[str, Any]] = []
         self.events = 0

@@ -99,7 +99,7 @@ class Source:
         if node is None:
             return {line}
         body = getattr(node, "body", None)
-        end = body[0].lineno - 1 if body and isinstance(body[0], ast.stmt) else node.end_lineno
+        end = body[0].lineno - 1 if body and isinstance(body[0], ast.stmt) else node.end_lineno or node.lineno
         if body and line > max(node.lineno, end):
             return {line}  # an `else:` and the like
         return {number for number in range(node.lineno, max(node.lineno, end) + 1) if self.text(number)}
@@ -141,7 +141,7 @@ class Source:
                 return self.extent(node.lineno)
         return set()
 
-    def body(self, function: ast.AST) -> set[int]:
+    def body(self, function: Function | ast.ClassDef) -> set[int]:
         """The lines of a function or class below its head and docstring."""
         body = function.body
         first = body[0]
@@ -284,7 +284,8 @@ def _raised(source: Source, test: Test) -> Blame:
 def _ends_of_recursion(source: Source, lines: list[int]) -> set[int]:
     """Conditions, in the functions that recurse, under which they return or raise without recursing."""
     found: set[int] = set()
-    for function in {source.function(line) for line in lines} - {None}:
+    functions = {function for line in lines if (function := source.function(line)) is not None}
+    for function in functions:
         for node in ast.walk(function):
             if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Raise):
                 own = {line for part in node.body for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)}

@@ -25,7 +25,8 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import TestRun, parsed, run_tests
-from text2grad.tasks import Record, get_task
+from text2grad.tasks import Record
+from text2grad.tasks.kodcode import KodCode
 
 RULES = {
     "F": "what pyflakes finds: unused imports and variables, redefinitions, comparisons with literals by `is`",
@@ -70,7 +71,7 @@ class CodeCritic:
     def __init__(self, sandbox: Sandbox | None = None, workers: int | None = None):
         self.sandbox = sandbox or Sandbox()
         self.workers = workers or os.cpu_count() or 1
-        self.task = get_task("kodcode")
+        self.task = KodCode()
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
@@ -83,14 +84,15 @@ class CodeCritic:
             raise InputError(f"{len(prompts)} prompts and {len(responses)} responses; give one of each")
         codes = [self.task.code(response) for response in responses]
         findings = lint([code if parsed(code) else "" for code in codes])
-        jobs = zip(responses, codes, records or [None] * len(responses), findings, strict=True)
+        about: Sequence[Record] = records or [{} for _ in responses]
+        jobs = zip(responses, codes, about, findings, strict=True)
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(lambda job: self._feedback_on(*job), jobs))
 
     def _feedback_on(
-        self, response: str, code: str, record: Record | None, findings: list[Finding]
+        self, response: str, code: str, record: Record, findings: list[Finding]
     ) -> Feedback | FeedbackError:
-        tests = str((record or {}).get("test") or "")
+        tests = str(record.get("test") or "")
         if not tests.strip():
             return FeedbackError("a program is judged by its tests; give records that have a 'test'")
         if not code.strip():
@@ -108,8 +110,8 @@ class CodeCritic:
             return FeedbackError(f"its tests cannot judge it: {error}")
 
 
-def _logged_pass(record: Record | None) -> bool:
-    log = (record or {}).get("log")
+def _logged_pass(record: Record) -> bool:
+    log = record.get("log")
     return isinstance(log, Mapping) and log.get("passed") is True
 
 
@@ -194,7 +196,7 @@ def lint(codes: Sequence[str]) -> list[list[Finding]]:
         if done.returncode:
             raise RuntimeError(f"the linter ended with {done.returncode}: {done.stderr.strip()}")
     for item in json.loads(done.stdout):
-        index = int(re.search(r"program_(\d+)\.py$", item["filename"])[1])
+        index = int(Path(item["filename"]).stem.removeprefix("program_"))
         if item["code"] and not item["code"].startswith("invalid"):
             first, last = item["location"]["row"], item["end_location"]["row"]
             finding = Finding(first, first if last - first > 3 else last, item["code"], item["message"])

@@ -94,7 +94,7 @@ def praise(summary: Summary, poor: set[int], barred: set[int]) -> Praise:
             if i in barred or not (asks or states):
                 continue
             good.add(i)
-            if states:
+            if states and fact is not None:
                 credited.add(fact)
                 earned += 1.0 if fact in post.keys else 0.5
             if fact in told and ended:

@@ -78,8 +78,8 @@ class AnswerCritic:
                     faults.append(Fault("form", *touched, f"the request asks for {demand.wanted}"))
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
-        spans = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
-        return Feedback(_critique(answer, faults, asked, good, depth), *spans)
+        good_quotes, poor_quotes = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
+        return Feedback(_critique(answer, faults, asked, good, depth), good_quotes, poor_quotes)
 
 
 _SAID = {

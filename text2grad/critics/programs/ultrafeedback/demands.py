@@ -236,10 +236,10 @@ _SCRIPTS = {
 def _language(request: str, answer: str) -> Iterator[Demand]:
     names = "|".join([*_FREQUENT, *_SCRIPTS])
     match = re.search(rf"\b(?:in|into|to) ({names})\b(?!['’-])", request, re.IGNORECASE)
-    asked = match and re.search(
-        r"\b(?:write|answer|reply|respond|translate|say|explain|give)\b", request[: match.start()], re.I
-    )
-    if not asked:
+    if match is None:
+        return
+    asked = r"\b(?:write|answer|reply|respond|translate|say|explain|give)\b"
+    if not re.search(asked, request[: match.start()], re.I):
         return
     name = match[1].lower()
     used = [word.key for word in words(answer)]

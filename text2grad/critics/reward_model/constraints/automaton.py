@@ -23,13 +23,13 @@ import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from text2grad.feedback import Feedback
 from text2grad.tasks import Interval, Task
 
 LITERAL, TEXT, OPEN, SPAN, AFTER, BETWEEN, END = range(7)
-State = tuple[int, int, int, object]
+State = tuple[int, int, int, Any]
 
 _LONGEST_ESCAPE = len("\\u0000")
 _QUOTE, _COMMA, _BACKSLASH = b'",\\'
@@ -45,17 +45,20 @@ _SHORT_ESCAPES = {ord(short): json.loads(f'"\\{short}"') for short in '"\\/bfnrt
 class Content(Protocol):
     """What may be between two quotation marks of JSON."""
 
-    start: object
+    @property
+    def start(self) -> Any:
+        """The content behind the opening quotation mark; None where nothing may follow."""
+        ...
 
-    def step(self, content, byte: int):
+    def step(self, content: Any, byte: int) -> Any:
         """The content after one more byte; None where it may not follow."""
         ...
 
-    def complete(self, content) -> bool:
+    def complete(self, content: Any) -> bool:
         """Whether the closing quotation mark may follow."""
         ...
 
-    def candidates(self, content) -> bytes | None:
+    def candidates(self, content: Any) -> bytes | None:
         """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
         ...
 
@@ -205,7 +208,7 @@ class Format:
                 return None
             content = self.text.step(content, byte)
             return None if content is None else (TEXT, part, tight, content)
-        if kind == SPAN:
+        if kind == SPAN and self.spans is not None:
             if byte == _QUOTE and self.spans.complete(content):
                 return (AFTER, part, tight, 0)
             if tight and self.spans.complete(content):
@@ -226,9 +229,15 @@ class Format:
             return self._literal(part + 1, 0, tight & 2, byte)
         return None
 
+    def walked(self, state: State, byte: int) -> State:
+        """The state after a byte that may follow."""
+        after = self.step(state, byte)
+        assert after is not None
+        return after
+
     def candidates(self, state: State) -> bytes | None:
         """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
-        return self.spans.candidates(state[3]) if state[0] == SPAN else None
+        return self.spans.candidates(state[3]) if state[0] == SPAN and self.spans is not None else None
 
     def _literal(self, part: int, written: int, tight: int, byte: int) -> State | None:
         literal = self.literals[part]

@@ -95,8 +95,8 @@ class Shared:
         count = 0
         while state[0] != END:
             _, ids, _ = self.walk(state)
-            for byte in max((self.vocabulary.tokens[token] for token in ids), key=len):
-                state = self.format.step(state, byte)
+            for byte in max((self.vocabulary.written(token) for token in ids), key=len):
+                state = self.format.walked(state, byte)
             count += 1
         return count
 
@@ -119,8 +119,9 @@ class QuoteMatcher:
         self.start = Position(self._format.start)
         reserve = shared.closing_length + quotes.blank_tokens + _UNFINISHED
         self.least_tokens = reserve + len(self._format.literals[0]) + 1
-        closes = max_tokens is not None and max_tokens >= self.least_tokens
-        self._tight_from = max_tokens - reserve if closes else float("inf")
+        self._tight_from = float("inf")
+        if max_tokens is not None and max_tokens >= self.least_tokens:
+            self._tight_from = max_tokens - reserve
 
     def next(self, position: Position, token: int) -> Position:
         """The position after one more token.
@@ -163,7 +164,7 @@ class QuoteMatcher:
                 return mask
         ids = self._allowed(state)
         if state[2] == 2:  # close in few tokens
-            progress = {token: self._progress(state, self._shared.vocabulary.tokens[token]) for token in ids}
+            progress = {token: self._progress(state, self._shared.vocabulary.written(token)) for token in ids}
             most = max(progress.values())
             ids = [token for token in ids if progress[token] == most]
         return self._shared.mask(ids)
@@ -172,7 +173,7 @@ class QuoteMatcher:
         """The characters that a token completes, and its bytes."""
         completed = 0
         for byte in token:
-            state = self._format.step(state, byte)
+            state = self._format.walked(state, byte)
             completed += not (state[0] in (TEXT, SPAN) and state[3][-1])
         return completed, len(token)
 
@@ -201,8 +202,8 @@ def walk(format: Format, state: State, node: Node) -> tuple[list[int], list[tupl
         candidates = format.candidates(state)
         for byte in children if candidates is None or len(children) < len(candidates) else candidates:
             child = children.get(byte)
-            after = format.step(state, byte) if child else None
-            if after is None:
+            after = None if child is None else format.step(state, byte)
+            if child is None or after is None:
                 continue
             if after[3] is None:
                 opened.append((child, after))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
 from transformers import LogitsProcessor
@@ -35,7 +35,7 @@ class QuoteConstraint:
         task: Task | str,
         max_critique: int = 4000,
         max_spans: int = 32,
-        eos_token_ids: Sequence[int] | None = None,
+        eos_token_ids: Collection[int] | None = None,
     ):
         eos = [tokenizer.eos_token_id] if eos_token_ids is None else list(eos_token_ids)
         if not eos or None in eos:
@@ -86,7 +86,8 @@ class QuoteLogitsProcessor(LogitsProcessor):
         surplus = scores.shape[-1] - masks.shape[-1]  # embeddings are often padded to a round number
         if surplus > 0:
             masks = torch.nn.functional.pad(masks, (0, surplus), value=True)
-        return scores.masked_fill(masks[:, : scores.shape[-1]].to(scores.device), float("-inf"))
+        forbidden = masks[:, : scores.shape[-1]].to(scores.device)
+        return cast("torch.FloatTensor", scores.masked_fill(forbidden, float("-inf")))
 
 
 def _replayed(matcher: QuoteMatcher, tokens: Sequence[int]) -> Position:

@@ -39,3 +39,9 @@ class Vocabulary:
                 f"{tokenizer.name_or_path or 'the tokenizer'}: has no token for the single bytes {shown}; "
                 "constrained decoding needs byte-level BPE or SentencePiece with byte fallback"
             )
+
+    def written(self, token: int) -> bytes:
+        """What a token writes that is not special."""
+        data = self.tokens[token]
+        assert data is not None
+        return data
