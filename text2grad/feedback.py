@@ -128,7 +128,7 @@ def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
     quotes = {"type": "array", "items": {"type": "string"}}
     score = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
     text = {"type": "string"}
-    properties = {
+    properties: dict[str, dict[str, Any]] = {
         "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
         "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
         "human_feedback": {fields.good: quotes, fields.poor: quotes},
