@@ -125,10 +125,10 @@ class FeedbackFields:
 
 def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
     """The JSON schema of a reply, by the rules of strict structured output: all fields required, none besides."""
-    quotes = {"type": "array", "items": {"type": "string"}}
-    score = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
-    text = {"type": "string"}
-    properties: dict[str, dict[str, Any]] = {
+    quotes: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+    score: dict[str, Any] = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
+    text: dict[str, Any] = {"type": "string"}
+    properties = {
         "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
         "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
         "human_feedback": {fields.good: quotes, fields.poor: quotes},
