@@ -1,6 +1,6 @@
 """Stage 1: a critic over a file of responses (paper, section 3.3 and algorithm 2). Any task, any critic.
 
-python rm_data_anno/annotate.py --task my_task.py --data_path responses.json --annotator openai:gpt-4o
+python rm_data_anno/annotate.py --task my_task.py --data_path responses.json --critic openai:gpt-4o
 """
 
 from __future__ import annotations
@@ -11,62 +11,80 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
-from text2grad.configs import TaskConfig, parse
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import stage_command
 
 Prepare = Callable[[Record], Record]
-
-
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+DEFAULT_CRITIC = "openai:gpt-4o"
 
 
 @dataclass(kw_only=True)
 class ChatOptions:
-    """What only annotators behind an API take."""
+    """What only critics behind an API take."""
 
-    model: str = _option("gpt-4o", "the model's name at the endpoint")
-    base_url: str | None = _option(None, "the endpoint up to /v1; OpenAI's, or OPENAI_BASE_URL, by default")
-    prompt_variant: str | None = _option(None, "cot (default), no_cot, human_feedback or dense")
-    prompt_file: str | None = _option(None, "another prompt than prompts/<variant>.txt; no_cot unless named otherwise")
-    feedback_field: str | None = _option(None, "where a person's feedback stands, for human_feedback")
-    temperature: float = _option(0.0, "sampling temperature")
-    max_tokens: int = _option(2048, "length of a reply at most; dense labels need many")
-    concurrency: int = _option(8, "requests in flight")
-    requests_per_minute: float | None = _option(None, "spread requests to stay below this")
-    tokens_per_minute: float | None = _option(None, "spread requests to stay below this")
-    max_cost_usd: float | None = _option(None, "spend no more than this, earlier runs included")
-    prices: str | None = _option(None, "another price table than text2grad/endpoints/prices.yaml")
-    timeout: float = _option(120.0, "seconds of silence after which a request is sent again")
-    retries: int = _option(6, "how often a request is sent again")
-    batch_api: bool = _option(False, "use OpenAI's Batch API, at half the price")
-    batch_poll_seconds: float = _option(60.0, "how often to ask for a batch; 0: end after sending it")
+    model: str | None = setting(None, "a model of OpenAI's, or of the server at --base_url; --critic names both in one")
+    base_url: str | None = setting(None, "the endpoint up to /v1; OpenAI's, or OPENAI_BASE_URL, by default")
+    prompt: str | None = setting(
+        None,
+        "cot (default), no_cot, human_feedback or dense (the task's prompts/), or a file of your own",
+        "--prompt_file",
+    )
+    prompt_variant: Literal["cot", "no_cot", "human_feedback", "dense"] | None = setting(
+        None, "the form of reply that a prompt file asks for; by default its name, or else no_cot"
+    )
+    feedback_field: str | None = setting(None, "the field with a person's feedback, for human_feedback")
+    temperature: float = setting(0.0, "sampling temperature")
+    max_new_tokens: int = setting(2048, "tokens that a reply may have; dense labels need many", "--max_tokens")
+    concurrency: int = setting(8, "requests in flight")
+    requests_per_minute: float | None = setting(None, "spread requests to stay below this")
+    tokens_per_minute: float | None = setting(None, "spread requests to stay below this")
+    max_cost_usd: float | None = setting(None, "spend no more than this, earlier runs included")
+    prices: str | None = setting(None, "another price table than text2grad/endpoints/prices.yaml")
+    timeout: float = setting(120.0, "seconds of silence after which a request is sent again")
+    retries: int = setting(6, "how often a request is sent again")
+    batch_api: bool = setting(False, "use OpenAI's Batch API, at half the price")
+    batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it")
 
 
 @dataclass(kw_only=True)
 class AnnotateConfig(ChatOptions):
-    data_path: str = field(metadata={"help": "responses to annotate, in the task's format"})
-    output_path: str | None = _option(None, "default: beside the data, named .annotated.json")
-    annotator: str = _option("chat", f"chat (--model behind --base_url), {CRITIC_FORMS}")
-    retry_failed: bool = _option(False, "try the records again that failed in earlier runs")
-    batch_size: int = _option(8, "records that a critic in this process judges at once")
+    """Which responses, and who gives feedback on them."""
+
+    data_path: str = setting(MISSING, "responses, in the task's format", "--dataset_path", "--responses")
+    output_path: str | None = setting(None, "default: beside the data, named .annotated.json", "--output_file")
+    critic: str | None = setting(
+        None, f"who gives feedback: {CRITIC_FORMS}; {DEFAULT_CRITIC} by default", "--annotator"
+    )
+    retry_failed: bool = setting(False, "try the records again that failed in earlier runs")
+    batch_size: int = setting(8, "records that a critic in this process works on at one time")
+
+    @property
+    def critic_spec(self) -> str:
+        """The critic that ``critic`` names, or ``base_url`` and ``model``. ``chat`` is the default's former name."""
+        if self.critic not in (None, "chat"):
+            if is_endpoint(self.critic) and (self.base_url or self.model):
+                raise InputError(f"--critic {self.critic}: names endpoint and model; leave --base_url and --model away")
+            return self.critic
+        model = self.model or DEFAULT_CRITIC.removeprefix("openai:")
+        return f"{self.base_url}#{model}" if self.base_url else f"openai:{model}"
 
 
 def annotate(
@@ -78,11 +96,11 @@ def annotate(
     """Annotate a file: every record ends in the output with its feedback, or in ``<output>.failed.json`` with a reason.
 
     Beside the output: ``.journal.jsonl`` (what makes a second run go on), ``.report.json`` and ``.report.md``; for
-    chat annotators ``.replies.jsonl`` (all that was paid for).
+    critics behind an API ``.replies.jsonl`` (all that was paid for).
 
     Args:
-        prepare: completes a record before it is judged (runs a solution's tests); what it adds goes into the output.
-        program_options: for the programmatic annotator.
+        prepare: completes a record before its feedback (runs a solution's tests); what it adds goes into the output.
+        program_options: for the programmatic critic.
 
     Raises:
         InputError: before anything is written.
@@ -91,25 +109,25 @@ def annotate(
     task = get_task(task)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
-    annotator = _Annotator.load(task, config, records, output, prepare, program_options or {})
-    with closing(annotator), _interruptible(annotator.client) if annotator.client else nullcontext():
+    work = _Annotation.load(task, config, records, output, prepare, program_options or {})
+    with closing(work), _interruptible(work.client) if work.client else nullcontext():
         outcome = map_records(
             records,
-            annotator,
+            work,
             journal=_beside(output, "journal.jsonl"),
-            settings=annotator.settings,
-            batch_size=len(records) if config.batch_api else config.batch_size if not annotator.client else 1,
-            workers=config.concurrency if annotator.client and not config.batch_api else 1,
+            settings=work.settings,
+            batch_size=len(records) if config.batch_api else config.batch_size if not work.client else 1,
+            workers=config.concurrency if work.client and not config.batch_api else 1,
             retry_failed=config.retry_failed,
             description=f"annotating {task.name}",
-            status=annotator.status,
+            status=work.status,
         )
-    outcome.stopped = outcome.stopped or annotator.stopped
-    _write(task, records, outcome, output, annotator)
+    outcome.stopped = outcome.stopped or work.stopped
+    _write(task, records, outcome, output, work)
 
 
-class _Annotator:
-    """The work on each record: complete it, have it judged, validate what comes back."""
+class _Annotation:
+    """The work on each record: complete it, get feedback on it, validate that feedback."""
 
     def __init__(self, task: Task, critic: Critic, prepare: Prepare | None, settings: dict[str, Any]):
         self.task, self.critic, self.prepare = task, critic, prepare
@@ -127,22 +145,23 @@ class _Annotator:
         output: Path,
         prepare: Prepare | None,
         program_options: Mapping[str, Any],
-    ) -> _Annotator:
-        if config.annotator != "chat" and not is_endpoint(config.annotator):
+    ) -> _Annotation:
+        spec = config.critic_spec
+        if not is_endpoint(spec):
             for option in fields(ChatOptions):
                 if getattr(config, option.name) != option.default:
-                    raise InputError(f"--{option.name}: is for annotators behind an API, not for {config.annotator}")
-            options = program_options if config.annotator == "programmatic" else {}
-            critic = load_critic(config.annotator, task, **options)
+                    raise InputError(f"--{option.name}: is for critics behind an API, not for {spec}")
+            options = program_options if spec == "programmatic" else {}
+            critic = load_critic(spec, task, **options)
             return cls(task, critic, prepare, {"annotator": critic.name} | version_of(critic))
 
-        critic = _chat_critic(task, config)
+        critic = _chat_critic(spec, task, config)
         if critic.variant == "human_feedback":
             for record_id, record in records.items():
                 if not str(record.get(critic.feedback_field) or "").strip():
                     raise InputError(
                         f"{records.path}: record {record_id!r} has no feedback of a person in its field "
-                        f"{critic.feedback_field!r}; name another --feedback_field or --prompt_variant"
+                        f"{critic.feedback_field!r}; name another --feedback_field or --prompt"
                     )
         critic.client.remember(ReplyCache(_beside(output, "replies.jsonl")))
         if isinstance(critic.client, BatchClient):
@@ -164,13 +183,16 @@ class _Annotator:
         if self.client:
             questions = [partial(self._ask, *pair) for pair in zip(ids, prepared, strict=True)]
             if isinstance(self.client, BatchClient):
-                judged, self.stopped = complete_in_batches(self.client, questions)
+                given, self.stopped = complete_in_batches(self.client, questions)
             else:
-                judged = [ask() for ask in questions]
+                given = [ask() for ask in questions]
         else:
             prompts, responses = map(self.task.prompt, prepared), map(self.task.response, prepared)
-            judged = [ChatFeedback(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
-        return [row[-1] and self._added(*row) for row in zip(ids, batch, prepared, judged, strict=True)]
+            given = [ChatFeedback(feedback) for feedback in self.critic(list(prompts), list(responses), prepared)]
+        return [
+            None if feedback is None else self._added(record_id, before, record, feedback)
+            for record_id, before, record, feedback in zip(ids, batch, prepared, given, strict=True)
+        ]
 
     def _ask(self, record_id: str, record: Record) -> ChatFeedback:
         prompt, response = self.task.prompt(record), self.task.response(record)
@@ -181,21 +203,21 @@ class _Annotator:
     def _validate(self, feedback: Feedback, record: Record) -> Validated:
         return validate(feedback, self.task.response(record), self.task)
 
-    def _added(self, record_id: str, before: Record, record: Record, judged: ChatFeedback) -> dict | Exception:
-        if isinstance(judged.feedback, FeedbackError):
+    def _added(self, record_id: str, before: Record, record: Record, given: ChatFeedback) -> dict | Exception:
+        if isinstance(given.feedback, FeedbackError):
             if self.client:
                 self.client.cache.void(record_id)
-            return judged.feedback
-        checked = self._validate(judged.feedback, record)
+            return given.feedback
+        checked = self._validate(given.feedback, record)
         validation = checked.to_dict()
-        if judged.complaint:
-            first = self._validate(judged.first, record).to_dict() if isinstance(judged.first, Feedback) else {}
-            validation["first"] = {"complaint": judged.complaint, **first}
+        if given.complaint:
+            first = self._validate(given.first, record).to_dict() if isinstance(given.first, Feedback) else {}
+            validation["first"] = {"complaint": given.complaint, **first}
         annotation = {"annotator": self.critic.name, "validation": validation}
         if self.client:
-            annotation |= {"model": self.client.model, "prompt": self.critic.variant, "usage": judged.usage.to_dict()}
-        if judged.reasoning:
-            annotation["reasoning"] = judged.reasoning
+            annotation |= {"model": self.client.model, "prompt": self.critic.variant, "usage": given.usage.to_dict()}
+        if given.reasoning:
+            annotation["reasoning"] = given.reasoning
         after = self.task.with_feedback(record, checked.feedback, annotation)
         return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
@@ -220,17 +242,17 @@ class _Annotator:
         return {"paid": self.client.cache.usage.to_dict() | lost}
 
 
-def _chat_critic(task: Task, config: AnnotateConfig) -> ChatCritic:
-    spec = config.annotator
-    if spec == "chat":
-        spec = f"{config.base_url}#{config.model}" if config.base_url else f"openai:{config.model}"
-    elif config.base_url or config.model != AnnotateConfig.model:
-        raise InputError(f"--annotator {spec}: names endpoint and model; leave --base_url and --model away")
+def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
+    file, variant = config.prompt, config.prompt_variant
+    if file in VARIANTS:
+        if variant not in (None, file):
+            raise InputError(f"--prompt {file} --prompt_variant {variant}: name one of the two, or a prompt file")
+        file, variant = None, file
     return ChatCritic.from_spec(
         spec,
         task,
-        prompt=config.prompt_file,
-        variant=config.prompt_variant,
+        prompt=file,
+        variant=variant,
         feedback_field=config.feedback_field,
         client_class=BatchClient if config.batch_api else ChatClient,
         concurrency=config.concurrency,
@@ -241,7 +263,7 @@ def _chat_critic(task: Task, config: AnnotateConfig) -> ChatCritic:
         timeout=config.timeout,
         retries=config.retries,
         temperature=config.temperature,
-        max_tokens=config.max_tokens,
+        max_tokens=config.max_new_tokens,
         **({"poll_seconds": config.batch_poll_seconds} if config.batch_api else {}),
     )
 
@@ -280,7 +302,7 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotator: _Annotator) -> None:
+def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> None:
     annotated = {}
     for record_id, added in outcome.results.items():
         before = {key: value for key, value in records[record_id].items() if key != task.fields.scores}
@@ -293,10 +315,11 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotat
     else:
         failed.unlink(missing_ok=True)
     left = len(records) - len(annotated) - len(outcome.failures)
-    report = fidelity.report(task, annotated, outcome.failures) | annotator.spending()
+    report = fidelity.annotation_report(task, annotated, outcome.failures) | work.spending()
     report["records"] |= {"left": left} if left else {}
     save_json(_beside(output, "report.json"), report)
-    table = fidelity.table({output.name: report})
+    shown = report if annotated else {name: report[name] for name in ("records", "failures")}
+    table = fidelity.report_table({output.name: shown})
     save_text(_beside(output, "report.md"), table)
     print(table)
     print(f"{len(annotated)} of {len(records)} records annotated: {output}")
@@ -306,6 +329,10 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, annotat
         print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
     if outcome.failures or outcome.stopped:
         raise SystemExit(1)
+    print(
+        f"next: train a reward model, {stage_command('reward_model', task)} --data_path {output} "
+        f"--output_dir runs/{task.name}/reward_model"
+    )
 
 
 @command

@@ -1,4 +1,4 @@
-"""What annotations are worth: fidelity of the spans, their number and length, label balance, tokens and cost.
+"""How good annotations are: fidelity of the spans, their number and length, label balance, tokens and cost.
 
     python rm_data_anno/fidelity.py --task slf5k --data_path spans.json dense.json
 
@@ -11,10 +11,10 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from typing import Any
 
-from text2grad.configs import TASK_HELP, parse
+from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.records import load_records
@@ -22,7 +22,9 @@ from text2grad.tasks import Interval, Record, Task, get_task
 from text2grad.token_rewards import span_intervals
 
 
-def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str] | None = None) -> dict[str, Any]:
+def annotation_report(
+    task: Task, records: Mapping[str, Record], failures: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Figures of a set of annotated records. Rates are shares of 1, lengths are in white-space separated words.
 
     The unmatched rate is that of first replies (table 15); the dropped rate is what is left of it after asking again.
@@ -49,7 +51,7 @@ def report(task: Task, records: Mapping[str, Record], failures: Mapping[str, str
             "kept": kept,
             "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
             "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
-            "mended": _count(checks, "mended"),
+            "corrected": _count(checks, "corrected") + _count(checks, "mended"),  # its former name
             "repeated": _count(checks, "repeated"),
             "unscored": _count(checks, "unscored"),
             "unjudged": _count(checks, "unjudged"),
@@ -126,7 +128,7 @@ def _positions(intervals: list[Interval]) -> set[int]:
 
 
 def _usage(rows: list[dict[str, float]]) -> dict[str, Any]:
-    """Totals and means per record of what the annotator counted; empty where it counted nothing."""
+    """Totals and means per record of what the critic counted; empty where it counted nothing."""
     names = [name for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd") if any(map(bool, rows))]
     totals = {name: round(sum(row.get(name) or 0 for row in rows), 6) for name in names}
     return {**totals, **{f"{name}_per_record": _rate(total, len(rows)) for name, total in totals.items()}}
@@ -151,7 +153,7 @@ def _quartiles(values: list[int]) -> dict[str, float]:
     return {"mean": round(statistics.fmean(values), 3), **figures}
 
 
-def table(columns: Mapping[str, dict[str, Any]]) -> str:
+def report_table(columns: Mapping[str, dict[str, Any]]) -> str:
     """Reports side by side as a Markdown table, one column each."""
     flat = {name: _flat(value) for name, value in columns.items()}
     names = list(dict.fromkeys(row for column in flat.values() for row in column))
@@ -189,15 +191,17 @@ def _number(name: str, value: object) -> str:
 
 @dataclass
 class FidelityConfig:
-    task: str = field(metadata={"help": TASK_HELP})
-    data_path: list[str] = field(metadata={"help": "annotated files; one column of the table each"})
+    """Which files are compared."""
+
+    task: str = setting(MISSING, TASK_HELP)
+    data_path: list[str] = setting(MISSING, "annotated files; one column of the table each", "--input_file")
 
 
 @command
 def main() -> None:
     config = parse(FidelityConfig)
     task = get_task(config.task)
-    print(table({path: report(task, load_records(path, task)) for path in config.data_path}), end="")
+    print(report_table({path: annotation_report(task, load_records(path, task)) for path in config.data_path}), end="")
 
 
 if __name__ == "__main__":

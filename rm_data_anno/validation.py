@@ -44,7 +44,7 @@ class Validated:
     unjudged: list[str] = field(default_factory=list)  # only in text that is not judged (prose around code): dropped
     contradicted: list[str] = field(default_factory=list)  # in both slots: kept as poor
     repeated: int = 0  # given before in the same slot: kept once
-    mended: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
+    corrected: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
     unscored: int = 0  # words of the response that dense labels left out: they score 0
     unsupported: list[str] = field(default_factory=list)  # nothing in the critique speaks of them: kept, flagged
 
@@ -56,7 +56,7 @@ class Validated:
         if self.unjudged:
             parts.append(f"these spans lie outside the code of the response: {_listed(self.unjudged)}")
         if self.contradicted:
-            parts.append(f"these spans stand in both lists: {_listed(self.contradicted)}")
+            parts.append(f"these spans are in both lists: {_listed(self.contradicted)}")
         return "; ".join(parts) or None
 
     def to_dict(self) -> dict:
@@ -67,7 +67,7 @@ class Validated:
             "contradicted": self.contradicted,
             "unsupported": self.unsupported,
         }
-        counts = {"offered": self.offered, "mended": self.mended}
+        counts = {"offered": self.offered, "corrected": self.corrected}
         rare = {"repeated": self.repeated, "unscored": self.unscored}
         counts |= {name: count for name, count in rare.items() if count}
         return {**counts, **{name: rows for name, rows in lists.items() if rows}}
@@ -142,7 +142,7 @@ def _checked(quotes: list[str], response: str, task: Task, result: Validated) ->
             result.unjudged.append(quote)
         else:
             exact = response[slice(*inside[0])]
-            result.mended += exact != quote
+            result.corrected += exact != quote
             if exact in kept:
                 result.repeated += 1
             else:

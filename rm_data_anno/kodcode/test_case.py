@@ -1,7 +1,7 @@
 """Prepare KodCode records for annotation: pick them, run each solution against its tests, keep a balanced set.
 
-    python rm_data_anno/kodcode/test_case.py --data_path solutions.json --output_file tested.json
-    python rm_data_anno/kodcode/test_case.py --data_path KodCode/KodCode-V1-SFT-4o --output_file kodcode.json \
+    python rm_data_anno/kodcode/test_case.py --data_path solutions.json --output_path tested.json
+    python rm_data_anno/kodcode/test_case.py --data_path KodCode/KodCode-V1-SFT-4o --output_path kodcode.json \
         --easy_samples 4000 --medium_samples 4000 --hard_samples 4000 --train_samples 8000 --target_total_size 10000
 
 Each record gains ``log``: ``passed``, ``stdout``, ``stderr``, ``return_code``, ``error_type`` and ``missing_modules``.
@@ -15,17 +15,18 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.records import check_writable, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, get_task
+from text2grad.tasks.commands import stage_command
 
 DIFFICULTIES = ("easy", "medium", "hard")
 COPIED = (
@@ -37,29 +38,25 @@ TASK = get_task("kodcode")
 
 @dataclass
 class TestCaseConfig:
-    data_path: str = field(
-        metadata={"help": "a KodCode file (.json, .jsonl), or the name or folder of a `datasets` set"}
+    """Which records are drawn, how their tests are run, and which are kept."""
+
+    data_path: str = setting(
+        MISSING, "a KodCode file (.json, .jsonl), or the name or folder of a `datasets` set", "--dataset_path"
     )
-    output_file: str | None = field(default=None, metadata={"help": "default: the data's name, ending .tested.json"})
-    easy_samples: int | None = field(
-        default=None, metadata={"help": "easy records to draw (split `incorrect` of a set)"}
+    output_path: str | None = setting(None, "default: the data's name, ending .tested.json", "--output_file")
+    easy_samples: int | None = setting(None, "easy records to draw (split `incorrect` of a set)")
+    medium_samples: int | None = setting(None, "medium records to draw, likewise")
+    hard_samples: int | None = setting(None, "hard records to draw, likewise")
+    train_samples: int | None = setting(None, "further records of any difficulty to draw (split `train` of a set)")
+    target_total_size: int | None = setting(
+        None, "records to keep, half of them passed, evenly over difficulties; default: all"
     )
-    medium_samples: int | None = field(default=None, metadata={"help": "medium records to draw, likewise"})
-    hard_samples: int | None = field(default=None, metadata={"help": "hard records to draw, likewise"})
-    train_samples: int | None = field(
-        default=None, metadata={"help": "further records of any difficulty to draw (split `train` of a set)"}
-    )
-    target_total_size: int | None = field(
-        default=None, metadata={"help": "records to keep, half of them passed, evenly over difficulties; default: all"}
-    )
-    seed: int = field(default=42, metadata={"help": "of the draws"})
-    workers: int = field(default=2, metadata={"help": "solutions run at the same time"})
-    seconds: float = field(default=10.0, metadata={"help": "processor time of one solution's tests"})
-    memory_mb: int = field(default=1024, metadata={"help": "memory limit of one solution's tests"})
-    retry_failed: bool = field(default=False, metadata={"help": "try the records again that could not be run"})
-    allow_unsafe: bool = field(
-        default=False, metadata={"help": "run without isolation where the system has none: the code may do anything"}
-    )
+    seed: int = setting(42, "of the draws")
+    workers: int = setting(2, "solutions run at the same time")
+    seconds: float = setting(10.0, "processor time of one solution's tests")
+    memory_mb: int = setting(1024, "memory limit of one solution's tests")
+    retry_failed: bool = setting(False, "try the records again that could not be run")
+    allow_unsafe: bool = setting(False, "run without isolation where the system has none: the code may do anything")
 
     def __post_init__(self) -> None:
         for name in ("easy_samples", "medium_samples", "hard_samples", "train_samples"):
@@ -106,7 +103,8 @@ def prepare(config: TestCaseConfig) -> None:
     kept = balanced(tested, config.target_total_size, random.Random(config.seed))
     save_json(output, list(kept.values()))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
-    print(f"{len(kept)} records: {output}")
+    print(f"{len(kept)} records written to {output}")
+    print(f"next: annotate them, {stage_command('annotation', TASK)} --data_path {output}")
     if outcome.failures:
         failed = output.with_name(f"{output.name}.failed.json")
         save_json(failed, outcome.failures)
@@ -118,14 +116,14 @@ def output_path(config: TestCaseConfig) -> Path:
     source = Path(config.data_path)
     local = source.suffix in (".json", ".jsonl")
     output = (
-        Path(config.output_file)
-        if config.output_file
+        Path(config.output_path)
+        if config.output_path
         else (source.parent if local else Path()) / (f"{source.stem if local else source.name}.tested.json")
     )
     if output.suffix not in (".json", ".jsonl"):
         raise InputError(f"{output}: name the output .json or .jsonl")
     if output.resolve() == source.resolve():
-        raise InputError(f"{output}: is the input as well; choose another --output_file")
+        raise InputError(f"{output}: is the input as well; choose another --output_path")
     check_writable(output)
     return output
 

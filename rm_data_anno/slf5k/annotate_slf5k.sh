@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bash rm_data_anno/slf5k/annotate_slf5k.sh --data_path summaries.json [--output_path annotated.json] [--annotator programmatic]
-# Annotates a file with GPT-4o (set OPENAI_API_KEY), or with what --annotator, or --base_url and --model, name.
+# bash rm_data_anno/slf5k/annotate_slf5k.sh --data_path summaries.json [--output_path annotated.json] [--critic programmatic]
+# Annotates a file with GPT-4o (set OPENAI_API_KEY), or with the critic that --critic names.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python "$here/dual_feedback_annotation_RM.py" "$@"

@@ -40,7 +40,7 @@ def write(path: Path, value: object) -> Path:
 
 def test_a_file_of_summaries_is_annotated(tmp_path):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
-    done = run("slf5k", "--data_path", data, "--output_path", output, "--annotator", "programmatic")
+    done = run("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
     assert done.returncode == 0, done.stderr
 
     annotated = json.loads(output.read_text())
@@ -56,11 +56,13 @@ def test_a_file_of_summaries_is_annotated(tmp_path):
     assert report["records"]["annotated"] == 2
     assert report["spans"]["unmatched_rate"] == 0
     assert (tmp_path / "deep" / "out.json.report.md").read_text() in done.stdout
+    train = "python nl_reward_model/slf5k/train_rm.py"
+    assert done.stdout.splitlines()[-1].startswith(f"next: train a reward model, {train} --data_path {output}")
 
 
 def test_the_output_lands_beside_the_data_by_default_and_the_script_runs_from_its_own_folder(tmp_path):
     data = write(tmp_path / "in.json", RECORDS)
-    done = run("slf5k", "--data_path", data, "--annotator", "programmatic", cwd=ROOT / "rm_data_anno" / "slf5k")
+    done = run("slf5k", "--data_path", data, "--critic", "programmatic", cwd=ROOT / "rm_data_anno" / "slf5k")
     assert done.returncode == 0, done.stderr
     assert len(json.loads((tmp_path / "in.annotated.json").read_text())) == 2
 
@@ -68,12 +70,25 @@ def test_the_output_lands_beside_the_data_by_default_and_the_script_runs_from_it
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_the_launchers_pass_their_arguments_on(task, tmp_path):
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = ["bash", f"annotate_{task}.sh", "--data_path", str(tmp_path / "none.json"), "--annotator", "programmatic"]
+    command = ["bash", f"annotate_{task}.sh", "--data_path", str(tmp_path / "none.json"), "--critic", "programmatic"]
     done = subprocess.run(
         command, cwd=ROOT / "rm_data_anno" / task, env=env, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
     assert "none.json: no such file" in done.stderr
+
+
+def test_a_run_without_any_annotation_shows_no_table_of_zeros(tmp_path):
+    (tmp_path / "silent.py").write_text(
+        "from text2grad.feedback import FeedbackError\n"
+        "def judge(prompt, response):\n    return FeedbackError('no idea')\n"
+    )
+    data = write(tmp_path / "in.json", RECORDS)
+    done = run("slf5k", "--data_path", data, "--critic", f"{tmp_path / 'silent.py'}:judge")
+    assert done.returncode == 1
+    assert "| failures: no idea | 2 |" in done.stdout and "spans" not in done.stdout
+    assert "0 of 2 records annotated" in done.stdout and "next:" not in done.stdout
+    assert "spans" in json.loads((tmp_path / "in.annotated.json.report.json").read_text())
 
 
 def test_solutions_without_a_log_are_run_first(tmp_path):
@@ -86,7 +101,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     }
     right = {**record, "solution": record["solution"].replace("<", ">")}
     data = write(tmp_path / "in.json", [record, right])
-    done = run("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--annotator", "programmatic")
+    done = run("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
     assert done.returncode == 0, done.stderr
     wrong, fine = json.loads((tmp_path / "out.json").read_text())
     assert wrong["log"]["passed"] is False
@@ -98,7 +113,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
 
 def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
-    args = ("--data_path", data, "--output_path", output, "--annotator", "programmatic")
+    args = ("--data_path", data, "--output_path", output, "--critic", "programmatic")
     assert run("slf5k", *args).returncode == 0
     journal = tmp_path / "out.json.journal.jsonl"
     before = journal.read_text()
@@ -135,7 +150,7 @@ BAD_FILES = {
 def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, kind):
     content, expected = BAD_FILES[kind]
     data = write(tmp_path / "in.json", content)
-    done = run("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--annotator", "programmatic")
+    done = run("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
@@ -145,7 +160,7 @@ def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, 
 
 
 def test_a_missing_file_is_named(tmp_path):
-    done = run("slf5k", "--data_path", tmp_path / "in.json", "--annotator", "programmatic")
+    done = run("slf5k", "--data_path", tmp_path / "in.json", "--critic", "programmatic")
     assert done.returncode == 2
     assert f"{tmp_path / 'in.json'}: no such file" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -154,7 +169,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path):
     data = write(tmp_path / "in.json", RECORDS)
     for output in (tmp_path, data, data / "out.json", tmp_path / "out.txt", tmp_path / "out.jsonl"):
-        done = run("slf5k", "--data_path", data, "--output_path", output, "--annotator", "programmatic")
+        done = run("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
         assert done.returncode == 2, output
         assert str(output) in done.stderr
         assert data.read_text() == json.dumps(RECORDS)
@@ -165,7 +180,7 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path):
 def test_a_folder_without_permission_is_named(tmp_path):
     data, locked = write(tmp_path / "in.json", RECORDS), tmp_path / "locked"
     locked.mkdir(mode=0o500)
-    done = run("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--annotator", "programmatic")
+    done = run("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--critic", "programmatic")
     assert done.returncode == 2
     assert "no permission" in done.stderr
 
@@ -174,7 +189,7 @@ def test_an_unknown_flag_and_a_reward_model_without_weights_are_refused(tmp_path
     data = write(tmp_path / "in.json", RECORDS)
     (tmp_path / "empty_model").mkdir()
     assert run("slf5k", "--data_path", data, "--annotatr", "programmatic").returncode == 2
-    done = run("slf5k", "--data_path", data, "--annotator", tmp_path / "empty_model")
+    done = run("slf5k", "--data_path", data, "--critic", tmp_path / "empty_model")
     assert done.returncode == 2
     assert "empty_model" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty_model", "in.json"]
@@ -191,7 +206,7 @@ def test_validation_keeps_exact_quotes_only():
     assert checked.feedback.good == ["The cat’s bowl is empty"]
     assert checked.feedback.poor == ["red sofa", "the dog sleeps", "on the"]
     assert checked.offered == 7
-    assert (checked.mended, checked.repeated) == (1, 1)
+    assert (checked.corrected, checked.repeated) == (1, 1)
     assert checked.unmatched == ["a full bowl"]
     assert checked.contradicted == ["red sofa"]
     assert checked.unsupported == ["on the"]
@@ -248,7 +263,7 @@ def test_report_counts_what_stands_in_the_records():
             },
         },
     }
-    report = fidelity.report(
+    report = fidelity.annotation_report(
         get_task("slf5k"), records, {"c": "broken JSON at character 12: x", "d": "broken JSON at character 7: x"}
     )
     assert report["records"] == {"annotated": 2, "failed": 2, "asked_again": 1}
@@ -264,7 +279,7 @@ def test_report_counts_what_stands_in_the_records():
 
 def test_two_annotations_stand_side_by_side(tmp_path):
     data = write(tmp_path / "in.json", RECORDS)
-    run("slf5k", "--data_path", data, "--output_path", tmp_path / "a.json", "--annotator", "programmatic")
+    run("slf5k", "--data_path", data, "--output_path", tmp_path / "a.json", "--critic", "programmatic")
     done = subprocess.run(
         [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", "a.json", "a.json"],
         cwd=tmp_path,

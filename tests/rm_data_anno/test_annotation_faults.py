@@ -81,7 +81,7 @@ def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
     assert record["annotation"]["prompt"] == "cot"
     assert record["annotation"]["reasoning"] == "The post is short."
     assert record["annotation"]["usage"]["requests"] == 1
-    assert record["annotation"]["validation"] == {"offered": 2, "mended": 0}
+    assert record["annotation"]["validation"] == {"offered": 2, "corrected": 0}
     report = read(tmp_path, ".report.json")
     assert report["usage"]["requests"] == report["paid"]["requests"] == 5
     assert report["usage"]["completion_tokens_per_record"] > 5
@@ -255,7 +255,25 @@ def test_other_settings_need_another_output(tmp_path):
             annotate("slf5k", config)
 
 
-def test_a_wrong_model_can_be_mended_without_deleting_anything(tmp_path):
+def test_a_prompt_is_a_variant_or_a_file(tmp_path):
+    """--prompt no_cot and --prompt_variant no_cot are one setting; a file may ask for any form of reply."""
+    (tmp_path / "mine.txt").write_text("${prompt}\n<summary>\n${response}\n</summary>\n")
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cot"))
+        annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="no_cot"))
+        asked = len(server.requests)
+        mine = {"prompt": str(tmp_path / "mine.txt"), "output_path": str(tmp_path / "mine.json")}
+        annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="cot", **mine))
+        with pytest.raises(InputError, match="--prompt no_cot --prompt_variant cot"):
+            annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cot", prompt_variant="cot"))
+        with pytest.raises(InputError, match=r"no_cto: the prompt file cannot be read"):
+            annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cto"))
+    assert asked == 2 and len(server.requests) == 4
+    record = next(iter(json.loads((tmp_path / "mine.json").read_text()).values()))
+    assert record["annotation"]["prompt"] == "cot" and record["annotation"]["reasoning"]
+
+
+def test_a_wrong_model_can_be_corrected_without_deleting_anything(tmp_path):
     with FaultServer(judge) as server:
         with pytest.raises(InputError, match="knows no model 'typo'"):
             annotate("slf5k", setting(tmp_path, server, posts(2), model="typo", base_url=f"{server.url}/nowhere"))
@@ -263,19 +281,19 @@ def test_a_wrong_model_can_be_mended_without_deleting_anything(tmp_path):
     assert len(read(tmp_path)) == 2
 
 
-def test_options_that_an_annotator_does_not_take_are_refused(tmp_path):
+def test_options_that_a_critic_does_not_take_are_refused(tmp_path):
     with FaultServer(judge) as server:
-        with pytest.raises(InputError, match="--base_url: is for annotators behind an API"):
-            annotate("slf5k", setting(tmp_path, server, posts(1), annotator="programmatic", model="gpt-4o"))
+        with pytest.raises(InputError, match="--model: is for critics behind an API"):
+            annotate("slf5k", setting(tmp_path, server, posts(1), critic="programmatic", model="gpt-4o"))
         with pytest.raises(InputError, match="leave --base_url and --model away"):
-            annotate("slf5k", setting(tmp_path, server, posts(1), annotator="openai:gpt-4o"))
+            annotate("slf5k", setting(tmp_path, server, posts(1), critic="openai:gpt-4o"))
 
 
 def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):
     with FaultServer(judge) as server:
         words = len(judge({"messages": [{"content": prompt_of(0)}]}).split(" "))
         cost = words * 0.001
-        options = {"prices": str(prices(tmp_path)), "max_tokens": words + 5, "concurrency": 4}
+        options = {"prices": str(prices(tmp_path)), "max_new_tokens": words + 5, "concurrency": 4}
         with pytest.raises(SystemExit) as ended:
             annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=7.5 * cost, **options))
         assert ended.value.code == 1
@@ -383,7 +401,12 @@ def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
 
 def test_a_batch_stays_within_the_budget(tmp_path):
     with FaultServer(judge) as server:
-        options = {"batch_api": True, "batch_poll_seconds": 0.02, "prices": str(prices(tmp_path)), "max_tokens": 100}
+        options = {
+            "batch_api": True,
+            "batch_poll_seconds": 0.02,
+            "prices": str(prices(tmp_path)),
+            "max_new_tokens": 100,
+        }
         with pytest.raises(SystemExit):
             annotate("slf5k", setting(tmp_path, server, posts(30), max_cost_usd=0.4, **options))
         paid = read(tmp_path, ".report.json")["paid"]["cost_usd"]

@@ -122,7 +122,7 @@ def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     data.write_text(json.dumps(records(task)))
     script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
     command = [sys.executable, str(script), "--data_path", str(data), "--output_path", str(output)]
-    command += ["--base_url", base_url, "--model", model, "--prompt_variant", "no_cot"]
+    command += ["--base_url", base_url, "--model", model, "--prompt", "no_cot"]
     command += ["--max_tokens", "120" if prompt == "easy" else "48", "--concurrency", "2", "--timeout", "600"]
     if prompt == "easy":
         (tmp_path / "easy.txt").write_text(easy_prompt(task))

@@ -47,7 +47,7 @@ def data(tmp_path) -> Path:
 
 def test_every_record_is_run(data, run_script):
     output = data.with_name("out.json")
-    done = run_script(SCRIPT, "--data_path", data, "--output_file", output, "--seconds", "60")
+    done = run_script(SCRIPT, "--data_path", data, "--output_path", output, "--seconds", "60")
     assert done.returncode == 0, done.stderr
     rows = json.loads(output.read_text())
     assert [row["question_id"] for row in rows] == [f"q{number}" for number in range(12)]
@@ -59,7 +59,7 @@ def test_every_record_is_run(data, run_script):
 
     journal = output.with_name("out.json.journal.jsonl")
     before = journal.read_text()
-    again = run_script(SCRIPT, "--data_path", data, "--output_file", output, "--seconds", "60")
+    again = run_script(SCRIPT, "--data_path", data, "--output_path", output, "--seconds", "60")
     assert again.returncode == 0
     assert journal.read_text() == before
     assert json.loads(output.read_text()) == rows
@@ -68,7 +68,7 @@ def test_every_record_is_run(data, run_script):
 def test_a_killed_run_goes_on(data):
     output = data.with_name("out.json")
     journal = output.with_name("out.json.journal.jsonl")
-    command = [sys.executable, SCRIPT, "--data_path", str(data), "--output_file", str(output), "--seconds", "60"]
+    command = [sys.executable, SCRIPT, "--data_path", str(data), "--output_path", str(output), "--seconds", "60"]
     run = subprocess.Popen(
         [*command, "--workers", "1"],
         cwd=Path(__file__).parents[2],
@@ -192,8 +192,8 @@ def test_rows_of_sets_without_other_completions():
     ("settings", "message"),
     [
         ({"data_path": "nowhere.json"}, "no such file"),
-        ({"data_path": "data.json", "output_file": "data.json"}, "is the input as well"),
-        ({"data_path": "data.json", "output_file": "out.csv"}, "name the output"),
+        ({"data_path": "data.json", "output_path": "data.json"}, "is the input as well"),
+        ({"data_path": "data.json", "output_path": "out.csv"}, "name the output"),
         ({"data_path": "data.json", "easy_samples": -1}, "--easy_samples"),
         ({"data_path": "data.json", "target_total_size": 0}, "--target_total_size"),
         ({"data_path": "data.json", "workers": 0}, "--workers"),

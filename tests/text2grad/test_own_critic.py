@@ -142,7 +142,7 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     from text2grad.records import load_json, save_json
 
     save_json(tmp_path / "in.json", [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no"}])
-    config = {"data_path": str(tmp_path / "in.json"), "annotator": spec("item")}
+    config = {"data_path": str(tmp_path / "in.json"), "critic": spec("item")}
     annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))
     assert [row["textual_feedback"] for row in load_json(tmp_path / "out.json")] == ["on p", "on q"]
     annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))  # nothing to do

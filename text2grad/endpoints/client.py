@@ -137,7 +137,7 @@ class ChatClient:
         if official and not self._key:
             raise InputError(
                 "no API key: set OPENAI_API_KEY, name a server of your own (--base_url http://HOST:PORT/v1), "
-                "or work without a model (--annotator programmatic)"
+                "or work without a model (--critic programmatic)"
             )
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
             raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
