@@ -77,7 +77,7 @@ def evaluate_policy(policy: str | Path, system: str, folder: Path, held_out: Pat
     answers, result = folder / "held_out.answers.json", folder / "held_out.result.json"
     run_script("evaluation/generate.py", "--config", "quickstart/held_out.yaml", "--model", policy,
         "--data_path", held_out, "--output_path", answers)  # fmt: skip
-    run_script("evaluation/slf5k/evaluate.py", "--responses", answers, "--system", system, "--critic", "programmatic",
+    run_script("evaluation/slf5k/evaluate.py", "--data_path", answers, "--system", system, "--critic", "programmatic",
         "--output_path", result)  # fmt: skip
     return result
 
@@ -177,7 +177,7 @@ def main() -> None:
     if config.only:
         return
     run_script("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results",
-        *chain(*results.values()), "--output", folder / "report.html")  # fmt: skip
+        *chain(*results.values()), "--output_path", folder / "report.html")  # fmt: skip
     picture = Path(config.figures_dir) / "real_posts"
     draw_training_curves(picture, runs)
     rows = held_out_table(results)

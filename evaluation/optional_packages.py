@@ -7,9 +7,9 @@ prints which of the modules are missing and how to install them, and then exits 
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
-import sys
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -42,7 +42,9 @@ def missing_packages(modules: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    missing = missing_packages(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="+", choices=list(PACKAGES), help="modules to look for")
+    missing = missing_packages(parser.parse_args().modules)
     if missing:
         print(f"{' and '.join(missing)} missing: {INSTALL}")
         raise SystemExit(1)

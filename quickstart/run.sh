@@ -63,12 +63,12 @@ for system in base text2grad; do
     [ $system = text2grad ] && policy=$run/policy/policy
     python evaluation/generate.py --config "$settings/held_out.yaml" --model "$policy" \
         --data_path $held_out --output_path "$run/held_out.$system.json"
-    python evaluation/slf5k/evaluate.py --responses "$run/held_out.$system.json" --system $system \
+    python evaluation/slf5k/evaluate.py --data_path "$run/held_out.$system.json" --system $system \
         --critic programmatic --output_path "$run/held_out.$system.result.json"
 done
 
 say "6/6  The report"
-python evaluation/report.py "$run/policy" --baseline base --output "$run/report.html" \
+python evaluation/report.py "$run/policy" --baseline base --output_path "$run/report.html" \
     --annotation "$run/annotated.json.report.json" --reward_model "$run/reward_model.metrics.json" \
     --results "$run/held_out.base.result.json" "$run/held_out.text2grad.result.json"
 echo

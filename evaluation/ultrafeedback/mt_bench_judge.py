@@ -30,6 +30,7 @@ from evaluation.ultrafeedback.mt_bench import (
 from text2grad.configs import parse, setting
 from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
+from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import check_writable, fingerprint
 
 
@@ -162,16 +163,19 @@ def shared_categories(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def plot_grades(path: str, results: Sequence[Mapping[str, Any]]) -> None:
     """Mean rating by category for each system: a radar plot, or bars where there are fewer than three categories."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Drawing
+    import matplotlib
 
-    names = shared_categories(results)
-    drawing = Drawing(figsize=(5.6, 5.2), layout="constrained")
-    FigureCanvasAgg(drawing)
-    draw_on = _draw_radar if len(names) >= 3 else _draw_bars
-    draw_on(drawing, names, results)
-    drawing.legend(frameon=False, loc="outside lower center", ncols=min(4, len(results)))
-    drawing.savefig(path)
+    matplotlib.use("Agg")
+    from cycler import cycler
+    from matplotlib import pyplot
+
+    names, target = shared_categories(results), Path(path)
+    with pyplot.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
+        drawing = pyplot.figure(figsize=(5.6, 5.2), layout="constrained")
+        draw_on = _draw_radar if len(names) >= 3 else _draw_bars
+        draw_on(drawing, names, results)
+        drawing.legend(loc="outside lower center", ncols=min(4, len(results)))
+        save_figure(drawing, target.with_suffix(""), (target.suffix,))
 
 
 def _draw_radar(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
@@ -184,8 +188,8 @@ def _draw_radar(drawing, names: Sequence[str], results: Sequence[Mapping[str, An
     axes.set_yticks([2, 4, 6, 8, 10], ["2", "4", "6", "8", "10"], color="#777777", fontsize=8)
     for result in results:
         values = [result["metrics"][name]["value"] for name in names]
-        axes.plot([*angles, angles[0]], [*values, values[0]], label=result["system"], linewidth=1.8)
-        axes.fill(angles, values, alpha=0.08)
+        line = axes.plot([*angles, angles[0]], [*values, values[0]], label=result["system"], linewidth=1.8)[0]
+        axes.fill(angles, values, alpha=0.08, color=line.get_color())
 
 
 def _draw_bars(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
