@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.prose import Prose, anchors, blocks, dead_links, pages, prose_of, sentences
+from tests.prose import Prose, blocks, pages, prose_of, sentences
 from tests.prose_figures import figures, lost
 
 pytestmark = pytest.mark.fast
-
-PENDING = {  # pages still to be rewritten; a page leaves this set as soon as it keeps the limits
-    "docs/metrics.md",
-    "nl_reward_model/README.md",
-    "rm_data_anno/README.md",
-}
 
 SAMPLE = """# A heading: not counted (at all)
 
@@ -37,25 +31,9 @@ echo "code: (not counted); it stands anew"
 """
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page not in PENDING])
+@pytest.mark.parametrize("page", pages())
 def test_page_keeps_the_limits(page):
     assert not (found := prose_of(page).problems()), f"{page}:\n" + "\n".join(found)
-
-
-@pytest.mark.parametrize("page", sorted(PENDING))
-def test_pending_page_exists_and_still_exceeds_the_limits(page):
-    assert page in pages(), f"{page} is gone; take it out of PENDING"
-    assert prose_of(page).problems(), f"{page} keeps the limits now; take it out of PENDING"
-
-
-@pytest.mark.parametrize("page", [page for page in pages() if page not in PENDING])
-def test_links_lead_to_files_and_headings(page):
-    assert not dead_links(page)
-
-
-def test_headings_are_named_as_links_name_them():
-    page = "# How a span's reward is `spread`\n\n```bash\n# a comment\n```\n## Stage 2: a [link](x.md)\n"
-    assert anchors(page) == {"how-a-spans-reward-is-spread", "stage-2-a-link"}
 
 
 def test_blocks_leave_out_what_is_no_prose():

@@ -514,3 +514,16 @@ def test_three_hundred_records_at_a_fifth_of_faults_survive_ten_kills(tmp_path):
     counted = annotated_despite_faults_and_kills(tmp_path, count=300, kills=10, seed=2)
     print(counted)
     assert counted["requests for finished records"] == 0
+
+
+def test_the_prompt_that_the_readme_shows_is_enough(tmp_path):
+    shown = re.search(r"```text\n(.*?)```", (ROOT / "rm_data_anno" / "README.md").read_text(), re.DOTALL).group(1)
+    (tmp_path / "my_prompt.txt").write_text(shown)
+
+    def answer(body: dict) -> str:
+        summary = body["messages"][0]["content"].partition("SUMMARY: ")[2].partition("\n")[0]
+        return json.dumps({"textual_feedback": "Fine.", "good_spans": [summary.split("; ")[0]], "poor_spans": []})
+
+    with FaultServer(answer) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(2), prompt=str(tmp_path / "my_prompt.txt")))
+    assert all(record["good_spans"] for record in read(tmp_path).values())
