@@ -17,7 +17,7 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, BORROWED, DEEPEST, Decoder, Encoder, Pipes, WireError
+from wire import BINARY, BORROWED, DEEPEST, Pipes, WireDecoder, WireEncoder, WireError
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
@@ -103,7 +103,7 @@ class Side:
 
     def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
         """Ask the tests' side; answer what it asks before it replies."""
-        encode = Encoder(self.handle)
+        encode = WireEncoder(self.handle)
         content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
         self.pipes.send({**question, "arguments": content, **self._printed()})
         while True:
@@ -114,7 +114,7 @@ class Side:
         if "raised" in message["reply"]:
             kind, text = message["reply"]["raised"]
             raise (getattr(__import__("builtins"), kind, None) or RuntimeError)(text)
-        return Decoder(self.value, deepest=DEEPEST + 10)(message["reply"]["value"])
+        return WireDecoder(self.value, deepest=DEEPEST + 10)(message["reply"]["value"])
 
     def handle(self, value: object) -> list:
         """How something that is not plain crosses."""
@@ -169,11 +169,11 @@ class Side:
                 return self._called(message)
 
     def _called(self, message: dict) -> dict:
-        decode = Decoder(self.value, deepest=DEEPEST + 10)
+        decode = WireDecoder(self.value, deepest=DEEPEST + 10)
         arguments = [decode(item) for item in message["arguments"][0]]
         named = {key: decode(item) for key, item in message["arguments"][1].items()}
         known = {id(item): number for number, item in decode.known.items()}
-        encode = Encoder(self.handle, known)
+        encode = WireEncoder(self.handle, known)
         before = {number: encode.content(item) for number, item in decode.known.items()}
         call = OPERATIONS.get(message["do"]) if message["do"] != "call" else arguments.pop(0)
         try:
@@ -188,7 +188,7 @@ class Side:
         finally:
             if self.follower:
                 sys.settrace(None)
-        encode = Encoder(self.handle, known)
+        encode = WireEncoder(self.handle, known)
         changed = {}
         for number, item in decode.known.items():
             content = encode.content(item)
@@ -200,8 +200,8 @@ class Side:
         value = getattr(self.module, name)
         for module in BORROWED:
             if module in sys.modules and getattr(sys.modules[module], name, self) is value:
-                return ["borrowed", module, Encoder(self.handle)(value)]
-        return Encoder(self.handle)(value)
+                return ["borrowed", module, WireEncoder(self.handle)(value)]
+        return WireEncoder(self.handle)(value)
 
     def _class(self, kind: type) -> dict:
         """What the other side needs to stand in for a class: its name, its bases, whether it is a plain value's."""
@@ -212,7 +212,7 @@ class Side:
     def _raised(self, error: BaseException) -> dict:
         told = following.described(error)
         try:
-            arguments = [Encoder(self.handle)(item) for item in error.args]
+            arguments = [WireEncoder(self.handle)(item) for item in error.args]
         except WireError:
             arguments = []
         mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]

@@ -15,7 +15,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from wire import BINARY, BORROWED, BUILTIN_TYPES, Decoder, Encoder, Pipes, WireError
+from wire import BINARY, BORROWED, BUILTIN_TYPES, Pipes, WireDecoder, WireEncoder, WireError
 
 TESTS = "/box/test_solution.py"
 _UNARY = (
@@ -67,14 +67,14 @@ class Conversation:
 
     def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
         """The value of a call over there; raises what it raised."""
-        encode = Encoder(self.handle)
+        encode = WireEncoder(self.handle)
         try:
             content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
         except WireError as error:
             raise self.unsupported(str(error)) from None
         known = dict(enumerate(encode.kept))
         answer = self.exchange({**question, "arguments": content, "line": _line()})
-        decode = Decoder(self.value, known)
+        decode = WireDecoder(self.value, known)
         for number, changed in (answer.get("changed") or {}).items():
             decode.fill(known[int(number)], changed)
         if "raised" in answer:
@@ -104,7 +104,7 @@ class Conversation:
     def reply(self, told: dict) -> dict:
         """What a callable of the tests says."""
         try:
-            decode = Decoder(self.value)
+            decode = WireDecoder(self.value)
             arguments = [decode(item) for item in told["arguments"][0]]
             named = {str(key): decode(item) for key, item in told["arguments"][1].items()}
             given = self.given[told["x"]]
@@ -116,7 +116,7 @@ class Conversation:
                 value = (getattr if told["do"] == "getattr" else setattr)(given, *arguments)
             else:
                 raise WireError("a question that is none")
-            return {"value": Encoder(self.handle)(value)}
+            return {"value": WireEncoder(self.handle)(value)}
         except KeyError as error:
             return {"raised": ["KeyError", str(error.args[0]) if error.args else ""]}
         except (Unsupported, WireError):
@@ -168,7 +168,7 @@ class Conversation:
             self.classes[number] = RemoteType.made(str(told["name"]), tuple(wanted), about)
         return self.classes[number]
 
-    def exception(self, raised: dict, decode: Decoder) -> BaseException:
+    def exception(self, raised: dict, decode: WireDecoder) -> BaseException:
         """What stands here for an exception over there. Only Python's own types, and classes that derive from them."""
         told = raised["told"]
         number = raised["handle"][1]
@@ -410,7 +410,7 @@ class Solution(ModuleType):
                 return found
             if name in talk.names.used and any(hasattr(importlib.import_module(each), name) for each in _COMMON):
                 talk.mark(f"the tests take {name!r} from the solution without asking for it")
-        value = Decoder(talk.value)(told)
+        value = WireDecoder(talk.value)(told)
         self.__dict__[name] = value
         return value
 
@@ -441,7 +441,7 @@ class Finder:
     def exec_module(self, module):
         told = talk.exchange({"do": "import"})
         if "raised" in told:
-            error = talk.exception(told["raised"], Decoder(talk.value))
+            error = talk.exception(told["raised"], WireDecoder(talk.value))
             if not isinstance(error, Exception):
                 error, told = SolutionError(type(error).__name__), error.t2g_told
                 error.t2g_told = told

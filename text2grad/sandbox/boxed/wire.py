@@ -79,7 +79,7 @@ class Pipes:
         return bytes(parts)
 
 
-class Encoder:
+class WireEncoder:
     """Values of this side as JSON.
 
     Args:
@@ -150,7 +150,7 @@ class Encoder:
         return ["array", array.dtype.str, None if isinstance(value, numpy.generic) else list(array.shape), data]
 
 
-class Decoder:
+class WireDecoder:
     """JSON as values of this side; :class:`WireError` for anything that an encoder would not have written.
 
     Args:
