@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,8 @@ def by_people(answer: MarkedAnswer, marks: Sequence[Interval] | None = None) -> 
     counted = [f"{kind}: {count} passage{'s' * (count > 1)}." for kind, count in Counter(answer.kinds).most_common()]
     missing = ["Something that was asked for is missing."] if answer.missing else []
     critique = " ".join([*counted, *missing]) or "Nothing is wrong."
-    return Feedback(critique, *([answer.text[slice(*place)] for place in places] for places in (untouched, marks)))
+    good, poor = ([answer.text[slice(*place)] for place in places] for places in (untouched, marks))
+    return Feedback(critique, good, poor)
 
 
 def by_chance(answer: MarkedAnswer, seed: int, draw: int = 0) -> Feedback:
@@ -177,12 +179,14 @@ def _words(text: str, start: int, end: int) -> list[Interval]:
 def feedback_of(answers: Sequence[MarkedAnswer], seed: int) -> dict[str, dict[str, Feedback]]:
     """Each source's judgement of each answer, by the answer's id."""
     program = load_critic("programmatic", TASK)([a.question for a in answers], [a.text for a in answers])
+    by_program: dict[str, Feedback] = {}
     for answer, item in zip(answers, program, strict=True):
         if isinstance(item, FeedbackError):
             raise InputError(f"answer {answer.id}: the program cannot judge it: {item}; remove it")
+        by_program[answer.id] = item
     return {
         "people": {answer.id: by_people(answer) for answer in answers},
-        "program": {answer.id: item for answer, item in zip(answers, program, strict=True)},
+        "program": by_program,
         "chance": {answer.id: by_chance(answer, seed) for answer in answers},
     }
 
@@ -244,7 +248,7 @@ def judged_by(
     source: str, feedback: Mapping[str, Feedback], parts: list[list[MarkedAnswer]], config: HumanCritiquesConfig
 ) -> dict:
     """What reward models trained on ``feedback`` wrote of the answers that they did not see: ``predicted``, by id."""
-    predicted = {}
+    predicted: dict[str, Any] = {}
     for number, held_out in enumerate(parts):
         folder = Path(config.output_dir) / f"{source}-fold{number}"
         training = [annotated_record(answer, feedback[answer.id], source) for answer in parts[1 - number]]

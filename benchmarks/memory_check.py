@@ -120,10 +120,12 @@ def _tiny_model(folder: str) -> str:
 def run_one_step(folder: Path) -> None:
     """What such a process does: one step; it writes the peak of each phase."""
     from nl_gradient_policy_optimization import optimize
+    from nl_gradient_policy_optimization.sampling import TransformersSampler
 
     given = load_json(folder / "job.json")
     job = Job(**given["job"])
     trainer = optimize.prepare("slf5k", _policy(job, given["zero"], folder, given["model"]))
+    assert isinstance(trainer.sampler, TransformersSampler)
     trainer.sampler.settings.min_new_tokens = job.response
     peaks: dict[str, int] = {}
 
@@ -152,7 +154,7 @@ def run_one_step(folder: Path) -> None:
         close("update")
         return result
 
-    trainer.score, trainer.update = watched_score, watched_update
+    vars(trainer).update(score=watched_score, update=watched_update)
     close("loading")
     trainer.step(1)
     save()
@@ -168,7 +170,7 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
         model=model,
         data_path=str(data),
         output_dir=str(folder / "run"),
-        dtype={2: "bfloat16", 4: "float32"}[job.weight_bytes],
+        dtype="bfloat16" if job.weight_bytes == 2 else "float32",
         deepspeed=str(deepspeed) if zero else "",
         max_steps=1,
         rollouts_per_device=job.rollouts,

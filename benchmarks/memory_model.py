@@ -183,7 +183,7 @@ def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool
     size = job.weight_bytes
     if served:  # weights go there one by one, an adapter added in float32
         return max(size * shape.vocabulary * shape.hidden, (size + 8) * shape.hidden * shape.intermediate)
-    whole = size * shape.parameters + trained_size * shape.adapter if zero == 3 else 0
-    cache = job.rollouts * (job.prompt + job.response) * shape.layers * 2 * shape.key_value * size
+    whole: float = size * shape.parameters + trained_size * shape.adapter if zero == 3 else 0
+    cache: float = job.rollouts * (job.prompt + job.response) * shape.layers * 2 * shape.key_value * size
     cache += cache / shape.layers  # a layer's cache is copied as it grows
     return whole + cache + job.rollouts * job.prompt * _passing(shape, job, trained_size)

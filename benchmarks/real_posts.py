@@ -28,7 +28,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import load_json, load_records, save_json
-from text2grad.tasks import get_task
+from text2grad.tasks import Record, get_task
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = "nl_gradient_policy_optimization"
@@ -51,7 +51,7 @@ METHODS = {
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
     """``train.json`` and ``held_out.json``: the file's posts, each once, shuffled by a fixed seed."""
     task = get_task("slf5k")
-    posts = {}
+    posts: dict[str, tuple[str, Record]] = {}
     for key, record in load_records(data_path, task, responses=False).items():
         if len(task.prompt(record).split()) <= max_words:
             posts.setdefault(task.prompt(record), (key, task.with_response(record, "")))
@@ -66,7 +66,7 @@ def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> 
     return paths
 
 
-def run_script(*arguments: str | Path) -> None:
+def run_script(*arguments: str | Path | float) -> None:
     """Run one of the project's own scripts; its output is shown."""
     if code := subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, check=False).returncode:
         raise SystemExit(code)

@@ -25,6 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 from tabulate import tabulate
@@ -33,19 +34,19 @@ from benchmarks.pages import check_page, page_setting, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.rewards import CriticRewards
+from nl_gradient_policy_optimization.sampling import TransformersSampler
 from text2grad.configs import parse, setting
 from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.records import save_json
-from text2grad.tasks import get_task
-from text2grad.token_rewards import token_rewards
+from text2grad.tasks import Record, get_task
 
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("rollout", "reference", "critique", "update")
-_REWARD_MODEL = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
-METHODS = {
+_REWARD_MODEL: dict[str, Any] = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
     "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
@@ -105,8 +106,10 @@ class CriticInAnotherProcess:
         self._process = ProcessPoolExecutor(1, get_context("spawn"), _load, (config, core))
         self._process.submit(_judge, [], [], []).result()  # loaded before the first step
 
-    def __call__(self, *rollouts: Sequence) -> list[Feedback | FeedbackError]:
-        return self._process.submit(_judge, *rollouts).result()
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        return self._process.submit(_judge, prompts, responses, records).result()
 
 
 _loaded: list[Critic] = []
@@ -119,8 +122,10 @@ def _load(config: PolicyConfig, core: int) -> None:
     )
 
 
-def _judge(*rollouts: Sequence) -> list[Feedback | FeedbackError]:
-    return _loaded[0](*rollouts) if rollouts[0] else []
+def _judge(
+    prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None
+) -> list[Feedback | FeedbackError]:
+    return _loaded[0](prompts, responses, records) if prompts else []
 
 
 def keep_to(core: int) -> None:
@@ -140,6 +145,7 @@ def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> l
         critic = CriticInAnotherProcess(config, core_of_critic)
         rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
     trainer = prepare("slf5k", config, rewards)
+    assert isinstance(trainer.sampler, TransformersSampler)
     trainer.sampler.settings.min_new_tokens = config.max_new_tokens
     rows = []
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
@@ -156,12 +162,13 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
-    from benchmarks.micro.grpo import grpo_settings
+    from benchmarks.micro.grpo import grpo_settings, summed_deltas
 
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = short_enough(read_prompts(config, task), task, tokenizer, config)
     critic = make_critic(config, task, None)
-    ends, lengths = [], set()
+    ends: list[float] = []
+    lengths: set[int] = set()
 
     def total_reward(completions: list, completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
         texts = [completion[0]["content"] for completion in completions]
@@ -169,7 +176,7 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
         replies = critic([task.prompt(record) for record in chosen], texts, chosen)
         lengths.update(map(len, completion_ids))
         pairs = zip(completion_ids, replies, strict=True)
-        return [sum(token_rewards(ids, tokenizer, reply, task).values) for ids, reply in pairs]
+        return [summed_deltas(ids, tokenizer, reply, task) for ids, reply in pairs]
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):

@@ -154,7 +154,7 @@ def main() -> None:
     decay = config.gamma * config.lam
     by_prompt = load_rollouts(config.rollouts, config.first_step)
     figures, gaps = label_figures(by_prompt, decay), gaps_by_distance(by_prompt, decay)
-    rollouts = [rewards for rewards in by_prompt.values() for rewards in rewards]
+    rollouts = [rewards for group in by_prompt.values() for rewards in group]
     result: dict[str, Any] = {
         "settings": {**asdict(config), "decay": decay},
         "rollouts": len(rollouts),

@@ -72,7 +72,8 @@ def figures_by_critic(
     )
     if outcome.stopped:
         raise InputError(f"{outcome.stopped}; {len(outcome.results)} records are done, run again to continue")
-    delta, poor, good, found = {}, {}, {}, {}
+    delta: dict[str, tuple[float, int]] = {}
+    poor, good, found = dict(delta), dict(delta), dict(delta)
     for key, stored in outcome.results.items():
         ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)
         rewards = token_rewards(ids, tokenizer, task.fields.from_dict(stored), task)

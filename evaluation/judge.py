@@ -122,8 +122,11 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
         settings={"prompt": prompt.fingerprint},
         description=f"{config.system} against {config.baseline_system}",
     )
-    told = {key: {o: outcome.results.get(f"{key}|{o}") for o in orders.get(key, [])} for key in pairs}
-    complete = {key: verdicts for key, verdicts in told.items() if all(verdicts.values())}
+    complete = {
+        key: {order: outcome.results[f"{key}|{order}"] for order in orders.get(key, [])}
+        for key in pairs
+        if all(f"{key}|{order}" in outcome.results for order in orders.get(key, []))
+    }
     figures = pair_figures(
         {key: {order: verdict["winner"] for order, verdict in verdicts.items()} for key, verdicts in complete.items()},
         config.orders == "both",

@@ -83,7 +83,7 @@ class Figure:
         each: record id -> the value shown beside that record; by default its own row, combined.
     """
 
-    rows: dict[str, Sequence[float]]
+    rows: Mapping[str, Sequence[float]]
     combine: str = "ratio"
     each: dict[str, float] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class Figure:
         """The figure with its 95 % percentile bootstrap over prompts."""
         return bootstrap(self._matrix(), COMBINE[self.combine], groups=[prompt_of(key) for key in self.rows])
 
-    def summary(self) -> dict[str, float | int | None]:
+    def summary(self) -> dict[str, Any]:
         """What a result file says of the figure; ``n`` is the number of prompts."""
         found = self.estimate()
         return {"value": _json(self.value()), "low": _json(found.low), "high": _json(found.high), "n": found.n}
@@ -140,8 +140,10 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
     differences = {}
     for name, figure in first.items():
         other = second.get(name)
-        shared = [key for key in figure.rows if other and key in other.rows]
-        if not shared or figure.combine != other.combine:
+        if other is None or figure.combine != other.combine:
+            continue
+        shared = [key for key in figure.rows if key in other.rows]
+        if not shared:
             continue
         own, others = ([side.rows[key] for key in shared] for side in (figure, other))
         prompts = [prompt_of(key) for key in shared]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -16,22 +17,22 @@ from text2grad.advantages import Reduce, explained_variance
 def measure(rollouts: Sequence[Rollout], kl: str, reduce: Reduce) -> dict[str, float]:
     """Figures of a step over all ranks; per-token shares count the response tokens of rollouts with feedback."""
     counting = [rollout for rollout in rollouts if rollout.counts]
-    deltas = torch.tensor([delta for r in counting for delta in r.feedback.deltas or r.feedback.rewards]).double()
-    sums = {
+    deltas = torch.tensor([delta for r in counting for delta in r.received.deltas or r.received.rewards]).double()
+    sums: dict[str, Any] = {
         "tokens": len(deltas),
         "delta": deltas.sum(),
         "positive": (deltas > 0).sum(),
         "negative": (deltas < 0).sum(),
-        "reward": sum(sum(r.feedback.rewards) for r in counting),
+        "reward": sum(sum(r.received.rewards) for r in counting),
         "counting": len(counting),
-        "matched": sum(r.feedback.matched for r in rollouts),
-        "unmatched": sum(r.feedback.unmatched for r in rollouts),
-        "conflicts": sum(r.feedback.conflicts for r in rollouts),
+        "matched": sum(r.received.matched for r in rollouts),
+        "unmatched": sum(r.received.unmatched for r in rollouts),
+        "conflicts": sum(r.received.conflicts for r in rollouts),
         "all": len(rollouts),
         "length": sum(len(r.response_ids) for r in rollouts),
         "finished": sum(r.finished for r in rollouts),
-        "kl": sum(r.kl.double().sum() for r in rollouts),
-        "entropy": sum(r.entropy.double().sum() for r in rollouts),
+        "kl": sum(r.columns()["kl"].double().sum() for r in rollouts),
+        "entropy": sum(r.columns()["entropy"].double().sum() for r in rollouts),
     }
     audits = torch.tensor([audit.count(r.feedback) for r in rollouts]).double().sum(0).tolist()
     sums |= {f"audit/{name}": value for name, value in zip(audit.COUNTS, audits, strict=True)}
@@ -64,9 +65,10 @@ def measure_effect(rollouts: Sequence[Rollout], reduce: Reduce) -> dict[str, flo
     moved on average, in nats.
     """
     counting = [rollout for rollout in rollouts if rollout.counts]
-    deltas = torch.tensor([delta for r in counting for delta in r.feedback.deltas or r.feedback.rewards]).double()
+    deltas = torch.tensor([delta for r in counting for delta in r.received.deltas or r.received.rewards]).double()
     empty = [torch.zeros(0)]
-    moved = torch.cat([(r.new_logprobs - r.old_logprobs).double() for r in counting] or empty)
+    columns = [r.columns() for r in counting]
+    moved = torch.cat([(each["new_logprobs"] - each["old_logprobs"]).double() for each in columns] or empty)
     result = {}
     for kind, chosen in (("praised", deltas > 0), ("criticised", deltas < 0), ("other", deltas == 0)):
         part = moved[chosen]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class PolicyScorer(nn.Module):
         chunk: int = 0,
     ):
         super().__init__()
-        self.model = model
+        self.model: Any = model  # with or without a PEFT wrapper
         self._reference = [reference]  # in a list: its weights are not this module's to train, shard or save
         self.temperature = temperature
         self.chunk = chunk or max(1, SCORES_IN_MEMORY // self.config.get_text_config().vocab_size)
@@ -143,7 +144,7 @@ class PolicyScorer(nn.Module):
         return ref_log_probs.gather(-1, targets[:, None]).squeeze(-1), full_kl(log_probs, ref_log_probs)
 
 
-def base_model(model: nn.Module) -> PreTrainedModel:
+def base_model(model: Any) -> PreTrainedModel:
     """A model without its PEFT wrapper (adapter layers stay in it)."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
@@ -151,7 +152,7 @@ def base_model(model: nn.Module) -> PreTrainedModel:
 def _hidden_states(base: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, length: int) -> Tensor:
     """The decoder's last states that predict the last ``length`` tokens: ``[B, length, H]``."""
     decoder = base.base_model
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
     accepted = inspect.signature(decoder.forward).parameters
     if "position_ids" in accepted:
         inputs["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)

@@ -79,6 +79,12 @@ class Rollout:
     returns: Tensor | None = None
 
     @property
+    def received(self) -> RolloutFeedback:
+        """Its feedback, once that has come."""
+        assert self.feedback is not None, "the feedback has not come yet"
+        return self.feedback
+
+    @property
     def counts(self) -> bool:
         """Whether it has feedback, and so may move the policy."""
         return self.feedback is not None and self.feedback.error is None
@@ -89,9 +95,8 @@ class Rollout:
 
     def row(self, step: int) -> dict[str, Any]:
         """Its line in the log."""
-        feedback = self.feedback
-        assert feedback is not None, "a rollout is logged after its feedback has come"
-        row = {
+        feedback = self.received
+        row: dict[str, Any] = {
             "step": step,
             "id": self.id,
             "prompt": self.prompt,

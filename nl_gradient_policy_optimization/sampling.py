@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -96,14 +96,14 @@ class TransformersSampler:
             for start in range(0, len(prompts), size):
                 yield self._batch(base, prompts[start : start + size]), None
 
-    def _batch(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
+    def _batch(self, base: Any, prompts: list[list[int]]) -> list[list[int]]:
         device = base.get_input_embeddings().weight.device
         inputs = padded(prompts, torch.long, "left", self.pad_id).to(device)
         mask = padded([[1] * len(ids) for ids in prompts], torch.long, "left").to(device)
         output = base.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
         return [cut_at_end(ids, self.end_ids) for ids in output[:, inputs.shape[1] :].tolist()]
 
-    def _continuously(self, base: nn.Module, prompts: list[list[int]]) -> list[list[int]]:
+    def _continuously(self, base: Any, prompts: list[list[int]]) -> list[list[int]]:
         from transformers.generation import ContinuousBatchingConfig
 
         # Half of the memory stays free for the updates.
@@ -171,7 +171,7 @@ def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:
 
 
 @contextmanager
-def _own_settings(base: nn.Module, settings: GenerationConfig) -> Iterator[None]:
+def _own_settings(base: Any, settings: GenerationConfig) -> Iterator[None]:
     """``generate`` fills what ``settings`` leaves open from the model's own, so these replace them inside the block."""
     before, base.generation_config = base.generation_config, settings
     try:
@@ -181,7 +181,7 @@ def _own_settings(base: nn.Module, settings: GenerationConfig) -> Iterator[None]
 
 
 @contextmanager
-def _without_checkpointing(base: nn.Module) -> Iterator[None]:
+def _without_checkpointing(base: Any) -> Iterator[None]:
     """Gradient checkpointing forbids the key-value cache."""
     if not base.is_activation_checkpointing:
         yield

@@ -292,7 +292,7 @@ class NLGradientTrainer:
     def reward_tokens(self, rollouts: Sequence[Rollout]) -> None:
         """r_t = δ_t − β·KL_t; a rollout without feedback gets zeros."""
         mask = counting_mask(rollouts, self.scorer.precision)
-        deltas = padded([rollout.feedback.rewards for rollout in rollouts], mask.dtype)
+        deltas = padded([rollout.received.rewards for rollout in rollouts], mask.dtype)
         kl = read_column(rollouts, "kl", mask.dtype)
         write_column(rollouts, "rewards", total_rewards(deltas, kl, self.kl.coef) * mask)
 

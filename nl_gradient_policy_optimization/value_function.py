@@ -49,6 +49,7 @@ class ValueFunction:
     def step(self, reduce: Callable[[Tensor], Tensor]) -> None:
         """One optimiser step on the sum of all ranks' gradients."""
         for parameter in self.head.parameters():
+            assert parameter.grad is not None
             parameter.grad = reduce(parameter.grad)
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.max_grad_norm)
         self.optimizer.step()

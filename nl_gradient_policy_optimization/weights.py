@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -38,8 +39,8 @@ def make_optimizer(policy: nn.Module, config: PolicyConfig) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=config.weight_decay)
 
 
-def save_policy(accelerator: Accelerator, model: nn.Module, optimizer: Optimizer, folder: Path) -> None:
-    """Weights and optimiser into a checkpoint folder; every rank calls it."""
+def save_policy(accelerator: Accelerator, model: Any, optimizer: Any, folder: Path) -> None:
+    """Weights and optimiser, as accelerate wraps them, into a checkpoint folder; every rank calls it."""
     if accelerator.distributed_type == "DEEPSPEED":
         model.save_checkpoint(str(folder), tag="engine", exclude_frozen_parameters=True)
         return
@@ -48,7 +49,7 @@ def save_policy(accelerator: Accelerator, model: nn.Module, optimizer: Optimizer
         torch.save(optimizer.optimizer.state_dict(), folder / "optimizer.pt")
 
 
-def load_policy(accelerator: Accelerator, model: nn.Module, optimizer: Optimizer, folder: Path) -> None:
+def load_policy(accelerator: Accelerator, model: Any, optimizer: Any, folder: Path) -> None:
     """The inverse of :func:`save_policy`, bit for bit."""
     if accelerator.distributed_type == "DEEPSPEED":
         model.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
@@ -57,7 +58,7 @@ def load_policy(accelerator: Accelerator, model: nn.Module, optimizer: Optimizer
     if hasattr(policy, "peft_config"):
         set_peft_model_state_dict(policy, load_file(folder / "policy" / "adapter_model.safetensors"))
     else:
-        state = {}
+        state: dict[str, torch.Tensor] = {}
         for shard in sorted((folder / "policy").glob("*.safetensors")):
             state |= load_file(shard)
         missing, unexpected = policy.load_state_dict(state, strict=False)
@@ -66,7 +67,7 @@ def load_policy(accelerator: Accelerator, model: nn.Module, optimizer: Optimizer
     optimizer.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
 
 
-def save_model(policy: nn.Module, folder: Path) -> None:
+def save_model(policy: Any, folder: Path) -> None:
     """An ordinary PEFT adapter, or an ordinary model folder."""
     if hasattr(policy, "peft_config"):
         policy.save_pretrained(folder, selected_adapters=["default"])

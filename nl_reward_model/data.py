@@ -76,7 +76,8 @@ def split_by_prompt(records: Records, task: Task, share: float, seed: int) -> tu
             f"{records.path}: all records have one prompt, so none can be held out; give --validation_path, "
             "or --validation_share 0"
         )
-    wanted, held = max(1, round(share * len(records))), set()
+    wanted = max(1, round(share * len(records)))
+    held: set[str] = set()
     for prompt in sorted(sizes, key=lambda text: hashlib.sha256(f"{seed}\0{text}".encode()).hexdigest())[:-1]:
         if sum(sizes[text] for text in held) >= wanted:
             break

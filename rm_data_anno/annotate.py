@@ -132,7 +132,9 @@ class _Annotation:
     def __init__(self, task: Task, critic: Critic, prepare: Prepare | None, settings: dict[str, Any]):
         self.task, self.critic, self.prepare = task, critic, prepare
         self.settings = {"stage": "annotation", "task": task.name, **settings}
-        self.client: ChatClient | None = critic.client if isinstance(critic, ChatCritic) else None
+        self.chat = critic if isinstance(critic, ChatCritic) else None
+        self.client: ChatClient | None = self.chat.client if self.chat else None
+        self.cache = self.client.cache if self.client else None
         self.stopped = ""  # why batches ended early
         self._pool = ThreadPoolExecutor(os.cpu_count())  # for what runs on this machine
 
@@ -180,8 +182,9 @@ class _Annotation:
     def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:
         """The fields that annotation adds to each record, or why it could not; None where no answer came yet."""
         prepared = list(self._pool.map(self.prepare, batch)) if self.prepare else batch
-        if self.client:
-            questions = [partial(self._ask, *pair) for pair in zip(ids, prepared, strict=True)]
+        given: list[ChatFeedback | None]
+        if self.chat:
+            questions = [partial(self._ask, self.chat, *pair) for pair in zip(ids, prepared, strict=True)]
             if isinstance(self.client, BatchClient):
                 given, self.stopped = complete_in_batches(self.client, questions)
             else:
@@ -194,9 +197,9 @@ class _Annotation:
             for record_id, before, record, feedback in zip(ids, batch, prepared, given, strict=True)
         ]
 
-    def _ask(self, record_id: str, record: Record) -> ChatFeedback:
+    def _ask(self, critic: ChatCritic, record_id: str, record: Record) -> ChatFeedback:
         prompt, response = self.task.prompt(record), self.task.response(record)
-        return self.critic.feedback_on(
+        return critic.feedback_on(
             prompt, response, record, lambda feedback: self._validate(feedback, record).complaint(), scope=record_id
         )
 
@@ -205,8 +208,8 @@ class _Annotation:
 
     def _added(self, record_id: str, before: Record, record: Record, given: ChatFeedback) -> dict | Exception:
         if isinstance(given.feedback, FeedbackError):
-            if self.client:
-                self.client.cache.void(record_id)
+            if self.cache:
+                self.cache.void(record_id)
             return given.feedback
         checked = self._validate(given.feedback, record)
         validation = checked.to_dict()
@@ -214,8 +217,9 @@ class _Annotation:
             first = self._validate(given.first, record).to_dict() if isinstance(given.first, Feedback) else {}
             validation["first"] = {"complaint": given.complaint, **first}
         annotation = {"annotator": self.critic.name, "validation": validation}
-        if self.client:
-            annotation |= {"model": self.client.model, "prompt": self.critic.variant, "usage": given.usage.to_dict()}
+        if self.chat:
+            annotation |= {"model": self.chat.client.model, "prompt": self.chat.variant}
+            annotation |= {"usage": given.usage.to_dict()}
         if given.reasoning:
             annotation["reasoning"] = given.reasoning
         after = self.task.with_feedback(record, checked.feedback, annotation)
@@ -223,8 +227,8 @@ class _Annotation:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-        if self.client:
-            self.client.cache.close()
+        if self.cache:
+            self.cache.close()
 
     def status(self) -> dict[str, Any]:
         """For the progress bar."""
@@ -236,10 +240,10 @@ class _Annotation:
 
     def spending(self) -> dict[str, Any]:
         """All that was paid for this output, replies that led nowhere included."""
-        if not self.client:
+        if not self.client or not self.cache:
             return {}
         lost = {"lost_usd_at_most": round(self.client.budget.lost, 6)} if self.client.budget.lost else {}
-        return {"paid": self.client.cache.usage.to_dict() | lost}
+        return {"paid": self.cache.usage.to_dict() | lost}
 
 
 def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:

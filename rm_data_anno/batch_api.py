@@ -51,7 +51,9 @@ class BatchClient(ChatClient):
     def open(self, path: Path) -> None:
         """Use the file that holds this run's mark and the batches that it has collected; made where there is none."""
         self._state_path = path
-        self._state = load_json(path) if path.exists() else {"run": uuid.uuid4().hex, "collected": []}
+        self._state: dict[str, Any] = {"run": uuid.uuid4().hex, "collected": []}
+        if path.exists():
+            self._state = load_json(path)
         save_json(path, self._state)
 
     def complete(
@@ -171,7 +173,8 @@ class BatchClient(ChatClient):
             except (ChatError, UnreadableReplyError) as error:
                 self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
                 continue
-            self.cache.replied(None, key, scope, reply.to_dict())
+            if self.cache:
+                self.cache.replied(None, key, scope, reply.to_dict())
             self.usage += reply.usage
             self.budget.spent += reply.usage.cost_usd
         for key in self._sent.pop(name, ()):

@@ -120,10 +120,10 @@ def _aligned(words: list[str], given: list[str]) -> Iterator[tuple[int, int]]:
     position = 0
     for there, word in enumerate(given):
         ahead = range(position, min(len(words), position + _FARTHEST))
-        here = next((at for at in ahead if words[at] == word), None)
-        if here is not None:
-            yield here, there
-            position = here + 1
+        found = next((at for at in ahead if words[at] == word), None)
+        if found is not None:
+            yield found, there
+            position = found + 1
 
 
 def _bare(word: str) -> str:

@@ -30,7 +30,9 @@ class ProfileCritic:
         return [self.feedback_on(record, response) for record, response in zip(records, responses, strict=True)]
 
     def feedback_on(self, record: Record, response: str) -> Feedback:
-        good, poor, scores = [], [], []
+        good: list[str] = []
+        poor: list[str] = []
+        scores: list[tuple[str, float]] = []
         statements = read_statements(record, response)
         for statement in statements:
             (good if statement.verdict == "right" else poor).append(_quote(statement, response))

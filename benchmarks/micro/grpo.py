@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.critics import Critic
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json
+from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
 
 GENERATIONS = 4
@@ -48,6 +50,15 @@ def grpo_settings(config: PolicyConfig, **changes: Any) -> GRPOConfig:
     return GRPOConfig(**{**settings, **changes})
 
 
+def summed_deltas(
+    ids: list[int], tokenizer: PreTrainedTokenizerBase, reply: Feedback | FeedbackError, task: Task
+) -> float:
+    """The scalar reward of a response: the sum of its δ. A critic that fails ends the run."""
+    if isinstance(reply, FeedbackError):
+        raise reply
+    return float(sum(token_rewards(ids, tokenizer, reply, task).values))
+
+
 def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
     """Train with as many responses, passes and steps as the other methods; returns the curve of held-out quality."""
     tokenizer = load_tokenizer(config.model)
@@ -60,7 +71,7 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
         chosen = [records[key] for key in id]
         replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
         return [
-            sum(token_rewards(ids, tokenizer, reply, PROFILES).values) if text.strip() else config.empty_reward
+            summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else config.empty_reward
             for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
         ]
 

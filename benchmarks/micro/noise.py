@@ -39,7 +39,8 @@ class NoisyCritic:
 
     def corrupt(self, feedback: Feedback, prompt: str, response: str) -> Feedback:
         rng = random.Random(fingerprint([self.seed, prompt, response]))
-        good, poor = [], []
+        good: list[str] = []
+        poor: list[str] = []
         for is_good, quotes in ((True, feedback.good), (False, feedback.poor)):
             for quote in quotes:
                 corrupted = rng.random() < self.share

@@ -78,13 +78,10 @@ def speed(curves: Sequence[Curve], reference: Sequence[Curve]) -> Speed:
     def share(sums: np.ndarray) -> np.ndarray:
         return np.apply_along_axis(lambda row: both(row)[0] / max(both(row)[1], 1e-9), -1, sums)
 
-    results = []
-    unreached = 0.0
-    for figure in (own_steps, share):
-        estimate, values = _quantiles(rows, figure)
-        results += estimate
-        unreached = float(np.isinf(values).mean())
-    return Speed(*results, unreached)
+    (own_value, own_low, own_high), _ = _quantiles(rows, own_steps)
+    (share_value, share_low, share_high), values = _quantiles(rows, share)
+    unreached = float(np.isinf(values).mean())
+    return Speed(own_value, own_low, own_high, share_value, share_low, share_high, unreached)
 
 
 def _quantiles(rows: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> tuple[list[float], np.ndarray]:

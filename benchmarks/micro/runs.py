@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.grpo import train_grpo
@@ -44,7 +45,7 @@ def training_prompts(path: Path, count: int) -> str:
 
 def run_method(
     name: str, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The run's result, from its folder where it has finished; a run that was cut short starts again.
 
     Raises:

@@ -109,7 +109,8 @@ class Statement:
 
 def read_statements(record: Record, response: str) -> list[Statement]:
     """Every sentence of a response with its verdict; a sentence that fits no template is an aside."""
-    statements, told = [], set()
+    statements: list[Statement] = []
+    told: set[str] = set()
     for sentence in re.finditer(r"\S[^.]*\.?", response):
         statement = _read_sentence(record, sentence.start(), sentence.group(), told)
         if statement.verdict != "aside":
@@ -165,7 +166,9 @@ def demonstrate(record: Record, rng: random.Random) -> str:
     A policy trained on them is right a little less often. If it were wrong more often than right, saying nothing would
     earn more than any answer, however the reward is placed.
     """
-    untold, told, sentences = list(record["notes"]), [], []
+    untold = list(record["notes"])
+    told: list[str] = []
+    sentences: list[str] = []
     rng.shuffle(untold)
     for _ in range(len(record["notes"]) + rng.choice((-1, 0, 0, 1))):
         kind = rng.choices(("right", "wrong", "repeated", "invented", "aside"), (60, 18, 8, 7, 7))[0]

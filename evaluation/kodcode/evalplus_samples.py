@@ -20,7 +20,7 @@ from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
 from text2grad.records import check_writable, save_json
-from text2grad.tasks import get_task
+from text2grad.tasks.kodcode import KodCode
 
 
 @dataclass
@@ -50,7 +50,7 @@ def main() -> None:
     check_writable(config.output_path)
     problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
-    task = get_task("kodcode")
+    task = KodCode()
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
     prompt = load_prompt(Path(__file__).parent / name, required=("prompt",), offered=("prompt",))
     chats = {

@@ -27,7 +27,8 @@ from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, run_tests
-from text2grad.tasks import Record, get_task
+from text2grad.tasks import Record
+from text2grad.tasks.kodcode import KodCode
 
 
 @dataclass
@@ -46,7 +47,7 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
 
     ``weaker`` says why a program that sets out to cheat could have passed, where it could have.
     """
-    task = get_task("kodcode")
+    task = KodCode()
     for key, record in records.items():
         if not str(record.get("test") or "").strip():
             raise InputError(f"{config.data_path}: record {key!r} has no test; pass@k needs the questions' unit tests")
@@ -72,7 +73,7 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
 
 def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     """Measure, write ``config.output_path``, and return the result."""
-    task = get_task("kodcode")
+    task = KodCode()
     records = load_measured_responses(config, task)
     tested = run_unit_tests(records, config)
     samples: dict[str, list[str]] = {}

@@ -169,10 +169,11 @@ def _ablations(groups: list[Variant]) -> list[dict[str, Any]]:
         if len(members) < 2:
             continue
         names = [name for name in training.curve_names(members) if not is_secondary(name)]
-        rows = []
+        rows: list[dict[str, Any]] = []
         for variant in members:
             ends = {name: end for name in names if (end := training.ends(variant, name))}
-            rows.append({"label": variant.label, "differs": variant.differs, "seeds": len(variant.runs), "ends": ends})
+            about = {"label": variant.label, "differs": variant.differs, "seeds": len(variant.runs)}
+            rows.append({**about, "ends": ends})
         shown = [name for name in names if all(name in row["ends"] for row in rows)]
         tables.append({"task": task, "method": method, "metrics": shown, "rows": rows})
     return tables

@@ -62,7 +62,7 @@ def headline(report: dict[str, Any]) -> Sentence:
     for number, table in enumerate(report["tables"]):
         key = primary(table)
         best = _best(table, key) if key else None
-        if best:
+        if key and best:
             return _comparison_headline(number, table, key, best)
     for number, section in enumerate(report["training"]):
         for name in ("delta/mean", *section["ends"]):
@@ -142,7 +142,7 @@ def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:
     count = f"On {n:,} prompts" + (f" ({answers:,} responses)" if answers > n else "")
     sentences = [[f"{count}, {named(best)} against {named(table['baseline'])}: ", *told, "."]] if told else []
     for system in (item["name"] for item in table["systems"]):
-        if system not in (best, table["baseline"]) and "change" in table["cells"][system].get(first, {}):
+        if system not in (best, table["baseline"]) and first and "change" in table["cells"][system].get(first, {}):
             sentences.append([f"{named(system, start=True)}: ", *_before_and_after(number, table, system, first), "."])
     note: Sentence = ["In brackets, the 95 % interval of the difference."]
     return [[part for sentence in sentences for part in (*sentence, " ")] + note] if sentences else []

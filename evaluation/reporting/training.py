@@ -237,12 +237,12 @@ def update_effect(variant: Variant) -> dict[str, Any] | None:
             for index in range(3):
                 shift = rollout.shift[written & (label == index)]
                 at_step[index] += (len(shift), int((shift < 0).sum()), int((shift > 0).sum()))
-    if not counts or not sum(counts.values())[:2, 0].any():
+    overall = sum(counts.values(), np.zeros((3, 3), dtype=int))
+    if not overall[:2, 0].any():
         return None
     steps = sorted(counts)
     bins = [part.tolist() for part in np.array_split(steps, min(_BINS, len(steps)))]
-    binned = [sum(counts[step] for step in part) for part in bins]
-    overall = sum(counts.values())
+    binned = [np.sum([counts[step] for step in part], axis=0) for part in bins]
     return {
         "overall": {name: _shares(overall[index]) for index, name in enumerate(LABELS)},
         "steps": [statistics.fmean(part) for part in bins],

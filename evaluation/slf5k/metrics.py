@@ -66,7 +66,7 @@ def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
 
 def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str, Figure]:
     """All that needs no model. Metrics against the reference are over the records that have one."""
-    figures = {}
+    figures: dict[str, Figure] = {}
     if references:
         figures |= rouge(responses, references) | {"bleu": bleu(responses, references)}
     return figures | {

@@ -14,7 +14,7 @@ from text2grad.errors import InputError
 from text2grad.models import best_device, load_model, load_tokenizer
 
 if TYPE_CHECKING:
-    import torch
+    from transformers import PreTrainedModel
 
 Texts = Mapping[str, str]
 
@@ -72,7 +72,7 @@ def perplexity(responses: Texts, model_name: str, batch_size: int = 8) -> Figure
     return Figure({key: rows[key] for key in responses if key in rows}, "exp_ratio")
 
 
-def _nll(model: torch.nn.Module, texts: Sequence[list[int]], pad: int) -> list[float]:
+def _nll(model: PreTrainedModel, texts: Sequence[list[int]], pad: int) -> list[float]:
     """Σ_t −log p(token_t | before) of each text, t from 1."""
     import torch
 

@@ -60,8 +60,7 @@ def import_alpaca_eval() -> ModuleType:
     """The package; it asks setuptools' pkg_resources for versions, which setuptools has dropped."""
     if "pkg_resources" not in sys.modules and importlib.util.find_spec("pkg_resources") is None:
         stand_in = ModuleType("pkg_resources")
-        stand_in.parse_version = parse_version
-        stand_in.get_distribution = importlib.metadata.distribution
+        vars(stand_in).update(parse_version=parse_version, get_distribution=importlib.metadata.distribution)
         sys.modules["pkg_resources"] = stand_in
     package = optional_package("alpaca_eval")
     logging.getLogger().setLevel(logging.WARNING)  # it turns on the log of every request
@@ -138,7 +137,7 @@ def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
             model_outputs=[{**row, "generator": config.system, "index": i} for i, row in enumerate(own)],
             reference_outputs=[{**row, "generator": name, "index": i} for i, row in enumerate(against)],
             annotators_config=annotator_file(
-                Path(alpaca_eval.__file__).parent, Path(f"{config.output_path}.alpaca_eval.yaml").resolve()
+                Path(str(alpaca_eval.__file__)).parent, Path(f"{config.output_path}.alpaca_eval.yaml").resolve()
             ),
             name=config.system,
             output_path=None,

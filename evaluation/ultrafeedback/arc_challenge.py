@@ -64,27 +64,25 @@ def check_questions(path: str) -> None:
         raise InputError(f"{path}: holds no questions")
     for number, row in enumerate(rows, 1):
         choices = row.get("choices") if isinstance(row, dict) else None
-        fits = (
-            isinstance(choices, dict)
-            and isinstance(choices.get("text"), list)
-            and isinstance(choices.get("label"), list)
-        )
-        if not fits or len(choices["text"]) != len(choices["label"]) or not isinstance(row.get("question"), str):
+        choices = choices if isinstance(choices, dict) else {}
+        texts, labels = choices.get("text"), choices.get("label")
+        paired = isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)
+        if not paired or not isinstance(labels, list) or not isinstance(row.get("question"), str):
             raise InputError(f"{path}: line {number} lacks question, or choices with as many texts as labels")
-        if row.get("answerKey") not in choices["label"]:
-            raise InputError(f"{path}: line {number}: answerKey {row.get('answerKey')!r} is none of {choices['label']}")
+        if row.get("answerKey") not in labels:
+            raise InputError(f"{path}: line {number}: answerKey {row.get('answerKey')!r} is none of {labels}")
 
 
-def local_task(lm_eval: Path, folder: Path, config: ArcConfig) -> str:
+def local_task(lm_eval: Path, folder: Path, data_path: str, train_path: str | None) -> str:
     """Write lm-eval's own ``arc_challenge``, pointed at local files, into ``folder``; returns the task's name."""
     settings: dict[str, Any] = {}
     for name in ("arc_easy.yaml", "arc_challenge.yaml"):
         settings |= yaml.safe_load((lm_eval / "tasks" / "arc" / name).read_text(encoding="utf-8"))
     for name in ("include", "tag", "dataset_name", "validation_split", "training_split"):
         settings.pop(name, None)
-    files = {"test": str(Path(config.data_path).resolve())}
-    if config.train_path:
-        files["train"] = str(Path(config.train_path).resolve())
+    files = {"test": str(Path(data_path).resolve())}
+    if train_path:
+        files["train"] = str(Path(train_path).resolve())
         settings["training_split"] = "train"
     settings |= {"task": LOCAL_TASK, "dataset_path": "json", "dataset_kwargs": {"data_files": files}}
     save_text(folder / f"{LOCAL_TASK}.yaml", yaml.safe_dump(settings, sort_keys=False))
@@ -121,12 +119,12 @@ def _joined(arguments: dict[str, Any]) -> str:
 def main() -> None:
     config, policy = parse(ArcConfig, AnsweringConfig)
     check_writable(config.output_path)
-    lm_eval = Path(optional_package("lm_eval").__file__).parent
+    lm_eval = Path(str(optional_package("lm_eval").__file__)).parent
     for path in filter(None, (config.data_path, config.train_path)):
         check_questions(path)
     folder = Path(f"{config.output_path}.lm_eval").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    task = local_task(lm_eval, folder, config) if config.data_path else "arc_challenge"
+    task = local_task(lm_eval, folder, config.data_path, config.train_path) if config.data_path else "arc_challenge"
     identity = policy.model if policy.base_url else model_identity(policy.model)
     run = folder / fingerprint([identity, asdict(policy), asdict(config), lm_eval.stat().st_mtime_ns])
     model = model_flags(policy, config)

@@ -134,7 +134,7 @@ def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) 
     """
 
     def figure(keys: Sequence[str], turns: Sequence[int]) -> Figure:
-        rows = {}
+        rows: dict[str, tuple[float, int]] = {}
         for key in keys:
             found = [ratings[f"{key}|{turn}"] for turn in turns if f"{key}|{turn}" in ratings]
             if found:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -52,8 +52,14 @@ scores = model(["a prompt"], ["a response"])
 """
 
 
+if TYPE_CHECKING:
+    from transformers import TrainingArguments as _Mixed  # has the settings that are not ours
+else:
+    _Mixed = object
+
+
 @dataclass
-class FineTuning:
+class FineTuning(_Mixed):
     """Our settings; mixed into the config of a TRL trainer, whose own settings are flags as well."""
 
     task: str = setting("", TASK_HELP)

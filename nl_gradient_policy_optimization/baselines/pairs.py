@@ -164,8 +164,8 @@ def pair_up(
     pairs = []
     for prompt, keys in by_prompt.items():
         ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)
-        couples = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
-        couples = [(best, worst) for best, worst in couples if values[best] - values[worst] > margin]
+        ends = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
+        couples = [(best, worst) for best, worst in ends if values[best] - values[worst] > margin]
         for best, worst in couples[:pairs_per_prompt]:
             texts = task.response(records[best]), task.response(records[worst])
             pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))

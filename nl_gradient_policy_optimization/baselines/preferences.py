@@ -33,8 +33,9 @@ def load_pairs(path: str | Path) -> dict[str, Pair]:
         raise InputError(f"{path}: holds no list of pairs; make one with pairs.py")
     pairs = {}
     for index, row in enumerate(rows):
-        texts = [row.get(name) for name in ("prompt", "chosen", "rejected")] if isinstance(row, dict) else [None]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
+        given = [row.get(name) for name in ("prompt", "chosen", "rejected")] if isinstance(row, dict) else []
+        texts = [text for text in given if isinstance(text, str) and text.strip()]
+        if len(texts) != 3:
             raise InputError(f"{path}: pair {index} lacks a text for prompt, chosen or rejected; make it with pairs.py")
         prompt, chosen, rejected = texts
         if chosen == rejected:

@@ -53,8 +53,12 @@ def word_scores(response: str, feedback: Feedback, task: Task) -> list[list]:
 def lengths(response: str, feedback: Feedback, task: Task, tokenizer) -> tuple[int, int, int]:
     """Tokens of z, of the score-per-word form with the same critique, and of the critique alone."""
     per_word = {task.fields.critique: feedback.critique, task.fields.scores: word_scores(response, feedback, task)}
-    texts = (task.render_feedback(feedback), json.dumps(per_word, ensure_ascii=False), feedback.critique)
-    return tuple(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    per_word_text = json.dumps(per_word, ensure_ascii=False)
+    return tokens(task.render_feedback(feedback)), tokens(per_word_text), tokens(feedback.critique)
 
 
 def decoding_cost(config: DecodingCostConfig) -> dict:
@@ -62,8 +66,9 @@ def decoding_cost(config: DecodingCostConfig) -> dict:
     task = get_task(config.task)
     records = list(load_annotated(config.data_path, task).values())[: config.limit]
     tokenizer = load_tokenizer(config.tokenizer)
-    rows = np.array([lengths(task.response(item), task.feedback(item), task, tokenizer) for item in records])
-    prompts = [task.prompt(item) for item in records]
+    annotated = [(item, feedback) for item in records if (feedback := task.feedback(item)) is not None]
+    rows = np.array([lengths(task.response(item), feedback, task, tokenizer) for item, feedback in annotated])
+    prompts = [task.prompt(item) for item, _ in annotated]
 
     def mean(column: int) -> dict:
         estimate = bootstrap([(row[column], 1) for row in rows], groups=prompts).to_dict()

@@ -109,7 +109,7 @@ def draw_sample(config: PrepareConfig, task: Task) -> tuple[list[dict[str, Any]]
     """
     records = load_records(config.data_path, task)
     left_out = {"unread": 0, "quotes not in the response": 0}
-    items = []
+    items: list[dict[str, Any]] = []
     order = list(records)
     random.Random(config.seed).shuffle(order)
     for key in order:

@@ -74,7 +74,7 @@ def compare_feedback(judge: Judge, config: CompareFeedbackConfig) -> dict[str, A
     orders = orders_of(asked, config.orders, config.seed)
     questions = {}
     for key in asked:
-        first, second = (_shown(feedback, task) for feedback in (pairs[key].first, pairs[key].second))
+        first, second = (_shown(feedback, task) for feedback in (pairs[key].first, pairs[key].second) if feedback)
         for order in orders[key]:
             shown = {"first": first, "second": second} if order == "ab" else {"first": second, "second": first}
             questions[f"{key}|{order}"] = prompt.fill({**task.prompt_fields(pairs[key].record), **shown})

@@ -34,8 +34,7 @@ def labels(
     inside = tokens_in(task.rewarded(item.text), item.text, item.tokens)
     if feedback is None:
         return np.full(len(inside), NO_LABEL)
-    scheme = "dense" if feedback.scores else "uniform"
-    rewards = token_rewards(item.ids, tokenizer, feedback, task, scheme)
+    rewards = token_rewards(item.ids, tokenizer, feedback, task, "dense" if feedback.scores else "uniform")
     return np.sign(np.array(rewards.values)[inside]).astype(int) if inside else np.zeros(0, dtype=int)
 
 
@@ -135,7 +134,7 @@ def f1(index: int) -> Combine:
 
 def accuracy(sums: np.ndarray) -> np.ndarray:
     """The share of tokens with the right label."""
-    return _divide(sum(_table(sums)[..., i, i] for i in range(3)), sums.sum(-1))
+    return _divide(np.trace(_table(sums)[..., :3], axis1=-2, axis2=-1), sums.sum(-1))
 
 
 def macro_f1(sums: np.ndarray) -> np.ndarray:

@@ -25,15 +25,16 @@ from text2grad.journal import map_records
 from text2grad.records import check_writable, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
-from text2grad.tasks import Record, get_task
+from text2grad.tasks import Record
 from text2grad.tasks.commands import stage_command
+from text2grad.tasks.kodcode import KodCode
 
 DIFFICULTIES = ("easy", "medium", "hard")
 COPIED = (
     "version", "style", "subset", "question_id", "question",
     "gpt_pass_trial_num", "gpt_difficulty", "gpt_pass_percentage",
 )  # fmt: skip
-TASK = get_task("kodcode")
+TASK = KodCode()
 
 
 @dataclass

@@ -215,8 +215,9 @@ class ServedPolicy:
 
     def _client(self, temperature: float) -> ChatClient:
         if temperature not in self._clients:
-            options = {"concurrency": self.workers, "temperature": temperature}
-            self._clients[temperature] = ChatClient(self.base_url, self.name, **options)
+            self._clients[temperature] = ChatClient(
+                self.base_url, self.name, concurrency=self.workers, temperature=temperature
+            )
         return self._clients[temperature]
 
     @staticmethod

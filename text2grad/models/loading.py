@@ -123,8 +123,8 @@ folder too and set `base_model_name_or_path` to its new path.
     return text
 
 
-def long_dtype_name(name: str) -> str:
-    """``float32`` for ``fp32`` and so on; any other name as it is."""
+def long_dtype_name(name: str) -> Any:
+    """``float32`` for ``fp32`` and so on; any other name as it is. One of the names that the setting may have."""
     return _SHORT_DTYPES.get(name, name)
 
 

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from text2grad.errors import InputError
 from text2grad.sandbox.memory import Group, descendants, group_of, held_bytes
@@ -202,8 +203,7 @@ class Sandbox:
         root = folder / "root"
         root.mkdir()
         view = {BOX: str(box), **_system_view()}
-        command = {"bubblewrap": self._bubblewrap, "namespaces": self._namespaces, "none": list}[self.backend]
-        orders = {
+        orders: dict[str, Any] = {
             "argv": list(argv) if isolated else [part.replace(BOX, str(box)) for part in argv],
             "folder": "/tmp" if isolated else str(root),
             "isolated": isolated,
@@ -227,7 +227,7 @@ class Sandbox:
                 "tmpfs": {"/tmp": self._folder_bytes, "/dev/shm": self._folder_bytes},
                 "devices": _DEVICES,
             }
-        prefix = command(view) if isolated else []
+        prefix = self._isolation(view)
         try:
             process = subprocess.Popen(
                 [*(group.command if group else []), *prefix, _PYTHON, "-I", "-S", self._inside],
@@ -246,12 +246,13 @@ class Sandbox:
             os.close(report_end)
         try:
             with contextlib.suppress(BrokenPipeError):  # it died before it read: its standard error says why
+                assert process.stdin and process.stdout and process.stderr
                 process.stdin.write(json.dumps(orders).encode())
                 process.stdin.close()
             yield process, report
         finally:
             _kill(process, isolated)
-            for stream in (process.stdin, process.stdout, process.stderr):
+            for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
             os.close(report)
@@ -260,6 +261,7 @@ class Sandbox:
         self, process: subprocess.Popen, report: int, deadline: float, stop: int | None, group: Group | None
     ) -> tuple[dict[str, bytes], str | None]:
         """Read a run's streams until its process ends or breaks a limit, then kill what is left of it."""
+        assert process.stdout and process.stderr
         names = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr", report: "report"}
         streams = {name: bytearray() for name in names.values()}
         reason = None
@@ -344,6 +346,12 @@ class Sandbox:
     @property
     def _inside(self) -> str:
         return "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
+
+    def _isolation(self, view: Mapping[str, str]) -> list[str]:
+        """The command before a program's own that isolates it; empty where nothing does."""
+        if self.backend == "bubblewrap":
+            return self._bubblewrap(view)
+        return self._namespaces(view) if self.backend == "namespaces" else []
 
     def _bubblewrap(self, view: Mapping[str, str]) -> list[str]:
         command = ["bwrap", "--die-with-parent"]
