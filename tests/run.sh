@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, format check and the test suite, set-up included.
+# Lint, format check, type check and the test suite, set-up included.
 #   bash tests/run.sh                 everything but the slow proofs
 #   bash tests/run.sh --fast          the checks, and the tests of pure functions: under a minute
 #   bash tests/run.sh --slow          lint, and only the slow proofs
@@ -26,4 +26,5 @@ case "${1:-}" in
         ;;
     *) selection=() ;;
 esac
+"$python" -m mypy
 exec "$python" -m pytest -n 2 --dist loadfile "${selection[@]}" "$@"
