@@ -1,0 +1,48 @@
+"""The pages' links lead somewhere, and the index names every page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.prose import ROOT, pages
+
+pytestmark = pytest.mark.fast
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """``(file, heading)`` of a page's links within the repository."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return [((page.parent / file).resolve() if file else page, heading) for file, heading in LINK.findall(text)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_are_read(tmp_path):
+    page = tmp_path / "a.md"
+    page.write_text("# One `two`, three!\n[x](b.md#some-part) [y](https://example.org/z.md) ![z](c.svg) [s](#one)\n")
+    assert links(page) == [(tmp_path / "b.md", "some-part"), (tmp_path / "c.svg", ""), (page, "one")]
+    assert anchors(page) == {"one-two-three"}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_of_a_page_lead_somewhere(page):
+    broken = [
+        f"{file}#{heading}"
+        for file, heading in links(ROOT / page)
+        if not file.exists() or (heading and file.suffix == ".md" and heading not in anchors(file))
+    ]
+    assert broken == []
+
+
+def test_the_index_names_every_page():
+    index = ROOT / "docs" / "README.md"
+    assert {ROOT / page for page in pages()} - {file for file, _ in links(index)} == {index}
