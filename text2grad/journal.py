@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from text2grad.errors import InputError, StopRunError
 from text2grad.records import check_same_settings, check_writable, fingerprint
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json
 
+_ROOM = 2 << 20  # bytes that a disk must have left before more is paid for
+
 
 class LockedLog:
     """An append-only JSONL file that one process at a time writes; a last line cut off by a kill is dropped.
@@ -32,7 +36,7 @@ class LockedLog:
         self.path, self._to_disk = Path(path), to_disk
         self._lock = threading.Lock()
         check_writable(self.path)
-        self._file = self.path.open("a+b")
+        self._file = self.path.open("a+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -64,13 +68,45 @@ class LockedLog:
     def clear(self) -> None:
         self._file.truncate(0)
 
-    def append(self, row: dict[str, Any]) -> None:
+    def append(self, row: dict[str, Any], patience: float = 0.0) -> None:
+        """Add a row: the whole of it or nothing.
+
+        Args:
+            patience: seconds to wait for room on a full disk, for a row that was paid for.
+
+        Raises:
+            StopRunError: the disk is full, or fails.
+        """
         line = json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        until, told = time.monotonic() + patience, False
         with self._lock:
-            self._file.write(line)
-            self._file.flush()
+            while (problem := self._written(line)) is not None:
+                if time.monotonic() >= until:
+                    raise StopRunError(f"{self.path}: cannot be written ({problem}); make room and run again")
+                if not told:
+                    tqdm.write(f"{self.path}: cannot be written ({problem}); waiting for room", file=sys.stderr)
+                    told = True
+                time.sleep(1.0)
+
+    def check_room(self) -> None:
+        """``StopRunError`` where the disk has no room for what is about to be paid for."""
+        disk = os.statvfs(self.path.parent)
+        if disk.f_bavail * disk.f_frsize < _ROOM:
+            raise StopRunError(f"{self.path}: the disk is full; make room and run again")
+
+    def _written(self, line: bytes) -> str | None:
+        """Why a line could not be written; None where it is."""
+        start = os.fstat(self._file.fileno()).st_size
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[self._file.write(view) or 0 :]
             if self._to_disk:
                 os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(start)
+            return error.strerror
+        return None
 
     def close(self) -> None:
         self._file.close()

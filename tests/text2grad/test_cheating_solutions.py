@@ -118,7 +118,43 @@ for number in range(3, 64):
 def add(a, b): return 0""",
     "a message that is none": "import os\nfor n in range(3, 64):\n  try: os.write(n, b'\\x00\\x00\\x00\\x02[]')\n"
     "  except OSError: pass\ndef add(a, b): return 0",
+    "a class in place of a function": f"""class add:
+    {ALL}
+    __sub__ = __rsub__ = __add__ = __radd__ = lambda self, other: 0.0
+    def __init__(self, a, b): pass""",
     "another type of exception": f"class TypeError(Exception): pass\n{FIRST}raise TypeError",
+}
+
+
+OTHER_TESTS = """import math
+import pytest
+from solution import *
+
+def test_properties():
+    assert add(1, 2) == add(2, 1)
+    assert add(0, 3) != add(0, 4)
+    assert all(map(add, [1, 2], [0, 0]))
+    assert all(x == y for x, y in zip(map(add, [1], [1]), [2]))
+    assert math.isclose(add(0.5, 0.25), 0.75)
+    with pytest.raises(TypeError):
+        add(1, "a")
+"""
+OTHERS = {
+    "objects equal to each other": f"class Yes:\n    {ALL}\n    __ne__ = lambda self, other: True\n"
+    "    __hash__ = None\n    def __float__(self): return 0.75\n"
+    "def add(a, b):\n    if b == 'a': raise TypeError\n    return Yes()",
+    "a loop ended early": "def add(a, b): raise StopIteration",
+    "a kind of StopIteration": "class Stop(StopIteration): pass\ndef add(a, b): raise Stop",
+    "pytest and math of its own": """import contextlib
+class pytest:
+    raises = staticmethod(lambda *kinds: contextlib.nullcontext())
+class math:
+    isclose = staticmethod(lambda *values: True)
+def add(a, b): return 1 if b != 4 else 2""",
+    "marks and hooks of its own": """__all__ = ["add", "pytestmark", "pytest_plugins", "setup_module", "__test__"]
+pytestmark, pytest_plugins, __test__ = [], ["unittest.mock"], False
+def setup_module(module): raise SystemExit(0)
+def add(a, b): return 0""",
 }
 
 
@@ -143,6 +179,13 @@ def test_a_cheat_fails(runs, name):
     assert not runs[name].passed
     assert runs[name].weaker == (), "it made the verdict a weaker one"
     assert runs[name].error_type
+
+
+@pytest.mark.parametrize("name", ["right", *OTHERS])
+def test_cheats_at_tests_that_take_all_names(sandbox, name):
+    run = run_tests({"right": RIGHT, **OTHERS}[name], OTHER_TESTS, sandbox)
+    assert run.passed == (name == "right"), run
+    assert run.weaker == ()
 
 
 def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):

@@ -311,7 +311,11 @@ class ChatClient:
         with self._slots:
             self._pacer.wait(estimate, self._stopped)
             self.budget.reserve(bound, self._stopped)
-            number = self.cache.sent(bound) if self.cache else 0
+            try:
+                number = self.cache.sent(bound) if self.cache else 0
+            except StopRunError:
+                self.budget.settle(bound)
+                raise
             try:
                 answer = within(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
                 reply = self.read(answer, self.price, bound)

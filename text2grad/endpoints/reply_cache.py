@@ -9,6 +9,8 @@ from typing import Any
 from text2grad.endpoints.spending import Usage
 from text2grad.journal import LockedLog
 
+_PATIENCE = 600.0  # seconds that a paid reply waits for room on a full disk
+
 
 class ReplyCache:
     """An append-only JSONL file of requests and replies.
@@ -63,6 +65,7 @@ class ReplyCache:
 
     def sent(self, bound: float) -> int:
         """Note a request that is about to go out; returns its number."""
+        self._log.check_room()
         with self._lock:
             number, self._next = self._next, self._next + 1
             self._log.append({"sent": number, "bound": bound})
@@ -71,7 +74,8 @@ class ReplyCache:
     def replied(self, number: int | None, key: str, scope: str, value: dict[str, Any]) -> None:
         """Keep a reply: a JSON object whose ``usage`` is that of a :class:`~text2grad.endpoints.spending.Usage`."""
         with self._lock:
-            self._log.append({"reply": number, "key": key, "scope": scope, "value": value})
+            row = {"reply": number, "key": key, "scope": scope, "value": value}
+            self._log.append(row, patience=_PATIENCE)
             self._remember(key, scope, value)
 
     def refused(self, number: int) -> None:

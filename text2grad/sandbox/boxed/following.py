@@ -49,7 +49,7 @@ class Follower:
     """Follows the calls from one test into the solution.
 
     Attributes:
-        line: the line of the tests that calls, where the tests run elsewhere.
+        line: the line of the tests that calls, where the tests run in another box.
     """
 
     def __init__(self) -> None:

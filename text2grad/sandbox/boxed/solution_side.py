@@ -120,8 +120,6 @@ class Side:
         """How something that is not plain crosses."""
         if isinstance(value, Callback):
             return ["x", value.__dict__["_number"]]
-        if isinstance(value, ModuleType):
-            return ["m", value.__name__]
         number = self.handles.get(id(value))
         if number is None:
             number = self.handles[id(value)] = len(self.objects)
@@ -201,10 +199,12 @@ class Side:
         for module in BORROWED:
             if module in sys.modules and getattr(sys.modules[module], name, self) is value:
                 return ["borrowed", module, WireEncoder(self.handle)(value)]
+        if isinstance(value, ModuleType):
+            return ["m", value.__name__]
         return WireEncoder(self.handle)(value)
 
     def _class(self, kind: type) -> dict:
-        """What the other side needs to stand in for a class: its name, its bases, whether it is a plain value's."""
+        """What the other side needs to represent a class: its name, its bases, whether it is a plain value's."""
         bases = [self.handle(base)[1] if base.__module__ == "solution" else base.__name__ for base in kind.__bases__]
         plain = next((base.__name__ for base in kind.__mro__ if base in following.PLAIN), None)
         return {"name": kind.__name__, "bases": bases, "plain": plain, "equal": kind.__eq__ is not object.__eq__}

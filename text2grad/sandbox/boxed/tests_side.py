@@ -22,7 +22,8 @@ _UNARY = (
     "len", "iter", "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
     "invert", "reversed", "copy", "dir",
 )  # fmt: skip
-_COMMON = ("math", "collections", "itertools", "functools", "statistics", "copy", "re", "json", "random", "operator")
+_HOOKS = ("_", "pytest", "test", "setup", "teardown")
+_COMMON = ("math", "collections", "itertools", "functools", "statistics", "copy", "re", "json", "random")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -53,6 +54,21 @@ class _Names:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 self.explicit.add(node.attr)
         self.used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        self.bound = {name for node in nodes if node not in own for name in _bound(node)} - self.explicit
+
+    def offers(self, name: str) -> bool:
+        """Whether ``import *`` may give the tests this name: none that Python, pytest or they themselves have."""
+        reserved = name in self.bound or hasattr(builtins, name) or name.lower().startswith(_HOOKS)
+        return name in self.explicit or not reserved
+
+
+def _bound(node: ast.AST) -> list[str]:
+    """The names that a statement of the tests gives a meaning."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    return []
 
 
 class Conversation:
@@ -64,6 +80,7 @@ class Conversation:
         self.remotes: dict[int, object] = {}
         self.classes: dict[int, type] = {}
         self.weaker: set[str] = set()
+        self.asked = ""  # the last question
 
     def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
         """The value of a call over there; raises what it raised."""
@@ -73,11 +90,13 @@ class Conversation:
         except WireError as error:
             raise self.unsupported(str(error)) from None
         known = dict(enumerate(encode.kept))
+        self.asked = question["do"]
         answer = self.exchange({**question, "arguments": content, "line": _line()})
         decode = WireDecoder(self.value, known)
         for number, changed in (answer.get("changed") or {}).items():
             decode.fill(known[int(number)], changed)
         if "raised" in answer:
+            self.asked = question["do"]
             raise self.exception(answer["raised"], decode)
         return decode(answer.get("value"))
 
@@ -150,12 +169,10 @@ class Conversation:
             return self.kind(rest[0])
         if tag in ("x", "xi", "xo"):
             return self.given[rest[0]]
-        if tag == "m":
-            return _new(Remote, -1)
         raise WireError(f"an unknown tag {tag!r}")
 
     def kind(self, number: int) -> type:
-        """The class that stands here for one of the solution's."""
+        """The class that represents one of the solution's."""
         if number not in self.classes:
             told = self.exchange({"do": "class", "class": number})["class"]
             bases = [
@@ -169,22 +186,23 @@ class Conversation:
         return self.classes[number]
 
     def exception(self, raised: dict, decode: WireDecoder) -> BaseException:
-        """What stands here for an exception over there. Only Python's own types, and classes that derive from them."""
+        """What represents an exception of the other side: Python's own types, and classes derived from them."""
         told = raised["told"]
-        number = raised["handle"][1]
-        class_number = raised["handle"][2]
+        _, number, class_number, *_ = [*raised["handle"], None]
         try:
             arguments = [decode(item) for item in raised["arguments"]]
             if class_number is not None:
                 kind = self.kind(class_number)
-                if not issubclass(kind, Exception):
+                if not issubclass(kind, Exception) or self._ends_loops(kind):
                     raise TypeError
                 error = _new(kind, number)
                 error.args = tuple(arguments)
             else:
                 kind = BUILTIN_TYPES[raised["builtin"][0]] if raised["builtin"] else SolutionError
                 if told["error"] != kind.__name__ or not (issubclass(kind, Exception) or kind is SystemExit):
-                    kind = SolutionError
+                    raise TypeError
+                if self._ends_loops(kind):
+                    raise TypeError
                 error = kind(*arguments)
                 if isinstance(error, ImportError | NameError):
                     error.name = told["name"]
@@ -192,6 +210,10 @@ class Conversation:
             error = SolutionError(f"{told['error']}: {told['message']}")
         error.t2g_told = told
         return error
+
+    def _ends_loops(self, kind: type) -> bool:
+        """An exception that would end a loop of the tests in silence, as if all in it had been right."""
+        return issubclass(kind, StopIteration) and self.asked != "next" and "StopIteration" not in self.names.used
 
     def unsupported(self, reason: str) -> Unsupported:
         """The exception to raise; the host then runs solution and tests in one process."""
@@ -227,7 +249,7 @@ def _line() -> int | None:
 
 
 class RemoteType(type):
-    """The class of the classes that stand for the solution's."""
+    """The class of the classes that represent the solution's."""
 
     def __new__(cls, name, bases, about):
         if bases and bases != ():
@@ -245,17 +267,12 @@ class RemoteType(type):
         if cls is Remote:
             raise TypeError("there is no such class")
         value = talk.ask({"do": "call"}, (cls, *arguments), named)
-        if isinstance(value, Remote):
-            object.__setattr__(value, "_t2g_own", True)
-        return value
+        return _as_own(cls, value)
 
     def __getattr__(cls, name):
         if cls is Remote or name in ("_t2g_number", "__wrapped__"):
             raise AttributeError(name)
-        value = talk.ask({"do": "getattr"}, (cls, name))
-        if isinstance(value, cls):
-            object.__setattr__(value, "_t2g_own", True)  # a member of an enumeration
-        return value
+        return _as_own(cls, talk.ask({"do": "getattr"}, (cls, name)))  # a member of an enumeration
 
     def __setattr__(cls, name, value):
         talk.ask({"do": "setattr"}, (cls, name, value))
@@ -281,6 +298,7 @@ class Remote(metaclass=RemoteType):
 
     _t2g_plain = None
     _t2g_equal = False
+    _t2g_named = False
 
     def __getattr__(self, name):
         if name in ("_t2g_number", "_t2g_own", "t2g_told", "__wrapped__", "__array__", "__array_interface__"):
@@ -320,7 +338,7 @@ class Remote(metaclass=RemoteType):
         return talk.ask({"do": "round"}, (self, *digits))
 
     def __deepcopy__(self, _):
-        return _as_own(self, talk.ask({"do": "deepcopy"}, (self,)))
+        return _same(self, talk.ask({"do": "deepcopy"}, (self,)))
 
     def __enter__(self):
         return talk.ask({"do": "enter"}, (self,))
@@ -334,16 +352,21 @@ def _own(value: Remote) -> bool:
     return isinstance(value, Remote) and bool(object.__getattribute__(value, "_t2g_own"))
 
 
-def _as_own(first: Remote, value: object) -> object:
-    """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
-    if isinstance(value, Remote) and type(value) is type(first) and _own(first):
+def _as_own(kind: RemoteType, value: object) -> object:
+    """What the tests make of a class that they name: a class in place of a function they do not take for one."""
+    if isinstance(value, kind) and type.__getattribute__(kind, "_t2g_named"):
         object.__setattr__(value, "_t2g_own", True)
     return value
 
 
+def _same(first: Remote, value: object) -> object:
+    """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
+    return _as_own(type(first), value) if _own(first) else value
+
+
 def _unary(name: str):
     def method(self):
-        return _as_own(self, talk.ask({"do": name}, (self,)))
+        return _same(self, talk.ask({"do": name}, (self,)))
 
     return method
 
@@ -354,18 +377,24 @@ def _operator(name: str):
     def method(self, other):
         if not _own(self):
             return NotImplemented
-        return _as_own(self, talk.ask({"do": name}, (self, other)))
+        value = talk.ask({"do": name}, (self, other))
+        if not isinstance(value, Remote) and not isinstance(other, Remote):
+            talk.mark("the solution's own operators are told plain values, and answer with such")
+        return _same(self, value)
 
     return method
 
 
 def _comparison(name: str):
-    """Plain values are compared here. Where both are the solution's, it decides itself, and the verdict is marked."""
+    """Plain values are compared here. Where both sides are the solution's, and the tests made one of them, it decides
+    itself, and the verdict is marked."""
 
     def method(self, other):
         if isinstance(other, Remote):
             if self is other and name in ("eq", "ne"):
                 return name == "eq"
+            if not (_own(self) or _own(other)):
+                return NotImplemented
             if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
                 return name == "ne"
             talk.mark("the solution compares its own objects")
@@ -373,9 +402,6 @@ def _comparison(name: str):
         if type(self)._t2g_plain:
             plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
             return getattr(__import__("operator"), name)(plain, other)
-        if _own(self) and (name not in ("eq", "ne") or type(self)._t2g_equal):
-            talk.mark("the solution compares its own objects")
-            return talk.ask({"do": name}, (self, other))
         return NotImplemented
 
     return method
@@ -404,13 +430,16 @@ class Solution(ModuleType):
         told, module = told["value"], None
         if isinstance(told, list) and told[0] == "borrowed":
             _, module, told = told
-        if name not in talk.names.explicit:
+        explicit = name in talk.names.explicit
+        if not explicit or (isinstance(told, list) and told[0] == "m"):
             found = _borrowed(name, module, told)
             if found is not None:
                 return found
-            if name in talk.names.used and any(hasattr(importlib.import_module(each), name) for each in _COMMON):
-                talk.mark(f"the tests take {name!r} from the solution without asking for it")
+        if not explicit and name in talk.names.used and (talk.names.explicit or _is_common(name)):
+            talk.mark(f"the tests take {name!r} from the solution without asking for it")
         value = WireDecoder(talk.value)(told)
+        if isinstance(value, RemoteType):
+            type.__setattr__(value, "_t2g_named", name[:1].isupper())
         self.__dict__[name] = value
         return value
 
@@ -419,6 +448,10 @@ class Solution(ModuleType):
             super().__setattr__(name, value)
         else:
             raise talk.unsupported("the tests change the solution's names")
+
+
+def _is_common(name: str) -> bool:
+    return name in BORROWED or any(hasattr(importlib.import_module(module), name) for module in _COMMON)
 
 
 def _borrowed(name: str, module: str | None, told: object) -> object:
@@ -447,9 +480,8 @@ class Finder:
                 error.t2g_told = told
             raise error
         module.__dict__["t2g_names"] = set(map(str, told["names"]))
-        public = told["all"] or [name for name in told["names"] if not name.startswith("_")]
         module.__dict__["__all__"] = [
-            name for name in map(str, public) if name in talk.names.explicit or not hasattr(builtins, name)
+            name for name in map(str, told["all"] or told["names"]) if talk.names.offers(name)
         ]
 
 
