@@ -52,8 +52,8 @@ JSON object, at most {description.max_new_tokens} tokens long.
 ## Metrics
 
 {table}
-These figures cover a few held-out records. `evaluation/2_infer.py` and `3_metrics.py` measure all of them, label by
-label and against chance.
+The validation loss covers all held-out records, the feedback figures only a few. `2_infer.py` and `3_metrics.py`
+measure all of them, label by label and against chance.
 
 ## Using it
 
