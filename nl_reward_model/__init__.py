@@ -1,1 +1,1 @@
-"""Stage 2: train a language model to write feedback, and measure what its feedback is worth."""
+"""Stage 2: train a language model to write feedback, and measure how good its feedback is."""

@@ -110,7 +110,7 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
 
 
 def _scored(feedback: Feedback, response: str) -> tuple[list[Interval], list[Interval]]:
-    """The intervals of words with a score below and above 0; each stands behind the one before it."""
+    """The intervals of words with a score below and above 0; each comes after the one before it."""
     poor: list[Interval] = []
     good: list[Interval] = []
     position = 0

@@ -1,6 +1,6 @@
 """The check every annotation passes before it may train anything (paper, appendices L and M.1).
 
-Each span must be an exact quote of the judged part of the response, carry one label only, and be about something the
+Each span must be an exact quote of what can get a reward in the response, carry one label only, and be about something the
 critique mentions.
 """
 
@@ -41,7 +41,7 @@ class Validated:
     feedback: Feedback
     offered: int
     unmatched: list[str] = field(default_factory=list)  # not in the response: dropped
-    unjudged: list[str] = field(default_factory=list)  # only in text that is not judged (prose around code): dropped
+    unjudged: list[str] = field(default_factory=list)  # only in prose around the code: dropped
     contradicted: list[str] = field(default_factory=list)  # in both slots: kept as poor
     repeated: int = 0  # given before in the same slot: kept once
     corrected: int = 0  # found but for white space, quotes or case: replaced by the response's own characters
@@ -74,7 +74,7 @@ class Validated:
 
 
 def validate(feedback: Feedback, response: str, task: Task) -> Validated:
-    """Keep of each slot the spans that stand in the judged text of the response, in the response's own characters."""
+    """Keep of each slot the spans in text that can get a reward, in the response's own characters."""
     result = Validated(Feedback(feedback.critique), offered=len(feedback.good) + len(feedback.poor))
     if feedback.scores:
         return _validate_scores(feedback, response, result)

@@ -55,7 +55,7 @@ class FeedbackPair:
 
 
 def compare_feedback(judge: Judge, config: CompareFeedbackConfig) -> dict[str, Any]:
-    """Judge all pairs, write ``config.output_path``, and return what it holds."""
+    """Have all pairs judged, write ``config.output_path``, and return what it holds."""
     task = get_task(config.task)
     check_writable(config.output_path)
     path = find_prompt(task, "reward_model", config.prompt)

@@ -21,7 +21,7 @@ _NEAR = 0.9
 
 @dataclass(frozen=True)
 class Span:
-    """A quote and where it stands: intervals of the response without white space at their ends; [] for nowhere."""
+    """A quote and its places: intervals of the response without white space at their ends; [] for nowhere."""
 
     quote: str
     places: list[Interval]
@@ -36,7 +36,7 @@ class Matching:
     """The predicted spans of one record and slot against the true ones.
 
     Attributes:
-        exact: predicted spans that stand where a true span stands, one to one.
+        exact: predicted spans at the place of a true span, one to one.
         partial: other predicted spans that share a character with a true one.
         found: true spans that share a character with a predicted one.
         shared, joined: sizes of intersection and union of the characters of predicted and true spans that touch.
@@ -146,7 +146,7 @@ def span_metrics(
 
 
 def unmatched_rate(compared: Sequence[dict[str, Matching]], groups: Sequence[Hashable] | None = None) -> Estimate:
-    """The share of predicted quotes that are nowhere in the judged text (paper, Table 15)."""
+    """The share of predicted quotes that are nowhere in the text that can get a reward (paper, Table 15)."""
     rows = [
         (sum(slot.predicted - slot.grounded for slot in record.values()), sum(m.predicted for m in record.values()))
         for record in compared

@@ -30,7 +30,7 @@ PLACEMENTS = 20
 def labels(
     item: PairedFeedback, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase
 ) -> np.ndarray:
-    """The label of each judged token of the response; int, [tokens]. Tokens outside the judged text are left out."""
+    """The label of each token that can get a reward; int, [tokens]. The others are left out."""
     inside = tokens_in(task.rewarded(item.text), item.text, item.tokens)
     if feedback is None:
         return np.full(len(inside), NO_LABEL)

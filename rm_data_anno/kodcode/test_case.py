@@ -200,7 +200,7 @@ def _add(picked: dict[str, Record], source: Any, keys: list, wanted: int, name: 
 
 
 def from_row(row: Mapping[str, Any]) -> Record:
-    """A KodCode record from a row of the published sets: the completion to judge is GPT-4o's where there is one."""
+    """A KodCode record from a row of the published sets: the solution is GPT-4o's where there is one."""
     return {
         **{name: row[name] for name in COPIED if name in row},
         "solution": row.get("4o_solution") or row.get("solution") or "",
