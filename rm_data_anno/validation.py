@@ -1,7 +1,7 @@
 """The check every annotation passes before it may train anything (paper, appendices L and M.1).
 
-Each span must be an exact quote of what can get a reward in the response, carry one label only, and be about something the
-critique mentions.
+Each span must be an exact quote of what can get a reward in the response, carry one label only, and be about
+something the critique mentions.
 """
 
 from __future__ import annotations
