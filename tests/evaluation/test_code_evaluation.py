@@ -82,7 +82,7 @@ SLOW = "def double(x):\n    while True:\n        pass"
 
 
 def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
-    flags = {"system": "s", "output_path": str(tmp_path / "r.json"), "seconds": 5.0, "workers": 2, **options}
+    flags = {"system": "s", "output_path": str(tmp_path / "r.json"), "seconds": 60.0, "workers": 2, **options}
     return ProgramEvaluationConfig(data_path=str(responses), **flags)
 
 

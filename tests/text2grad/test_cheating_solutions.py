@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import statistics
+import time
+
 import pytest
 
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import run_all_tests, run_tests
+from text2grad.tasks import get_task
 
 TESTS = """from solution import add
 import pytest
@@ -278,3 +284,35 @@ def test_objects_of_the_solution_are_tested_from_outside(sandbox):
 
 
 """A method named by the tests is asked, and what it returns is compared outside."""
+
+
+@pytest.mark.slow
+def test_what_the_second_box_costs(sandbox):
+    """Processor time and time by the clock of a run with the solution apart, against one process; by turns."""
+    clock: dict[bool, list[float]] = {True: [], False: []}
+    processor: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(8):
+        for together in (True, False):
+            used, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            assert run_tests(RIGHT, TESTS, sandbox, together=together).passed
+            now = resource.getrusage(resource.RUSAGE_CHILDREN)
+            clock[together].append(1000 * (time.monotonic() - begun))
+            processor[together].append(1000 * (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime))
+    for name, times in (("clock", clock), ("processor", processor)):
+        apart, one = statistics.median(times[False]), statistics.median(times[True])
+        print(f"{name}: median {apart:.0f} ms with the solution apart, {one:.0f} ms in one process")
+        assert apart < 2 * one + 1000
+
+
+@pytest.mark.slow
+def test_real_records_are_judged_from_outside(shared_data, sandbox):
+    """All but the one whose tests import a module that nobody has; and the verdicts are the data set's."""
+    task = get_task("kodcode")
+    rows = json.loads((shared_data / "kodcode" / "solutions_with_tests.json").read_text())
+    runs = run_all_tests([(task.code(task.response(row)), row["test"]) for row in rows], sandbox)
+    apart = sum(not run.weaker for run in runs)
+    outdated = [any("'yield' keyword" in test.message for test in run.failures) for run in runs]  # of pytest 3
+    agree = [run.passed == (row["expected"] == "pass") for run, row in zip(runs, rows, strict=True)]
+    print(f"{apart} of {len(rows)} apart; {sum(agree)} verdicts as expected, {sum(outdated)} outdated test files")
+    assert apart >= 0.99 * len(rows)
+    assert all(right or old for right, old in zip(agree, outdated, strict=True))

@@ -126,5 +126,6 @@ def test_ten_thousand_injured_record_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_injured_answers():
-    fuzz_answers(1, 10_000)
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_ten_thousand_injured_answers(seed):
+    fuzz_answers(seed, 1000)
