@@ -92,6 +92,7 @@ class PolicyConfig:
     critic_constrained: Literal["none", "json", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
+    critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool = setting(False, "kodcode: run each response's unit tests and show the critic their log")
 
@@ -196,6 +197,8 @@ class PolicyConfig:
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.advantage == "group" and self.rollouts_per_prompt < 2:
             raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")
+        if not 0 <= self.critic_min_probability < 1:
+            raise InputError(f"--critic_min_probability must be in 0..1, not {self.critic_min_probability}")
         if not 0 < self.audit_share <= 1:
             raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
         if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:

@@ -99,13 +99,21 @@ def audited(
     accelerator: Accelerator,
 ) -> AuditedRewards:
     """The rewards with the trusted critic beside them, which is asked as the critic would be."""
-    asked = replace(config, critic=config.audit_critic, critic_prompt=config.audit_prompt, critic_variant="")
+    asked = replace(
+        config,
+        critic=config.audit_critic,
+        critic_prompt=config.audit_prompt,
+        critic_variant="",
+        critic_min_probability=0.0,
+    )
     trusted = CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
     return AuditedRewards(rewards, trusted, config.audit_share, config.seed)
 
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
+    if config.critic_min_probability and (is_endpoint(config.critic) or not Path(config.critic).is_dir()):
+        raise InputError(f"--critic_min_probability needs a reward model's folder as critic, not {config.critic}")
     if is_endpoint(config.critic):
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
         return load_critic(
@@ -126,6 +134,7 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
         device=str(accelerator.device),
         batch_size=config.critic_batch_size,
         constrained=config.critic_constrained,
+        **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
     )
 
 

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from text2grad.critics.reward_model.certainty import without_doubtful
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import load_json, save_json, save_text
 from text2grad.tasks import Record, Task, get_task, task_of
+from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +87,7 @@ class RewardModelCritic:
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
+        min_probability: quotes that it wrote with less are left out (``text2grad.critics.reward_model.certainty``).
     """
 
     def __init__(
@@ -100,12 +103,16 @@ class RewardModelCritic:
         lookahead: int = 4,
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
+        min_probability: float = 0.0,
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
         if constrained not in CONSTRAINTS:
             raise InputError(f"constrained: {constrained!r} is not one of {', '.join(CONSTRAINTS)}")
+        if not 0 <= min_probability < 1:
+            raise InputError(f"min_probability: {min_probability} is not in 0..1")
         self.name, self.prompt, self.task = name, prompt, prompt.task
+        self.min_probability = min_probability
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
         self.decoder = FeedbackDecoder(
             model,
@@ -130,6 +137,7 @@ class RewardModelCritic:
         max_length: int | None = None,
         constrained: str = "none",
         lookahead: int = 4,
+        min_probability: float = 0.0,
     ) -> RewardModelCritic:
         """The critic that a folder of stage 2 holds (LoRA adapter, merged or full model, or a checkpoint of one).
 
@@ -168,13 +176,25 @@ class RewardModelCritic:
             constrained=constrained,
             lookahead=lookahead,
             examples=description.examples,
+            min_probability=min_probability,
         )
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
-        return [self.parse(text) for text in self.write(prompts, responses, records)]
+        if not self.min_probability:
+            return [self.parse(text) for text in self.write(prompts, responses, records)]
+        chances: list[tuple[list[int], list[float]]] = []
+        texts = self.write(prompts, responses, records, chances=chances)
+        return [self._sure(self.parse(text), *chance) for text, chance in zip(texts, chances, strict=True)]
+
+    def _sure(self, reply: Feedback | FeedbackError, ids: list[int], probabilities: list[float]):
+        """The feedback without the quotes that the model itself doubted."""
+        if isinstance(reply, FeedbackError):
+            return reply
+        text, spans = token_spans(ids, self.prompt.tokenizer)
+        return without_doubtful(reply, self.task.fields, text, spans, probabilities, self.min_probability)
 
     def parse(self, text: str | FeedbackError) -> Feedback | FeedbackError:
         """What the model wrote as feedback, or why it is none."""
@@ -196,8 +216,13 @@ class RewardModelCritic:
         responses: Sequence[str],
         records: Sequence[Record] | None = None,
         progress: bool = False,
+        chances: list[tuple[list[int], list[float]]] | None = None,
     ) -> list[str | FeedbackError]:
-        """What the model writes about each response, as text; an error for a response that does not fit."""
+        """What the model writes about each response, as text; an error for a response that does not fit.
+
+        Args:
+            chances: where given, it is filled: for each response the ids that were written and their probabilities.
+        """
         results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
@@ -210,7 +235,12 @@ class RewardModelCritic:
                 results[row] = FeedbackError(str(error))
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
-        written = self.decoder(encoded, limits, self.batch_size, matchers, progress)
+        probabilities: list[list[float]] | None = None if chances is None else []
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities)
+        if chances is not None and probabilities is not None:
+            chances[:] = [([], []) for _ in responses]
+            for row, ids, values in zip(rows, written, probabilities, strict=True):
+                chances[row] = (ids, values)
         for row, ids in zip(rows, written, strict=True):
             results[row] = self.prompt.tokenizer.decode(
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False

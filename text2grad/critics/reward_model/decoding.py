@@ -163,9 +163,13 @@ class Matcher(Protocol):
 class _Row:
     """One response's feedback in the making."""
 
-    def __init__(self, limit: int, guesser: Lookahead | None, matcher: Matcher | None):
+    def __init__(
+        self, limit: int, guesser: Lookahead | None, matcher: Matcher | None, wants_probabilities: bool = False
+    ):
+        self.wants_probabilities = wants_probabilities
         self.limit, self.guesser, self.matcher = limit, guesser, matcher
         self.written: list[int] = []
+        self.probabilities: list[float] = []
         self.guess: list[int] = []
         self.end = ObjectEnd()
         self._positions = [matcher.start] if matcher else []
@@ -202,6 +206,8 @@ class _Row:
             taken += 1
         if self.matcher is not None:
             self._positions = [self.matcher.next(self._positions[taken], choices[taken])]
+        if self.wants_probabilities:
+            self.probabilities += logits[: taken + 1].float().softmax(-1).max(-1).values.tolist()
         return choices[: taken + 1]
 
 
@@ -245,6 +251,7 @@ class FeedbackDecoder:
         batch_size: int,
         matchers: Sequence[Matcher | None] | None = None,
         progress: bool = False,
+        probabilities: list[list[float]] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
 
@@ -252,9 +259,11 @@ class FeedbackDecoder:
             prompts: token ids; unpadded.
             limits: the most tokens to write after each; at least 1.
             matchers: one per prompt; None where what it may write is not constrained.
+            probabilities: where given, it is filled: for each prompt the probability of each id that was written.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
+        chances: list[list[float]] = [[] for _ in prompts]
         with tqdm(total=len(prompts), disable=not progress, unit="response", leave=False) as bar:
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
@@ -265,13 +274,17 @@ class FeedbackDecoder:
                         limits[index],
                         Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
                         matchers[index] if matchers else None,
+                        probabilities is not None,
                     )
                     for index, ids in zip(chosen, batch, strict=True)
                 ]
                 self._decode(batch, shared, rows)
                 for index, row in zip(chosen, rows, strict=True):
                     written[index] = row.written
+                    chances[index] = row.probabilities[: len(row.written)]
                 bar.update(len(rows))
+        if probabilities is not None:
+            probabilities[:] = chances
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
