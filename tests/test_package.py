@@ -75,7 +75,8 @@ def imports(path: Path, nested: bool = True) -> Iterator[tuple[str, str]]:
         else:
             continue
         for root in {module.partition(".")[0] for module in modules}:
-            ours = root in PROGRAMS or root in ("text2grad", "tests")
+            beside = "boxed" in path.parts and path.with_name(f"{root}.py").is_file()  # found beside it inside the box
+            ours = root in PROGRAMS or root in ("text2grad", "tests") or beside
             if not ours and root not in sys.stdlib_module_names and id(node) not in checked:
                 yield canonicalize_name(NAMED_OTHERWISE.get(root, root)), f"{path.relative_to(ROOT)}:{node.lineno}"
 

@@ -166,11 +166,10 @@ def plot_grades(path: str, results: Sequence[Mapping[str, Any]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from cycler import cycler
-    from matplotlib import pyplot
+    from matplotlib import pyplot, rcsetup
 
     names, target = shared_categories(results), Path(path)
-    with pyplot.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
+    with pyplot.rc_context({**STYLE, "axes.prop_cycle": rcsetup.cycler(color=COLOURS)}):
         drawing = pyplot.figure(figsize=(5.6, 5.2), layout="constrained")
         draw_on = _draw_radar if len(names) >= 3 else _draw_bars
         draw_on(drawing, names, results)

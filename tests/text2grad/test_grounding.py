@@ -99,8 +99,8 @@ def test_time_grows_no_faster_than_text_and_quotes():
     within(5, lambda: ground("x", "a" + "\u0301\u0316" * 100_000))
     within(5, lambda: ground("aaab", "a" * 20_000))
     task = get_task("kodcode")
-    within(2, lambda: task.judged("~" * 100_000 + "`"))
-    within(2, lambda: task.judged(" " * 100_000 + "~~~x\n" * 1000))
+    within(2, lambda: task.rewarded("~" * 100_000 + "`"))
+    within(2, lambda: task.rewarded(" " * 100_000 + "~~~x\n" * 1000))
     words = [f"w{number % 700}" for number in range(2000)]
     response = " ".join(words)
     many = Feedback("c", good=words[:1500], poor=words[500:])

@@ -25,7 +25,7 @@ def quotes_in(text: str, field: str) -> list[tuple[str, Interval]]:
     start = keys[-1].end()
     while opening := re.compile(r'[\s,]*"').match(text, start):
         try:
-            quote, end = json.decoder.scanstring(text, opening.end(), False)
+            quote, end = json.JSONDecoder(strict=False).raw_decode(text, opening.end() - 1)
         except json.JSONDecodeError:  # cut off
             return found
         found.append((quote, (start, end)))
