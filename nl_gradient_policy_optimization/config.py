@@ -74,8 +74,8 @@ class PolicyConfig:
     top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
     top_k: int = setting(0, "must stay 0, for the same reason")
     repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
-    generation: Literal["transformers", "continuous", "vllm_server", "vllm_colocate"] = setting(
-        "transformers", "what samples"
+    generation: Literal["transformers", "decoder", "continuous", "vllm_server", "vllm_colocate"] = setting(
+        "transformers", "what samples; decoder: our own, the fastest for Llama-like models on a CPU"
     )
     generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
     vllm_url: str = setting("", "for vllm_server: http://HOST:PORT of its server; the README has the command")

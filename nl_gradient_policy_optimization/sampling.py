@@ -21,6 +21,7 @@ from nl_gradient_policy_optimization.policy import base_model
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.weights import gathered, merged_parameters
 from text2grad.errors import InputError
+from text2grad.models.decoder import Decoder, supports
 
 Samples = tuple[list[list[int]], list[list[float]] | None]
 
@@ -47,6 +48,8 @@ def make_sampler(
         model: the policy (a PEFT model, or the causal LM itself).
         wrapped: what distributed training made of it.
     """
+    if config.generation == "decoder":
+        return DecoderSampler(model, end_ids, config)
     if config.generation in ("transformers", "continuous"):
         return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
     return VLLMSampler(model, tokenizer, end_ids, config, accelerator)
@@ -114,6 +117,34 @@ class TransformersSampler:
         # Requests are named req_0, req_1, … and come back in the order in which they ended.
         replies = [done[name] for name in sorted(done, key=lambda name: int(name.rpartition("_")[2]))]
         return [cut_at_end(reply.generated_tokens, self.end_ids) for reply in replies]
+
+
+class DecoderSampler:
+    """The project's own decoder (``text2grad/models/decoder.py``) on a merged copy of the weights, made for each step.
+
+    Folding the adapter in rounds differently, so the log-probabilities come back too: the loss corrects for it.
+
+    Raises:
+        InputError: the decoder does not compute this model.
+    """
+
+    def __init__(self, model: nn.Module, end_ids: list[int], config: PolicyConfig):
+        if not supports(base_model(model)):
+            raise InputError(
+                "--generation decoder samples from Llama, Mistral and Qwen2 models whose weights are whole and on the "
+                "CPU; use --generation transformers"
+            )
+        self.model, self.end_ids = model, end_ids
+        self.batch_size, self.max_new_tokens = config.generation_batch_size, config.max_new_tokens
+        self.temperature = config.temperature
+
+    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
+        decoder = Decoder(base_model(self.model))
+        size = self.batch_size or len(prompts)
+        for start in range(0, len(prompts), size):
+            chosen = prompts[start : start + size]
+            sampled = decoder.sample(chosen, self.max_new_tokens, self.end_ids, temperature=self.temperature)
+            yield [row.ids for row in sampled], [row.logprobs for row in sampled]
 
 
 class VLLMSampler:
