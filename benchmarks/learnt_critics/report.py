@@ -1,0 +1,156 @@
+"""Tables and a picture of a study: how good its critics became, and what its policies made of them.
+
+python benchmarks/learnt_critics/report.py --study runs/learnt_critics --page benchmarks/learnt_critics.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+
+from benchmarks.learnt_critics.policies import RESULT
+from benchmarks.micro.results import area, final
+from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from text2grad.configs import parse, setting
+from text2grad.errors import InputError, command
+from text2grad.plotting import COLOURS, STYLE, save_figure
+from text2grad.records import load_json
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+SECTION = "learnt_critics"
+EDGE = 10
+"""Steps at either end of a run over which flips and gaps are averaged."""
+
+Runs = dict[tuple[str, float], list[dict[str, Any]]]
+"""Results by name and learning rate."""
+
+
+@dataclass
+class ReportConfig:
+    """Where the study is, and what is written."""
+
+    study: str = setting("runs/learnt_critics", "the study's folder")
+    page: str = page_setting(SECTION)
+    figure: str = setting("benchmarks/figures/learnt_critics", "the picture, without its suffix")
+
+
+def report(study: Path, page: str, figure: Path) -> str:
+    """The section, which is also written into the page."""
+    curves = {path.parent.name: _rows(path) for path in sorted(study.glob("*/curve.jsonl"))}
+    runs = load_runs(study / "policies")
+    if not curves and not runs:
+        raise InputError(f"{study}: holds neither critics nor policies; run train_critic.py and policies.py first")
+    draw(figure, curves, runs)
+    tables = [critics_table(curves)] if curves else []
+    tables += [policies_table(runs)] if runs else []
+    text = "\n\n".join([*tables, f"![{SECTION}](figures/{figure.name}.svg)"])
+    write_section(page, SECTION, text)
+    return text
+
+
+def load_runs(folder: Path) -> Runs:
+    runs: Runs = {}
+    for path in sorted(folder.glob(f"*/lr-*/seed-*/{RESULT}")):
+        result = load_json(path)
+        runs.setdefault((path.parts[-4], result["settings"]["rate"]), []).append(result)
+    return runs
+
+
+def critics_table(curves: dict[str, list[dict[str, Any]]]) -> str:
+    header = ["critic", "annotated responses seen", "F1 of good tokens", "F1 of poor tokens", "flips"]
+    header += ["correlation of mean δ", "seconds for a response"]
+    rows = []
+    for name, curve in curves.items():
+        for row in curve:
+            figures = [_shown(row[key]) for key in ("f1_good", "f1_poor", "flips", "mean_delta")]
+            figures.append(f"{row['seconds_each']:.3f}")
+            rows.append([name, str(row["seen"]), *figures])
+    return markdown_table(header, rows)
+
+
+def policies_table(runs: Runs) -> str:
+    header = ["rewarded by", "learning rate", "seeds", "final F1", "best F1", "mean F1 of the run"]
+    header += ["flips, first and last steps", "gap of mean δ, first and last steps"]
+    rows = []
+    for (name, rate), results in runs.items():
+        curves = [result["curve"] for result in results]
+        best = fmean(max(row["f1"] for row in curve) for curve in curves)
+        figures = [f"{rate:g}", str(len(results)), str(final(curves)), f"{best:.3f}", str(area(curves))]
+        rows.append([name, *figures, *_edges(results)])
+    return markdown_table(header, rows)
+
+
+def _edges(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Flips and gaps at the beginning and at the end of the runs; a number gives neither."""
+    audits = [result["audit"] for result in results if result["audit"]]
+    if not audits:
+        return ["–", "–"]
+    shown = []
+    for figure, form in (("flips", "{:.2f}"), ("gap", "{:+.2f}")):
+        ends = []
+        for rows in ([audit[:EDGE] for audit in audits], [audit[-EDGE:] for audit in audits]):
+            known = [value for part in rows for row in part if (value := _figure(row, figure)) is not None]
+            ends.append(form.format(fmean(known)) if known else "–")
+        shown.append(", ".join(ends))
+    return shown
+
+
+def _figure(row: dict[str, Any], name: str) -> float | None:
+    return row["delta"] - row["true_delta"] if name == "gap" else row[name]
+
+
+def draw(path: Path, curves: dict[str, list[dict[str, Any]]], runs: Runs) -> None:
+    """Critics by what they have seen, and policies by step; a panel for each, as far as there are any."""
+    with pyplot.rc_context(STYLE):
+        panels: list[Callable[[Any], None]] = [lambda axes: _draw_critics(axes, curves)] if curves else []
+        panels += [lambda axes: _draw_policies(axes, runs)] if runs else []
+        size = (3.6 * len(panels), 2.8)
+        figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+        for axes, fill in zip(grid[0], panels, strict=True):
+            fill(axes)
+            axes.legend(fontsize=6)
+        save_figure(figure, path)
+
+
+def _draw_critics(axes: Axes, curves: dict[str, list[dict[str, Any]]]) -> None:
+    for colour, (name, curve) in zip(COLOURS * 3, curves.items(), strict=False):
+        known = [(row["seen"], row["flips"]) for row in curve if row["flips"] is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=colour, marker="o", markersize=3, label=name)
+    axes.set(xlabel="annotated responses seen", ylabel="flips", ylim=(0, None))
+
+
+def _draw_policies(axes: Axes, runs: Runs) -> None:
+    for colour, ((name, rate), results) in zip(COLOURS * 3, runs.items(), strict=False):
+        steps = [row["step"] for row in results[0]["curve"]]
+        means = [fmean(result["curve"][at]["f1"] for result in results) for at in range(len(steps))]
+        axes.plot(steps, means, color=colour, linewidth=1.2, label=f"{name}, {rate:g}")
+    axes.set(xlabel="steps", ylabel="quality (F1 of statements)")
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@command
+def main() -> None:
+    config = parse(ReportConfig)
+    check_page(config.page, SECTION)
+    print(report(Path(config.study), config.page, Path(config.figure)))
+
+
+if __name__ == "__main__":
+    main()
