@@ -58,7 +58,8 @@ class _Names:
 
     def offers(self, name: str) -> bool:
         """Whether ``import *`` may give the tests this name: none that Python, pytest or they themselves have."""
-        reserved = name in self.bound or hasattr(builtins, name) or name.lower().startswith(_HOOKS)
+        hook = name.lower().startswith(_HOOKS) and name != "pytest"
+        reserved = name in self.bound or hasattr(builtins, name) or hook
         return name in self.explicit or not reserved
 
 
@@ -424,6 +425,8 @@ class Solution(ModuleType):
             raise AttributeError(name)
         if name not in self.__dict__["t2g_names"]:
             raise AttributeError(f"module 'solution' has no attribute {name!r}")
+        if name == "pytest":  # whatever the solution calls so: the tests get their own
+            return importlib.import_module("pytest")
         told = talk.exchange({"do": "name", "name": name})
         if "raised" in told:
             raise AttributeError(f"module 'solution' has no attribute {name!r}")
