@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -29,6 +28,7 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.metrics import measure, measure_effect, timed
+from nl_gradient_policy_optimization.objective import Losses, ppo_losses
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
 from nl_gradient_policy_optimization.rollouts import (
@@ -63,23 +63,9 @@ from nl_gradient_policy_optimization.weights import load_policy, make_optimizer,
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
 from text2grad.kl import KLController
-from text2grad.losses import policy_kl, policy_loss, sampler_correction, value_loss
 from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
-
-
-class Losses(NamedTuple):
-    """What a micro-batch adds to the losses of one update.
-
-    Attributes:
-        policy, value: its share of the means over the minibatch's tokens, for policy and value head to learn from.
-        sums: for the metrics, over its own tokens.
-    """
-
-    policy: Tensor
-    value: Tensor
-    sums: dict[str, float]
 
 
 class NLGradientTrainer:
@@ -364,32 +350,9 @@ class NLGradientTrainer:
 
     def losses(self, micro_batch: Sequence[Rollout], tokens: float) -> Losses:
         """Clipped PPO and the value loss on a micro-batch, of a minibatch with so many ``tokens``."""
-        config = self.config
-        logprobs, entropy, hidden = self.model(*self._inputs(micro_batch), entropy=config.entropy_coef != 0)
-        mask = counting_mask(micro_batch, self.scorer.precision).to(logprobs)
-        old, advantages, old_values, returns = (
-            read_column(micro_batch, name, self.scorer.precision).to(logprobs)
-            for name in ("old_logprobs", "advantages", "values", "returns")
-        )
-        surrogate, clipped = policy_loss(logprobs, old, advantages, config.clip_range)
-        if micro_batch[0].sampler_logprobs is not None:
-            sampled_with = read_column(micro_batch, "sampler_logprobs", self.scorer.precision).to(old)
-            surrogate = surrogate * sampler_correction(old, sampled_with)
-        value_error = torch.zeros_like(surrogate)
-        if self.value_function:
-            value_error = value_loss(self.value_function.head(hidden), old_values, returns, config.value_clip_range)
-        measured = {
-            "policy/loss": surrogate,
-            "policy/clip_fraction": clipped,
-            "value/loss": value_error,
-            "moved": policy_kl(logprobs, old),
-        }
-        sums = torch.stack([(column.detach() * mask).sum() for column in measured.values()])
-        return Losses(
-            policy=((surrogate - config.entropy_coef * entropy) * mask).sum() / tokens,
-            value=config.value_coef * (value_error * mask).sum() / tokens,
-            sums=dict(zip(measured, sums.double().tolist(), strict=True)),
-        )
+        scored = self.model(*self._inputs(micro_batch), entropy=self.config.entropy_coef != 0)
+        head = self.value_function.head if self.value_function else None
+        return ppo_losses(micro_batch, scored, head, self.config, self.scorer.precision, tokens)
 
     def _clip(self) -> float:
         """The norm of the policy's gradient over all ranks, before it is clipped."""
