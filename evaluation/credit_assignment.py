@@ -3,11 +3,11 @@
     python evaluation/credit_assignment.py --rollouts runs/text2grad/rollouts.jsonl --output_path credit.json \\
         --plot credit.svg
 
-Each rollout's rewards are credited twice: each at its own token (setting A), and as one sum at the last token (setting
-B). They are the rewards that training logged: δ as placed and shaped, with penalties on last tokens. Reported are, with
-95 % intervals over prompts,
+Each rollout's δ are credited twice: each at its own token (setting A), and as one sum at the last token (setting B).
+They are the critic's own, before any placement and without penalties. Rollouts whose feedback failed are left out.
+Reported are, with 95 % intervals over prompts,
 
-- ``amplification``: how much more a labelled token's own reward weighs at that token under A, (γλ)^−(T−k);
+- ``amplification``: how much more a labelled token's own δ weighs at that token under A, (γλ)^−(T−k);
 - ``separation_A``, ``separation_B``: the chance that a praised token gets more advantage than a criticised one of the
   same rollout; 0.5 is chance;
 - ``right_sign_A``, ``right_sign_B``: the share of labelled tokens whose advantage has the sign of their label;
@@ -57,16 +57,16 @@ class CreditConfig:
 
 
 def load_rollouts(path: str, first_step: int = 0) -> dict[str, list[np.ndarray]]:
-    """The logged reward per token of each rollout, [T], by prompt."""
+    """δ per token of each rollout that has feedback, [T], by prompt."""
     by_prompt: dict[str, list[np.ndarray]] = {}
     for number, row in enumerate(load_json(path), 1):
-        if not isinstance(row, dict) or not isinstance(row.get("rewards"), list):
-            raise InputError(f"{path}: line {number} has no 'rewards'; give the rollouts.jsonl of a training run")
-        if row.get("step", 0) >= first_step and row["rewards"]:
+        if not isinstance(row, dict) or not isinstance(row.get("deltas", 0), list | None):
+            raise InputError(f"{path}: line {number} has no 'deltas'; give the rollouts.jsonl of a training run")
+        if row.get("step", 0) >= first_step and row["deltas"]:
             key = str(row.get("prompt", row.get("id", number)))
-            by_prompt.setdefault(key, []).append(np.array(row["rewards"], dtype=float))
+            by_prompt.setdefault(key, []).append(np.array(row["deltas"], dtype=float))
     if not by_prompt:
-        raise InputError(f"{path}: holds no rollouts from step {first_step} on")
+        raise InputError(f"{path}: holds no rollouts with a critic's δ from step {first_step} on")
     return by_prompt
 
 
@@ -80,21 +80,21 @@ def label_figures(by_prompt: dict[str, list[np.ndarray]], decay: float) -> dict[
         groups.setdefault(name, []).append(prompt)
 
     for prompt, rollouts in by_prompt.items():
-        for rewards in rollouts:
-            labelled = rewards != 0
+        for deltas in rollouts:
+            labelled = deltas != 0
             if not labelled.any():
                 continue
-            distance = len(rewards) - 1 - np.flatnonzero(labelled)
+            distance = len(deltas) - 1 - np.flatnonzero(labelled)
             add("amplification", prompt, float(np.sum(amplification(distance, decay))), len(distance))
             add("distance_from_end", prompt, float(distance.sum()), len(distance))
             credited = {
-                "A": token_level_advantages(rewards, decay),
-                "B": end_of_sequence_advantages(rewards, decay),
+                "A": token_level_advantages(deltas, decay),
+                "B": end_of_sequence_advantages(deltas, decay),
             }
             for placement, advantages in credited.items():
-                right = np.sign(advantages[labelled]) == np.sign(rewards[labelled])
+                right = np.sign(advantages[labelled]) == np.sign(deltas[labelled])
                 add(f"right_sign_{placement}", prompt, float(right.sum()), len(distance))
-                apart = separation(advantages, rewards)
+                apart = separation(advantages, deltas)
                 if np.isfinite(apart):
                     add(f"separation_{placement}", prompt, apart, 1)
     return {name: bootstrap(rows[name], groups=groups[name]) for name in rows}
@@ -104,7 +104,7 @@ def gaps_by_distance(by_prompt: dict[str, list[np.ndarray]], decay: float) -> li
     """Mean |ΔA| between the best and the worst rollout of each prompt, by distance from the end, under A and B."""
     gaps: dict[int, list[tuple[float, float]]] = {}
     for rollouts in by_prompt.values():
-        ordered = sorted(rollouts, key=lambda rewards: rewards.mean())
+        ordered = sorted(rollouts, key=lambda deltas: deltas.mean())
         if len(ordered) < 2 or ordered[0].mean() == ordered[-1].mean():
             continue
         under_a, under_b = advantage_gaps(ordered[-1], ordered[0], decay)
@@ -154,7 +154,7 @@ def main() -> None:
     decay = config.gamma * config.lam
     by_prompt = load_rollouts(config.rollouts, config.first_step)
     figures, gaps = label_figures(by_prompt, decay), gaps_by_distance(by_prompt, decay)
-    rollouts = [rewards for group in by_prompt.values() for rewards in group]
+    rollouts = [deltas for group in by_prompt.values() for deltas in group]
     result: dict[str, Any] = {
         "settings": {**asdict(config), "decay": decay},
         "rollouts": len(rollouts),
@@ -167,7 +167,7 @@ def main() -> None:
     for name, figure in figures.items():
         print(f"  {name:<20} {figure}")
     if config.plot:
-        labelled = [int(len(rewards) - 1 - k) for rewards in rollouts for k in np.flatnonzero(rewards)]
+        labelled = [int(len(deltas) - 1 - k) for deltas in rollouts for k in np.flatnonzero(deltas)]
         plot_credit(config.plot, gaps, labelled, decay)
         print(f"  plot -> {config.plot}")
     else:

@@ -24,7 +24,7 @@ class RolloutFeedback:
 
     Attributes:
         rewards: what is optimised, one per sampled token.
-        deltas: δ_t of the critic's spans, before placement and shaping; for the metrics (None: no critic spoke).
+        deltas: δ_t of the critic's spans, before placement and shaping; for metrics and logs (None: no critic spoke).
         error: why there is no feedback; such a rollout moves nothing.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed twice.
         trusted: what the trusted critic says of the same response, where it was asked (``audit.py``).
@@ -110,6 +110,7 @@ class Rollout:
             "conflicts": feedback.conflicts,
             "tokens": self.tokens,
             "spans": [list(span) for span in self.spans],
+            "deltas": feedback.deltas and [rounded(float(value)) for value in feedback.deltas],
             "rewards": [rounded(float(value)) for value in feedback.rewards],
             "finished": self.finished,
         }

@@ -69,7 +69,8 @@ def hand_made(step: int, **changes) -> dict:
     """A rollout of three tokens."""
     row = {"step": step, "id": "t3_1", "prompt": "A post.", "response": "Good bad", "critique": "Half and half."}
     row |= {"good": ["Good"], "poor": ["bad"], "error": None, "matched": 2, "unmatched": 0, "conflicts": 0}
-    row |= {"tokens": ["Good", " bad", "<eos>"], "spans": [[0, 4], [4, 8], [8, 8]], "rewards": [1, -1, 0]}
+    row |= {"tokens": ["Good", " bad", "<eos>"], "spans": [[0, 4], [4, 8], [8, 8]]}
+    row |= {"deltas": [1, -1, 0], "rewards": [1, -1, -6]}
     row |= {"advantages": [0.5, -0.5, 0.1], "old_logprobs": [-1, -1, -1], "new_logprobs": [-0.9, -1.2, -1]}
     return {**row, "ref_logprobs": [-1, -1, -1], "kl": [0, 0, 0], "finished": True, **changes}
 
@@ -94,7 +95,7 @@ def write_hostile(folder: Path) -> tuple[Path, Path]:
     row = hand_made(
         1, prompt=text, response=text, critique=text, good=[], poor=["window.pwned=1"], id=text, spans=spans
     )
-    row |= {"rewards": numbers, "advantages": numbers, "old_logprobs": numbers, "new_logprobs": numbers, "kl": numbers}
+    row |= dict.fromkeys(("deltas", "rewards", "advantages", "old_logprobs", "new_logprobs", "kl"), numbers)
     failed = {**row, "step": 2, "critique": "", "error": text, "poor": []}
     run = write_run(folder / "<b>run", [row, failed], method=text, critic=text, model=text, config={text: text})
     text = text.replace("\ud83d", "")  # which no result file can hold

@@ -103,6 +103,7 @@ def rollout(step: int, key: str, record: dict, skill: float, scalar: bool, resco
         "conflicts": len(poor & good),
         "tokens": [response[start:end] or "<eos>" for start, end in spans],
         "spans": spans,
+        "deltas": None if failed else deltas,
         "rewards": [0.0] * count if failed else rewards,
         "finished": finished,
         "advantages": [0.0] * count if failed else short(advantages),
@@ -288,7 +289,8 @@ def write_code_run(folder: Path, steps: int = 6, answer: str = CODE_ANSWER) -> P
                 "error": None,
             }
             row |= {"critique": feedback.critique, "good": feedback.good, "poor": feedback.poor, "matched": 2}
-            row |= {"unmatched": 0, "conflicts": 0, "tokens": ["?"] * len(spans), "spans": spans, "rewards": rewards}
+            row |= {"unmatched": 0, "conflicts": 0, "tokens": ["?"] * len(spans), "spans": spans}
+            row |= {"deltas": rewards, "rewards": rewards}
             row |= {"advantages": rewards, "old_logprobs": [-1.0] * len(spans), "new_logprobs": None, "kl": None}
             log.write(json.dumps(row, ensure_ascii=False) + "\n")
             mean = sum(rewards) / len(rewards)

@@ -22,7 +22,7 @@ from text2grad.tasks import Interval, task_of
 from text2grad.token_rewards import span_intervals
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_PER_TOKEN = ("rewards", "advantages", "kl", "old_logprobs", "new_logprobs")
+_PER_TOKEN = ("deltas", "rewards", "advantages", "kl", "old_logprobs", "new_logprobs")
 
 
 @dataclass(slots=True)
@@ -40,12 +40,18 @@ class LoggedRollout:
     conflicts: int
     finished: bool
     spans: np.ndarray  # [tokens, 2] characters of the response
+    deltas: np.ndarray  # the critic's δ
     rewards: np.ndarray  # of training: δ placed and shaped, with penalties
     advantages: np.ndarray
     kl: np.ndarray
     shift: np.ndarray  # log π_new − log π_old: what the update did to the token
     good_at: list[Interval]  # where the critique's quotes are in the response
     poor_at: list[Interval]
+
+    @property
+    def mean_delta(self) -> float | None:
+        """Of its tokens; None where no critic gave any δ."""
+        return None if not len(self.deltas) or np.isnan(self.deltas).any() else float(self.deltas.mean())
 
     @property
     def mean_reward(self) -> float:
@@ -176,6 +182,7 @@ def _rollout(row: dict, task: str, prompts: dict[str, str]) -> LoggedRollout:
         conflicts=int(row.get("conflicts") or 0),
         finished=bool(row.get("finished", True)),
         spans=spans,
+        deltas=arrays["deltas"],
         rewards=arrays["rewards"],
         advantages=arrays["advantages"],
         kl=arrays["kl"],

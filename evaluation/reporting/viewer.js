@@ -5,8 +5,8 @@
 (() => {
   const PAGE = 8;
   const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
-  const SERIES = { reward: 2, advantage: 3, shift: 4, kl: 5 };
-  const NAMES = { reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
+  const SERIES = { delta: 2, reward: 3, advantage: 4, shift: 5, kl: 6 };
+  const NAMES = { delta: "δ", reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
   const unpacked = new Map();
   let mode = "spans";
   let index = null;
@@ -142,7 +142,7 @@
       make("span", {}, "step ", bold(rollout.step)),
       withPrompt && make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
       withPrompt && make("span", {}, `prompt ${rollout.promptId}`),
-      make("span", {}, "mean reward ", bold(numberText(rollout.mean, "signed"))),
+      rollout.mean !== null && make("span", {}, `mean ${rollout.run.measure} `, bold(numberText(rollout.mean, "signed"))),
       matched + unmatched > 0 && make("span", {}, `${matched} of ${matched + unmatched} quotes found`),
       conflicts > 0 && make("span", {}, `${conflicts} tokens both praised and criticised`),
       rollout.flags & CUT ? make("span", { class: "warn" }, "cut off by the length limit") : null,
@@ -172,6 +172,7 @@
       } else {
         const scale = numberText(index.scales[mode], "number");
         const what = {
+          delta: "The critic’s δ of the token, before placement and penalties.",
           reward: "The token’s reward in training: δ as placed and shaped, with penalties.",
           advantage: "Advantage: the return from this token on, relative to the value estimate. It scales the update.",
           shift: "Change of log-probability by the update: blue became more likely, orange less. Only some steps are rescored.",
@@ -280,7 +281,7 @@
       const sign = {
         any: () => true,
         poor: (n) => flags[n] & POOR, good: (n) => flags[n] & GOOD, failed: (n) => flags[n] & FAILED, cut: (n) => flags[n] & CUT,
-        negative: (n) => mean[n] < 0, positive: (n) => mean[n] > 0,
+        negative: (n) => mean[n] !== null && mean[n] < 0, positive: (n) => mean[n] !== null && mean[n] > 0,
       }[field("sign").value];
       hits = [...order].filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found.has(n))
         && (!task || index.runs[run[n]].task === task)
@@ -288,7 +289,9 @@
       const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
         worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b }[field("sort").value];
       hits.sort(by);
-      const share = hits.length ? `mean reward per token ${numberText(hits.reduce((sum, n) => sum + mean[n], 0) / hits.length, "signed")}` : "";
+      const measures = new Set(hits.map((n) => index.runs[run[n]].measure)), told = hits.filter((n) => mean[n] !== null);
+      const share = told.length && measures.size === 1
+        ? `mean ${[...measures][0]} per token ${numberText(told.reduce((sum, n) => sum + mean[n], 0) / told.length, "signed")}` : "";
       status.replaceChildren(`${hits.length.toLocaleString("en")} of ${run.length.toLocaleString("en")} responses `, make("small", {}, share));
       shown = 0;
       list.replaceChildren();

@@ -22,10 +22,11 @@ SIGNS = ("has poor", "has good", "failed", "cut off")
 def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tuple[dict[str, str], dict[str, Any]]:
     """All that the page's script needs, as base64 text by name, and what was packed.
 
-    - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by.
+    - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by. ``mean`` is
+      of δ; in a run without any (a scalar reward's) of the reward, and the run's ``measure`` says so.
     - ``prompts``: the prompts' texts.
     - ``text-N``: response, critique or error, and the spans' characters of ``PACK`` rollouts.
-    - ``numbers-N``: the tokens of as many: characters, reward, advantage, change of log-probability, KL.
+    - ``numbers-N``: the tokens of as many: characters, δ, reward, advantage, change of log-probability, KL.
     - ``pairs``: responses of two systems to the same evaluation prompts.
 
     Args:
@@ -36,20 +37,23 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     prompts: dict[tuple[str, str], int] = {}
     columns: dict[str, list] = {name: [] for name in ("run", "step", "prompt", "mean", "flags")}
     kept: list[LoggedRollout] = []
+    measures = [_measure(run) for run, _ in runs]
     for number, (run, _) in enumerate(runs):
         for rollout in _thinned(run, limit / total if total > limit else 1.0):
             columns["run"].append(number)
             columns["step"].append(rollout.step)
             columns["prompt"].append(prompts.setdefault((rollout.prompt_id, rollout.prompt), len(prompts)))
-            columns["mean"].append(round(rollout.mean_reward, 3))
+            mean = rollout.mean_delta if measures[number] == "δ" else rollout.mean_reward
+            columns["mean"].append(mean if mean is None else round(mean, 3))
             columns["flags"].append(_flags(rollout))
             kept.append(rollout)
     index = {
-        "runs": [_about(run, label) for run, label in runs],
+        "runs": [{**_about(*pair), "measure": name} for pair, name in zip(runs, measures, strict=True)],
         "prompts": [prompt_id for prompt_id, _ in prompts],
         "columns": columns,
         "pack": PACK,
         "scales": {
+            "delta": 1,
             "reward": 1,
             "advantage": _scale([rollout.advantages for rollout in kept]),
             "shift": _scale([rollout.shift for rollout in kept]),
@@ -100,6 +104,10 @@ def _about(run: Run, label: str) -> dict[str, Any]:
     return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": spans}
 
 
+def _measure(run: Run) -> str:
+    return "δ" if any(rollout.mean_delta is not None for rollout in run.rollouts) else "reward"
+
+
 def _flags(rollout: LoggedRollout) -> int:
     """Bits in the order of ``SIGNS``."""
     flags = (bool(rollout.poor_at), bool(rollout.good_at), bool(rollout.error), not rollout.finished)
@@ -116,7 +124,7 @@ def _numbers(rollout: LoggedRollout) -> list:
     """Characters as the gap before each token and its length; each series with three significant digits."""
     starts, ends = rollout.spans[:, 0], rollout.spans[:, 1]
     gaps = starts - np.concatenate([[0], ends[:-1]])
-    series = (rollout.rewards, rollout.advantages, rollout.shift, rollout.kl)
+    series = (rollout.deltas, rollout.rewards, rollout.advantages, rollout.shift, rollout.kl)
     return [gaps.tolist(), (ends - starts).tolist(), *(_rounded(values) for values in series)]
 
 

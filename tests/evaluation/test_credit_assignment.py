@@ -98,10 +98,10 @@ def test_gaps_compare_the_best_with_the_worst_rollout_of_a_prompt():
 def test_the_command_writes_figures_and_a_plot(run_script, tmp_path):
     draw = np.random.default_rng(1)
     rows = [
-        {"step": step, "prompt": f"p{step % 3}", "rewards": draw.choice([-1.0, 0.0, 1.0], size=20).tolist()}
+        {"step": step, "prompt": f"p{step % 3}", "deltas": draw.choice([-1.0, 0.0, 1.0], size=20).tolist()}
         for step in range(12)
     ]
-    save_json(tmp_path / "rollouts.jsonl", [*rows, {"step": 12, "prompt": "p0", "rewards": []}])
+    save_json(tmp_path / "rollouts.jsonl", [*rows, {"step": 12, "prompt": "p0", "deltas": None}])
     flags = ["--rollouts", tmp_path / "rollouts.jsonl", "--output_path", tmp_path / "c.json", "--first_step", "3"]
     result = run_script("evaluation/credit_assignment.py", *flags, "--plot", tmp_path / "c.svg")
     assert result.returncode == 0, result.stderr
@@ -114,7 +114,7 @@ def test_the_command_writes_figures_and_a_plot(run_script, tmp_path):
 
 def test_bad_input_is_named(tmp_path):
     save_json(tmp_path / "r.jsonl", [{"step": 1, "prompt": "p"}])
-    with pytest.raises(InputError, match="line 1 has no 'rewards'"):
+    with pytest.raises(InputError, match="line 1 has no 'deltas'"):
         load_rollouts(str(tmp_path / "r.jsonl"))
     with pytest.raises(InputError, match="must be above 0 and at most 1"):
         CreditConfig(rollouts="x", output_path="y", gamma=1.2)

@@ -270,13 +270,13 @@ def test_the_viewer_holds_every_rollout_as_it_was_logged(printed, runs, report):
         assert quotes == [row["matched"], row["unmatched"], row["conflicts"]]
         assert {response[s:e] for s, e in poor} == set(row["poor"])
         assert {response[s:e] for s, e in good} == set(row["good"])
-        gaps, lengths, rewards, advantages, shift, kl = packs[f"numbers-{at}"][offset]
+        gaps, lengths, deltas, rewards, advantages, shift, kl = packs[f"numbers-{at}"][offset]
         position, spans = 0, []
         for gap, length in zip(gaps, lengths, strict=True):
             spans.append([position + gap, position + gap + length])
             position = spans[-1][1]
         assert spans == row["spans"]
-        assert rewards == row["rewards"]
+        assert (deltas, rewards) == (row["deltas"], row["rewards"])
         assert advantages == pytest.approx(row["advantages"], rel=6e-3, abs=1e-5)
         assert kl == pytest.approx(row["kl"], rel=6e-3, abs=1e-5)
         assert (shift is None) == (row["new_logprobs"] is None)

@@ -179,7 +179,7 @@ def test_filters_and_search_find_what_the_log_holds(browser, page, logged):
     span = [row for row in slf5k if row["run"] == "text2grad" and 90 <= row["step"] <= 95]
     assert count(browser) == sum(bool(row["poor"]) for row in span) > 0
     choose(browser, sign="any", sort="best")
-    best = max(sum(row["rewards"]) / len(row["rewards"]) for row in span)
+    best = max(sum(row["deltas"]) / len(row["deltas"]) for row in span if row["deltas"])
     shown = js(browser, "return document.querySelector('#rollouts .response').rollout.mean")
     assert shown == pytest.approx(best, abs=6e-4)
     choose(browser, query="no such words anywhere")

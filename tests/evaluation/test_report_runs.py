@@ -42,6 +42,20 @@ def test_steps_that_a_resumed_run_repeats_count_once(tmp_path):
     assert run.series("delta/mean") == {1: 0.0, 2: 0.7, 3: 0.0}
 
 
+def test_means_are_of_the_critics_delta_and_not_of_penalties(tmp_path):
+    """The rewards of ``hand_made`` hold a penalty of 6 on the last token, its δ none."""
+    with_delta = write_run(tmp_path / "spans", [hand_made(1), hand_made(2, deltas=None, error="no reply")])
+    without = write_run(tmp_path / "scalar", [hand_made(1, deltas=None)], method="ppo_scalar")
+    groups = training.variants([load_run(with_delta), load_run(without)])
+    packs, _ = viewer.packs(groups, [], 100)
+    index = viewer.unpack(packs["index"])
+    assert [run["measure"] for run in index["runs"]] == ["δ", "reward"]
+    assert index["columns"]["mean"] == [0.0, None, -2.0]
+    assert [row[2:4] for row in viewer.unpack(packs["numbers-0"])] == [
+        [[1, -1, 0], [1, -1, -6]], [None, [1, -1, -6]], [None, [1, -1, -6]]
+    ]  # fmt: skip
+
+
 def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
     folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)])
     cycles = [{"step": 1, "kl/k1": 1.0}, {"step": 2, "kl/k1": None}, {"step": 3}, {"step": 4, "kl/k1": float("nan")}]

@@ -35,7 +35,8 @@ METRICS = {
 
 ROLLOUT = {
     "step", "id", "prompt", "response", "critique", "good", "poor", "error", "matched", "unmatched", "conflicts",
-    "tokens", "spans", "rewards", "advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl", "finished",
+    "tokens", "spans", "deltas", "rewards", "advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl",
+    "finished",
 }  # fmt: skip
 
 
@@ -45,6 +46,7 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
     arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
     arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3", "--merge", "true"]
+    arguments += ["--unfinished_reward", "-6"]
     done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
@@ -71,13 +73,15 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     assert len(rollouts) == 12
     for row in rollouts:
         assert set(row) >= ROLLOUT
-        per_token = ("tokens", "spans", "rewards", "advantages", "old_logprobs", "ref_logprobs", "kl")
+        per_token = ("tokens", "spans", "deltas", "rewards", "advantages", "old_logprobs", "ref_logprobs", "kl")
         assert len({len(row[name]) for name in per_token}) == 1
         assert (row["new_logprobs"] is not None) == (row["step"] in (1, 2))
+        penalty = 0.0 if row["finished"] else -6.0  # on what is optimised, never on δ
+        assert row["rewards"] == [*row["deltas"][:-1], row["deltas"][-1] + penalty]
         for token, (start, end) in zip(row["tokens"], row["spans"], strict=True):
             assert row["response"][start:end] == token or start == end
     first = [row for row in rollouts if row["step"] == 1]
-    tokens = [delta for row in first for delta in row["rewards"]]
+    tokens = [delta for row in first for delta in row["deltas"]]
     assert metrics[0]["delta/mean"] == pytest.approx(sum(tokens) / len(tokens), rel=1e-5)
     assert metrics[0]["kl/full"] == pytest.approx(sum(sum(row["kl"]) for row in first) / 4, abs=1e-6)
     assert list((run / "tracking").rglob("events.out.tfevents.*"))
