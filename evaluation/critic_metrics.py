@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evaluation.results import Figure
 from text2grad.critics import load_critic, version_of
+from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
@@ -49,12 +50,13 @@ def figures_by_critic(
         journal: remembers the feedback, so that none is requested twice.
     """
     critic = load_critic(spec, task)
+    complete = log_completion(critic, task)
     if spec == "programmatic":
         Path(journal).unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
         prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
-        answers = critic(prompts, responses, batch)
+        answers = critic(prompts, responses, complete(batch))
         return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item) for item in answers]
 
     outcome = map_records(

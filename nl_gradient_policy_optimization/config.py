@@ -94,7 +94,10 @@ class PolicyConfig:
     )
     critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
-    run_tests: bool = setting(False, "kodcode: run each response's unit tests and show the critic their log")
+    run_tests: bool | None = setting(
+        None,
+        "run each response's unit tests and show the critic their log; by default where its prompt has a place for it",
+    )
 
     # audit: a trusted critic beside the one that rewards
     audit_critic: str = setting("", "also asked about a share of the rollouts, for the log alone; as --critic")

@@ -105,6 +105,7 @@ def audited(
         critic_prompt=config.audit_prompt,
         critic_variant="",
         critic_min_probability=0.0,
+        run_tests=None,
     )
     trusted = CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
     return AuditedRewards(rewards, trusted, config.audit_share, config.seed)

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics import Critic, as_critic
+from text2grad.critics.unit_test_logs import log_completion
 from text2grad.feedback import FeedbackError
 from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
@@ -70,6 +71,7 @@ class CriticRewards:
 
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
         self.critic, self.task, self.tokenizer, self.config = as_critic(critic), task, tokenizer, config
+        self.complete = log_completion(self.critic, task, config.run_tests)
         self.name = self.critic.name
         self.remote = getattr(critic, "remote", False)
 
@@ -79,7 +81,7 @@ class CriticRewards:
             self.critic(
                 [rollout.prompt for rollout in written],
                 [rollout.response for rollout in written],
-                [self.task.with_response(rollout.record, rollout.response) for rollout in written],
+                self.complete([self.task.with_response(rollout.record, rollout.response) for rollout in written]),
             )
             if written
             else []

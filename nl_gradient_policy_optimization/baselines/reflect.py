@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import Critic, load_critic, version_of
+from text2grad.critics.unit_test_logs import log_completion
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
 from text2grad.errors import InputError, command
@@ -119,9 +120,11 @@ def reflect(
 def criticise(records: dict[str, Record], task: Task, critic: Critic, config: ReflectConfig, number: int) -> Outcome:
     """The critic's feedback on each answer of a round, as the task's fields."""
 
+    complete = log_completion(critic, task)
+
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
         prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
-        replies = critic(prompts, responses, batch)
+        replies = critic(prompts, responses, complete(batch))
         return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in replies]
 
     return _complete(

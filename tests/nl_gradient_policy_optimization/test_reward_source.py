@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.fault_server import FaultServer
 from tests.tiny import tokenizer
 from tests.tiny_runs import ScriptedRewards, tiny_config
+from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import get_task
@@ -140,6 +142,46 @@ def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
         assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
         failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
         assert len(server.requests) - asked <= 2 * failed
+
+
+ADDING = {
+    "question_id": "add",
+    "question": "Write add(a, b).",
+    "solution": "an older program",
+    "test": "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n",
+    "log": {"passed": True, "stdout": "the older program passed"},
+}
+
+
+@pytest.mark.parametrize("run_tests", [None, True, False])
+def test_an_online_critic_of_programs_sees_their_test_log(run_tests):
+    """Of the new program, not of the record's old one; a program without a verdict would be judged blind."""
+    rollout = rollout_of("def add(a, b):\n    return a - b\n")
+    rollout = replace(rollout, record=ADDING, prompt=ADDING["question"])
+    reply = json.dumps({"code_feedback": "It subtracts.", "wrong_code": ["return a - b"], "improvement_code": []})
+    with FaultServer(lambda body: reply) as server:
+        task = get_task("kodcode")
+        source = CriticRewards(
+            load_critic(f"{server.url}#judge", task), task, tokenizer("byte"), PolicyConfig(run_tests=run_tests)
+        )
+        (feedback,) = source([rollout])
+        (asked,) = [request["messages"][0]["content"] for request in server.requests]
+    assert feedback.poor == ["return a - b"] and "the older program" not in asked
+    assert ("assert -1 == 3" in asked) == (run_tests is not False)
+
+
+def test_a_test_log_that_nobody_would_see_is_refused():
+    def judge(prompts, responses, records):
+        return [Feedback(f"passed: {record['log']['passed']}") for record in records]
+
+    wanted = PolicyConfig(run_tests=True)
+    with pytest.raises(InputError, match="records of slf5k have no unit tests"):
+        CriticRewards(Critic(), get_task("slf5k"), tokenizer("byte"), wanted)
+    with pytest.raises(InputError, match=r"programmatic would not see the log.*\$\{log\}"):
+        CriticRewards(load_critic("programmatic", "kodcode"), get_task("kodcode"), tokenizer("byte"), wanted)
+    rollout = replace(rollout_of("def add(a, b):\n    return a + b\n"), record=ADDING)
+    (feedback,) = CriticRewards(judge, get_task("kodcode"), tokenizer("byte"), wanted)([rollout])
+    assert feedback.critique == "passed: True"  # a function of one's own may read the log
 
 
 def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkeypatch):
