@@ -9,7 +9,7 @@ from typing import Literal
 from text2grad.configs import check_choices, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError
-from text2grad.kl import KLKind
+from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
 from text2grad.token_rewards import Scheme
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
-from text2grad.kl import full_kl, sampled_kl
+from text2grad.losses import full_kl, sampled_kl
 
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26

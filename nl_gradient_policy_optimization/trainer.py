@@ -62,7 +62,7 @@ from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
-from text2grad.kl import KLController
+from text2grad.losses import KLController
 from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task

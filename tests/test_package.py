@@ -274,7 +274,7 @@ def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(co
     assert _run(empty, "-c", PLAIN, cwd=tmp_path).strip() == str([1.0] * 4 + [0.0] * 2 + [-1.0] * 3)
     looked_up = f"from importlib.util import find_spec; print([name for name in {PROGRAMS} if find_spec(name)])"
     assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "[]"
-    library = "import text2grad.losses, text2grad.advantages, text2grad.kl, text2grad.models, text2grad.statistics"
+    library = "import text2grad.losses, text2grad.advantages, text2grad.models, text2grad.statistics"
     _run(empty, "-c", library, cwd=tmp_path)
 
 

@@ -18,7 +18,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from tests.conftest import ROOT
 from text2grad.configs import parse
 from text2grad.errors import InputError
-from text2grad.kl import KLKind
+from text2grad.losses import KLKind
 from text2grad.token_rewards import SCHEMES
 
 STAGE = "nl_gradient_policy_optimization"
