@@ -1,0 +1,163 @@
+"""``TokenJudge``: ids in, rewards on those ids out, whoever asks and however many ask at one time."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.tiny import tokenizer
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.integrations.batching import CriticQueue, Question
+from text2grad.integrations.core import TokenJudge, last_user_turn, prompt_and_record
+
+pytestmark = pytest.mark.fast
+
+
+class Recorder:
+    """Praises the word good, criticises the word bad; keeps what it was asked."""
+
+    name, remote = "recorder", False
+
+    def __init__(self, delay: float = 0.0):
+        self.batches: list[list[str]] = []
+        self.records: list = []
+        self.delay = delay
+
+    def __call__(self, prompts, responses, records=None):
+        self.batches.append(list(responses))
+        self.records.append(records)
+        time.sleep(self.delay)
+        if any("poison" in response for response in responses):
+            raise RuntimeError("cannot read poison")
+        return [
+            FeedbackError("nothing to say")
+            if response == "silence"
+            else Feedback(f"on {prompt}", good=["good"], poor=["bad"])
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+
+
+def encode(text: str) -> list[int]:
+    return tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def by_character(text: str, rewards: list[float]) -> str:
+    """The reward of each character, as a sign, by the tokens that wrote it; every token here is ASCII."""
+    pieces = [tokenizer().decode([token]) for token in encode(text)]
+    signs = {1.0: "+", -1.0: "-", 0.0: "."}
+    return "".join(signs[reward] * len(piece) for piece, reward in zip(pieces, rewards, strict=True))
+
+
+def test_rewards_lie_on_the_sampled_ids():
+    judge = TokenJudge(Recorder(), "plain", tokenizer())
+    (found,) = judge(["x"], [encode("a good and a bad one")])
+    assert by_character("a good and a bad one", found.rewards).replace(".", " ").split() == ["+++++", "----"]
+    assert (found.feedback.critique, found.matched, found.unmatched, found.failed) == ("on x", 2, 0, False)
+
+
+def test_a_failed_response_has_an_error_and_an_empty_one_never_reaches_the_critic():
+    critic = Recorder()
+    ids = [encode("silence"), [*encode(" \n"), tokenizer().eos_token_id], [], encode("good")]
+    failed, empty, nothing, fine = TokenJudge(critic, "plain", tokenizer())(["a", "b", "c", "d"], ids)
+    assert (failed.error, failed.rewards) == ("nothing to say", [0.0] * len(ids[0]))
+    assert empty.rewards == [0.0] * (len(ids[1]) - 1) + [-1.0] and not empty.failed
+    assert nothing.rewards == []
+    assert set(fine.rewards) == {1.0}
+    assert critic.batches == [["silence", "good"]]
+
+
+def test_calls_awaited_together_become_one_batch_and_keep_their_answers():
+    critic = Recorder()
+    judge = TokenJudge(critic, "plain", tokenizer(), window=0.2)
+    texts = [f"good {number}" for number in range(20)] + ["silence", " "]
+
+    async def all_at_once():
+        return await asyncio.gather(*(judge.one(f"x{row}", encode(text)) for row, text in enumerate(texts)))
+
+    found = asyncio.run(all_at_once())
+    judge.close()
+    assert len(critic.batches) == 1
+    assert sorted(critic.batches[0]) == sorted(texts[:-1])
+    assert [each.feedback.critique for each in found[:20]] == [f"on x{row}" for row in range(20)]
+    assert found[20].failed and found[21].rewards == [-1.0] * len(encode(" "))
+    together = judge([f"x{row}" for row in range(22)], [encode(text) for text in texts])
+    assert together == found
+
+
+def test_one_poisonous_response_fails_alone():
+    critic = Recorder()
+    asked = CriticQueue(critic, window=0.2)
+    futures = [asked.submit(Question("x", text)) for text in ("good", "poison", "bad")]
+    assert [future.exception() is None for future in futures] == [True, False, True]
+    assert str(futures[1].exception()) == "cannot read poison"
+    asked.close()
+
+
+def test_cancelled_questions_are_not_asked_and_closing_finishes_what_was():
+    critic = Recorder(delay=0.05)
+    asked = CriticQueue(critic, window=0.05, batch_size=2)
+    futures = [asked.submit(Question("x", f"good {number}")) for number in range(6)]
+    assert futures[5].cancel()
+    asked.close()
+    assert all(future.done() for future in futures)
+    assert [response for batch in critic.batches for response in batch] == [f"good {number}" for number in range(5)]
+    with pytest.raises(RuntimeError, match="closed"):
+        asked.submit(Question("x", "late"))
+
+
+def test_questions_from_many_threads_all_come_back():
+    asked = CriticQueue(Recorder(), window=0.005, batch_size=16)
+
+    def ask(number: int) -> bool:
+        return asked.submit(Question(f"{number}", "good")).result(10).critique == f"on {number}"
+
+    with ThreadPoolExecutor(32) as pool:
+        assert all(pool.map(ask, range(500)))
+    asked.close()
+    assert asked.batches < 400
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic-")]
+
+
+def test_records_reach_the_critic_and_hold_the_response():
+    critic = Recorder()
+    judge = TokenJudge(critic, "slf5k", tokenizer())
+    judge(["p", "q"], [encode("good"), encode("bad")], [{"post": "p", "extra": 1}, None])
+    assert critic.records == [[{"post": "p", "extra": 1, "generated_summary": "good"}], None]
+    assert critic.batches == [["good"], ["bad"]]
+
+
+def test_a_row_of_another_trainer_is_a_record_where_it_has_the_tasks_fields():
+    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "Summarise: p"}]
+    assert prompt_and_record({"prompt": chat, "post": "p"}, "slf5k") == ("p", {"prompt": chat, "post": "p"})
+    assert prompt_and_record({"prompt": chat}, "slf5k") == ("Summarise: p", None)
+    x, record = prompt_and_record({"prompt": chat, "answer": 4}, "plain")
+    assert (x, record) == ("Summarise: p", {"prompt": "Summarise: p", "answer": 4})
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]}]
+    assert last_user_turn(parts) == "one two"
+    with pytest.raises(InputError, match="neither a text nor a chat"):
+        prompt_and_record({"question": "?"}, "slf5k")
+
+
+def test_the_core_loads_beside_any_versions_of_the_heavy_libraries():
+    program = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'numpy', 'openai', 'nltk', 'yaml'): sys.modules[name] = None\n"
+        "from text2grad.integrations.core import TokenJudge\n"
+        "TokenJudge(lambda prompt, response: None, 'slf5k', object())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("options", [{"tokenizer": None}, {"scheme": "odd"}, {"critic": "programatic"}])
+def test_what_cannot_work_is_refused_at_once(options):
+    with pytest.raises(InputError):
+        TokenJudge(**{"critic": Recorder(), "task": "slf5k", "tokenizer": tokenizer(), **options})

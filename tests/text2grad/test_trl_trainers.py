@@ -1,0 +1,145 @@
+"""TRL's own trainers with our feedback inside: a few real steps on a tiny model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+
+from tests.tiny import model, tiny_model, tokenizer
+from text2grad.errors import InputError, StopRunError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer
+
+PROMPTS = ["My boss told me", "Our dog barks", "I forgot the birthday", "My roommate"]
+ROWS = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS])
+
+
+def first_half(prompt: str, response: str) -> Feedback | FeedbackError:
+    """Praises the first half of a response and criticises the second; of some it has nothing to say."""
+    middle = len(response) // 2
+    if len(response) % 5 == 0:
+        return FeedbackError("no reply")
+    return Feedback(f"On {prompt}: {len(response)} characters.", [response[:middle]], [response[middle:]])
+
+
+def settings(kind, folder, **options):
+    common = {
+        "output_dir": str(folder), "max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 2,
+        "max_completion_length": 12, "learning_rate": 1e-2, "logging_steps": 1, "report_to": [], "save_strategy": "no",
+        "use_cpu": True, "bf16": False, "seed": 3, "disable_tqdm": True,
+    }  # fmt: skip
+    return kind(**{**common, **options})
+
+
+@pytest.fixture(scope="module")
+def grpo(tmp_path_factory):
+    """A trained trainer, the batch it trained on, and the policy before."""
+    from trl import GRPOConfig
+
+    seen: list[dict] = []
+
+    class Watched(TokenGRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            seen.append(super()._generate_and_score_completions(inputs))
+            return dict(seen[-1])
+
+    trainer = Watched(
+        model(seed=1), critic=first_half, args=settings(GRPOConfig, tmp_path_factory.mktemp("grpo")),
+        train_dataset=ROWS, processing_class=tokenizer(),
+    )  # fmt: skip
+    trainer.train()
+    return trainer, seen[0]
+
+
+def logprobs(policy, batch) -> torch.Tensor:
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    with torch.no_grad():
+        logits = policy(input_ids=ids, attention_mask=mask).logits[:, :-1].log_softmax(-1)
+    return logits.gather(2, ids[:, 1:, None])[:, -batch["completion_ids"].shape[1] :, 0]
+
+
+def test_grpo_gets_an_advantage_for_each_token(grpo):
+    trainer, batch = grpo
+    mask, advantages = batch["completion_mask"].bool(), batch["advantages"]
+    assert advantages.shape == mask.shape
+    assert not advantages[~mask].any()
+    for start in range(0, 4, 2):  # against the other rollout of the prompt, by the definition
+        sums, rows = [], []
+        for ids, kept in zip(batch["completion_ids"][start : start + 2], mask[start : start + 2], strict=True):
+            (found,) = trainer.token_judge(["x"], [ids[kept].tolist()])
+            row, running = [], 0.0
+            for reward in reversed(found.rewards):
+                running = reward + 0.95 * running
+                row.insert(0, running)
+            rows.append(row if not found.failed else None)
+            sums += row if not found.failed else []
+        mean = sum(sums) / max(len(sums), 1)
+        deviation = (sum((value - mean) ** 2 for value in sums) / max(len(sums), 1)) ** 0.5
+        for row, got, kept in zip(rows, advantages[start : start + 2], mask[start : start + 2], strict=True):
+            wanted = [0.0] * int(kept.sum()) if row is None else [(value - mean) / (deviation + 1e-4) for value in row]
+            torch.testing.assert_close(got[kept], torch.tensor(wanted), atol=1e-4, rtol=1e-4)
+    assert advantages.abs().sum() > 0
+
+
+def test_grpo_moves_the_policy_along_its_token_advantages(grpo):
+    trainer, batch = grpo
+    before, after = logprobs(model(seed=1), batch), logprobs(trainer.model.eval(), batch)
+    gain = (batch["advantages"] * (after - before) * batch["completion_mask"]).sum()
+    assert gain > 0.1
+
+
+def test_grpo_logs_what_the_critic_said(grpo):
+    row = grpo[0].state.log_history[0]
+    assert {"text2grad/delta", "text2grad/failed", "text2grad/praised", "text2grad/criticised"} <= row.keys()
+    assert row["text2grad/praised"] + row["text2grad/criticised"] > 0.3
+
+
+def test_sdpo_reprompts_its_teacher_with_a_critique_of_this_rollout(tmp_path):
+    from trl.experimental.sdpo import SDPOConfig
+
+    contexts: list[dict] = []
+
+    class Watched(LiveFeedbackSDPOTrainer):
+        def _prepare_training_batch(self, inputs):
+            contexts.append(dict(super()._prepare_training_batch(inputs)))
+            return contexts[-1]
+
+    args = settings(SDPOConfig, tmp_path / "run", include_environment_feedback=True, max_steps=2)
+    rows = ROWS.add_column("privileged_context", ["an older hint"] * len(ROWS))
+    trainer = Watched(
+        tiny_model(tmp_path / "policy"), critic=first_half, args=args, train_dataset=rows,
+        processing_class=tokenizer(),
+    )  # fmt: skip
+    trainer.train()
+    log = trainer.state.log_history
+    assert all(row["self_distillation/feedback_used_fraction"] == 1.0 for row in log[:2])
+    assert any(abs(row["loss"]) > 0 for row in log[:2])
+    batch = contexts[0]
+    texts = tokenizer().batch_decode(batch["completion_ids"], skip_special_tokens=True)
+    teacher = tokenizer().batch_decode(batch["teacher_input_ids"], skip_special_tokens=True)
+    for text, context in zip(texts, teacher, strict=True):
+        assert ("an older hint" if len(text) % 5 == 0 else f"{len(text)} characters.") in context
+    assert any("characters." in context for context in teacher)
+
+
+def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go_are_refused(tmp_path):
+    from trl import GRPOConfig
+    from trl.experimental.sdpo import SDPOConfig
+
+    def silent(prompt, response):
+        return FeedbackError("the server is gone")
+
+    common = {"train_dataset": ROWS, "processing_class": tokenizer()}
+    trainer = TokenGRPOTrainer(model(), critic=silent, args=settings(GRPOConfig, tmp_path), **common)
+    with pytest.raises(StopRunError, match="4 of 4 responses have no feedback; the first: the server is gone"):
+        trainer.train()
+    with pytest.raises(InputError, match="off_policy_mask_threshold"):
+        args = settings(GRPOConfig, tmp_path, off_policy_mask_threshold=0.5)
+        TokenGRPOTrainer(model(), critic=silent, args=args, **common)
+    with pytest.raises(InputError, match="outcome_weight"):
+        TokenGRPOTrainer(model(), critic=silent, outcome_weight=1.0, args=settings(GRPOConfig, tmp_path), **common)
+    with pytest.raises(InputError, match="include_environment_feedback"):
+        path = tiny_model(tmp_path / "policy")
+        LiveFeedbackSDPOTrainer(path, critic=silent, args=settings(SDPOConfig, tmp_path), **common)

@@ -1,0 +1,122 @@
+"""One critic, many callers that ask one at a time: what comes within a short window is asked together."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from text2grad.critics import Critic
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import Record
+
+
+class Question(NamedTuple):
+    """A response, what it answers, and the whole record where there is one."""
+
+    prompt: str
+    response: str
+    record: Record | None = None
+
+
+class CriticQueue:
+    """Asks a critic about batches, in threads of its own. Callers get a future each, from any thread or event loop.
+
+    A critic that raises on a batch is asked about each of its questions alone, so that one bad response costs nobody
+    else's feedback. The future of a question that fails even so holds the exception.
+
+    Args:
+        window: seconds that a batch waits for more questions after its first one.
+        batch_size: questions in one batch at most.
+        workers: batches at one time. A model in this process takes one; a critic behind an API several.
+    """
+
+    def __init__(self, critic: Critic, window: float = 0.02, batch_size: int = 64, workers: int | None = None):
+        self.critic, self.window, self.batch_size = critic, window, batch_size
+        self.batches = 0
+        self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        count = workers or (4 if getattr(critic, "remote", False) else 1)
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True, name=f"critic-{number}") for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, question: Question) -> Future[Feedback | FeedbackError]:
+        """The feedback to come. A future that is cancelled before its batch begins is never asked about."""
+        future: Future[Feedback | FeedbackError] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the queue is closed")
+            self._waiting.put((question, future))
+        return future
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take nothing more, finish what was asked, end the threads."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for _ in self._threads:
+                    self._waiting.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch, last = self._collect(first)
+            live = [(question, future) for question, future in batch if future.set_running_or_notify_cancel()]
+            if live:
+                self._answer(live)
+            if last:
+                return
+
+    def _collect(self, first: tuple[Question, Future]) -> tuple[list[tuple[Question, Future]], bool]:
+        """The questions of one batch, and whether the queue was closed after them."""
+        batch, end = [first], time.monotonic() + self.window
+        while len(batch) < self.batch_size:
+            try:
+                more = self._waiting.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+            if more is None:
+                return batch, True
+            batch.append(more)
+        return batch, False
+
+    def _answer(self, batch: Sequence[tuple[Question, Future]]) -> None:
+        with self._lock:
+            self.batches += 1
+        try:
+            given = self._ask([question for question, _ in batch])
+        except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return
+            for one in batch:
+                self._answer([one])
+            return
+        for (_, future), feedback in zip(batch, given, strict=True):
+            future.set_result(feedback)
+
+    def _ask(self, questions: Sequence[Question]) -> list[Feedback | FeedbackError]:
+        given = ask(self.critic, questions)
+        if len(given) != len(questions):
+            raise ValueError(f"{self.critic.name} gave {len(given)} items for {len(questions)} responses")
+        return given
+
+
+def ask(critic: Critic, questions: Sequence[Question]) -> list[Feedback | FeedbackError]:
+    """One call of a critic. Questions with records and questions without make two, as a critic takes all or none."""
+    answers: dict[int, Any] = {}
+    for known in (True, False):
+        rows = [row for row, question in enumerate(questions) if (question.record is not None) == known]
+        if rows:
+            columns = list(zip(*(questions[row] for row in rows), strict=True))
+            given = critic(list(columns[0]), list(columns[1]), list(columns[2]) if known else None)
+            answers |= dict(zip(rows, given, strict=True))
+    return [answers[row] for row in range(len(questions))]

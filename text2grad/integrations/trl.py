@@ -1,0 +1,171 @@
+"""Text2Grad in TRL's trainers: GRPO with an advantage per token, and SDPO whose teacher reads live feedback.
+
+    trainer = TokenGRPOTrainer(model, critic="programmatic", task="slf5k", args=GRPOConfig(...), train_dataset=...)
+
+Written for TRL 1.16. Both use seams that TRL keeps for subclasses, and say so where a setting would not go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.experimental.sdpo import SDPOTrainer
+from trl.experimental.sdpo.sdpo_trainer import SuccessfulRolloutTeacherContextBuilder
+
+from text2grad.advantages import group_advantages
+from text2grad.critics import Critic
+from text2grad.errors import InputError, StopRunError
+from text2grad.integrations.core import TokenFeedback, TokenJudge, prompt_and_record
+from text2grad.tasks import Task
+from text2grad.token_rewards import Scheme
+
+
+class TokenGRPOTrainer(GRPOTrainer):
+    """GRPO whose advantages come from quotes: one per token, against the other rollouts of the prompt.
+
+    Everything of TRL's stays: sampling, losses, logs, checkpoints. There is no value head.
+
+    Args:
+        critic, task, scheme: who gives feedback, whose label values count, and how a span's reward spreads
+            (:class:`~text2grad.integrations.core.TokenJudge`). A row of the data set that has the task's fields is
+            the critic's record.
+        discount: γλ of :func:`~text2grad.advantages.group_advantages`.
+        outcome_weight: how much of GRPO's own advantage, from ``reward_funcs``, is added to each token's.
+        max_failures: the run stops when more than this share of a batch has no feedback.
+        critic_options: for a critic that ``critic`` names, such as ``batch_size``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        *args: Any,
+        critic: Critic | str | Any,
+        task: Task | str = "plain",
+        scheme: Scheme = "uniform",
+        discount: float = 0.95,
+        outcome_weight: float = 0.0,
+        max_failures: float = 0.5,
+        critic_options: dict[str, Any] | None = None,
+        **options: Any,
+    ):
+        if outcome_weight and not reward_funcs:
+            raise InputError("outcome_weight: weighs the rewards of reward_funcs; give some, or leave it at 0")
+        super().__init__(model, reward_funcs or no_outcome, *args, **options)
+        if self.off_policy_mask_threshold is not None:
+            raise InputError("off_policy_mask_threshold: takes one advantage per response; leave it None")
+        if self.loss_type == "vespo":
+            raise InputError("loss_type vespo: takes one advantage per response; choose dapo, grpo or another")
+        self.discount, self.outcome_weight, self.max_failures = discount, outcome_weight, max_failures
+        self.token_judge = TokenJudge(critic, task, self._tokenizer, scheme=scheme, **(critic_options or {}))
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        mask = output["completion_mask"]
+        if output.get("tool_mask") is not None:
+            mask = mask * output["tool_mask"]  # what a tool wrote is nobody's merit
+        judged = judge_rows(self.token_judge, inputs, output["completion_ids"], output["completion_mask"])
+        deltas = padded([each.rewards for each in judged], mask.shape[1]) * mask.cpu()
+        known = torch.tensor([[0.0] if each.failed else [1.0] for each in judged])
+        self._log_feedback(judged, deltas, mask)
+        advantages = self._in_groups(deltas.to(mask.device), mask * known.to(mask.device))
+        output["advantages"] = advantages + self.outcome_weight * output["advantages"].unsqueeze(1)
+        return output
+
+    def _in_groups(self, deltas: Tensor, mask: Tensor) -> Tensor:
+        """Token advantages ``[B, T]`` of this process's rollouts; a prompt's rollouts may lie on several processes."""
+        every = [self.accelerator.gather(self.accelerator.pad_across_processes(each, dim=1)) for each in (deltas, mask)]
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        advantages = group_advantages(every[0], every[1], size, self.discount)
+        first = self.accelerator.process_index * len(deltas)
+        return advantages[first : first + len(deltas), : deltas.shape[1]]
+
+    def _log_feedback(self, judged: Sequence[TokenFeedback], deltas: Tensor, mask: Tensor) -> None:
+        failed = [each.error for each in judged if each.failed]
+        if len(failed) > self.max_failures * len(judged):
+            raise StopRunError(f"{len(failed)} of {len(judged)} responses have no feedback; the first: {failed[0]}")
+        tokens = mask.sum().clamp(min=1).item()
+        found = sum(each.matched for each in judged)
+        offered = found + sum(each.unmatched for each in judged)
+        figures = {
+            "delta": deltas.sum().item() / tokens,
+            "praised": (deltas > 0).sum().item() / tokens,
+            "criticised": (deltas < 0).sum().item() / tokens,
+            "failed": len(failed) / len(judged),
+            "quotes_found": found / offered if offered else 1.0,
+        }
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for name, value in figures.items():
+            metrics[f"text2grad/{name}"].append(value)
+
+
+class LiveFeedbackSDPOTrainer(SDPOTrainer):
+    """SDPO whose teacher is prompted with a critique of the very rollout that it teaches.
+
+    TRL's reads feedback from a column of the data set, which was written before anything was sampled. A rollout whose
+    feedback failed falls back to that column. Set ``include_environment_feedback=True`` in ``SDPOConfig``.
+
+    Args:
+        critic, task: who gives feedback, and on which task's records.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        *args: Any,
+        critic: Critic | str | Any,
+        task: Task | str = "plain",
+        critic_options: dict[str, Any] | None = None,
+        **options: Any,
+    ):
+        super().__init__(model, reward_funcs or no_outcome, *args, **options)
+        if not self.args.include_environment_feedback:
+            raise InputError("include_environment_feedback: is off, so no feedback would be read; set it to True")
+        self.token_judge = TokenJudge(critic, task, self._tokenizer, **(critic_options or {}))
+        self.teacher_context_builder = LiveFeedbackContexts(self)
+        self.rows: list[dict[str, Any]] = []
+
+    def _prepare_training_batch(self, inputs: list[dict[str, Any]]) -> Any:
+        self.rows = inputs
+        return super()._prepare_training_batch(inputs)
+
+
+class LiveFeedbackContexts(SuccessfulRolloutTeacherContextBuilder):
+    """Teacher prompts with a critique of each rollout."""
+
+    def build(self, output: dict[str, Any], prompts: list, rewards: Tensor, feedbacks: list | None = None) -> Any:
+        judged = judge_rows(
+            self.trainer.token_judge, self.trainer.rows, output["completion_ids"], output["completion_mask"]
+        )
+        written = feedbacks or [None] * len(judged)
+        live = [
+            before if each.feedback is None else each.feedback.critique
+            for each, before in zip(judged, written, strict=True)
+        ]
+        context = super().build(output, prompts, rewards, feedbacks=live)
+        self.last_metrics["text2grad/failed"] = sum(each.failed for each in judged) / len(judged)
+        return context
+
+
+def no_outcome(prompts: Sequence[Any], **_: Any) -> list[float]:
+    """The reward function of a run in which the critic's feedback is all there is; TRL asks for one."""
+    return [0.0] * len(prompts)
+
+
+def judge_rows(
+    judge: TokenJudge, rows: Sequence[dict[str, Any]], completion_ids: Tensor, completion_mask: Tensor
+) -> list[TokenFeedback]:
+    """Feedback on a batch of completions ``[B, T]``, each an answer to its row of the data set."""
+    pairs = [prompt_and_record(row, judge.task) for row in rows]
+    ids = [row[kept.bool()].tolist() for row, kept in zip(completion_ids, completion_mask, strict=True)]
+    return judge([prompt for prompt, _ in pairs], ids, [record for _, record in pairs])
+
+
+def padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
+    """``[B, width]``, with zeros on the right of each row."""
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
