@@ -2,7 +2,8 @@
 
 Only response positions go through the vocabulary head, and only ``chunk`` of them at a time: no tensor of shape
 ``[B, T, V]`` exists, neither for the entropy nor for the full KL. By default a chunk is as long as the vocabulary lets
-it be, so that memory does not grow with either.
+it be, so that memory does not grow with either. Scores are float32 or better, also where weights have 16 bits: rounded
+ones would move importance ratios by up to a tenth.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
@@ -121,10 +123,25 @@ class PolicyScorer(nn.Module):
                 yield self.model.get_base_model()
 
     def _in_chunks(self, function: Callable, tensors: list[Tensor], *options) -> tuple[Tensor, ...]:
-        pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
+        count = -(-len(tensors[0]) // self.chunk)
+        if most := self._most_chunks(count):
+            pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
+        else:
+            pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
         call = (lambda *a: checkpoint(function, *a, use_reentrant=False)) if recompute else function
         return tuple(torch.cat(parts) for parts in zip(*(call(*piece, *options) for piece in pieces), strict=True))
+
+    def _most_chunks(self, count: int) -> int:
+        """The largest ``count`` of all ranks, where ZeRO-3 shards the head; else 0.
+
+        Each use of a sharded head gathers it on all ranks. One with fewer chunks would leave the others waiting.
+        """
+        if not hasattr(self.base.get_output_embeddings().weight, "ds_id"):
+            return 0
+        most = torch.tensor(count, device=self.base.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return int(most)
 
     def _statistics(self, hidden: Tensor, targets: Tensor, base: PreTrainedModel, entropy: bool) -> tuple[Tensor, ...]:
         """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy."""
@@ -172,12 +189,57 @@ def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     cap = getattr(config, "final_logit_softcapping", None)
 
     def logits(hidden: Tensor) -> Tensor:
-        scores = base.get_output_embeddings()(hidden) * scale
+        head = base.get_output_embeddings()
+        with _exact(head):
+            scores = head(hidden) * scale
         if cap:
             scores = torch.tanh(scores / cap) * cap
         return scores if scores.dtype == torch.float64 else scores.float()
 
     return logits
+
+
+@contextmanager
+def _exact(head: Any) -> Iterator[None]:
+    """A vocabulary head of 16 bits gives float32 scores inside the block. Hooks on it (ZeRO-3 has some) run as ever."""
+    if type(head) is not nn.Linear or head.weight.dtype not in (torch.bfloat16, torch.float16):
+        yield
+        return
+    head.forward = lambda hidden: (
+        _Float32Product.apply(hidden, head.weight) + (0 if head.bias is None else head.bias.float())
+    )
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+class _Float32Product(torch.autograd.Function):
+    """``[N, H], [V, H] -> [N, V]``: x·Wᵀ in float32, a block of W at a time, so that no copy of all of it is made."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        wide = x.float()
+        return torch.cat([wide @ block.float().T for block in weight.split(_rows(weight))], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        parts = gradients[0].split(_rows(weight), -1)
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            blocks = zip(parts, weight.split(_rows(weight)), strict=True)
+            to_x = sum((part @ block.float() for part, block in blocks), torch.zeros_like(x, dtype=torch.float32))
+            to_x = to_x.to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            to_weight = torch.cat([(part.T @ x.float()).to(weight.dtype) for part in parts])
+        return to_x, to_weight
+
+
+def _rows(weight: Tensor) -> int:
+    """Of a block with 16 million weights, 64 MiB in float32."""
+    return max(1, 2**24 // weight.shape[1])
 
 
 def _scatter(values: Tensor, chosen: Tensor) -> Tensor:

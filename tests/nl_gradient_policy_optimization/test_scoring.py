@@ -1,0 +1,61 @@
+"""The policy's log-probabilities: exact in 16 bits too, and computed in step on all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nl_gradient_policy_optimization import policy
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.policy import PolicyScorer
+from tests.processes import run_ranks
+from tests.tiny import tiny_model
+from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from text2grad.models import load_model
+
+
+@pytest.mark.parametrize("trained_head", [False, True])
+def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_head):
+    """Against the same hidden states and weights in float64; rounding would show in the second decimal."""
+    monkeypatch.setattr(policy, "_rows", lambda weight: 100)  # several blocks
+    model = load_model(tiny_model(tmp_path / "tiny"), torch.bfloat16)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.data * 20, requires_grad=trained_head)
+    scorer = PolicyScorer(model, chunk=5)
+    ids = torch.randint(3, 500, (2, 20), generator=torch.Generator().manual_seed(0))
+    mask, response = torch.ones_like(ids), torch.ones(2, 12, dtype=torch.long)
+    logprobs, entropy, hidden = scorer(ids, mask, response, entropy=True)
+    assert "forward" not in vars(model.lm_head) and logprobs.dtype == torch.float32
+
+    exact, weight = hidden.double().requires_grad_(), model.lm_head.weight.detach().double().requires_grad_()
+    log_probs = (exact @ weight.T).log_softmax(-1)
+    expected = log_probs.gather(-1, ids[:, -12:, None]).squeeze(-1)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(entropy.double(), -(log_probs.exp() * log_probs).sum(-1), rtol=0, atol=2e-5)
+    assert (nn.functional.linear(hidden, model.lm_head.weight).float().log_softmax(-1) - log_probs).abs().max() > 5e-3
+
+    logprobs.sum().backward()
+    expected.sum().backward()
+    assert any(parameter.grad is not None for name, parameter in model.named_parameters() if "layers" in name)
+    if trained_head:
+        torch.testing.assert_close(model.lm_head.weight.grad.double(), weight.grad, rtol=0.01, atol=0.05)
+
+
+def _ragged_update(folder: str) -> None:
+    """One step whose ranks have one and three chunks of response tokens."""
+    config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1, head_chunk=8)
+    config.deepspeed = deepspeed_file(Path(folder), 3)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    length = 2 if trainer.accelerator.process_index else 12
+    trainer.sampler.batches = lambda prompts: iter([([[7 + i for i in range(length)] for _ in prompts], None)])
+    trainer.train()
+    trainer.accelerator.end_training()
+
+
+@pytest.mark.slow
+def test_ranks_with_responses_of_different_length_use_a_sharded_head_equally_often(tmp_path):
+    tiny_config(tmp_path)
+    deepspeed_file(tmp_path, 3)
+    assert run_ranks(_ragged_update, 2, str(tmp_path), timeout=120) == [0, 0]
