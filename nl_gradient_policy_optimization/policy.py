@@ -205,13 +205,16 @@ def _exact(head: Any) -> Iterator[None]:
     if type(head) is not nn.Linear or head.weight.dtype not in (torch.bfloat16, torch.float16):
         yield
         return
-    head.forward = lambda hidden: (
-        _Float32Product.apply(hidden, head.weight) + (0 if head.bias is None else head.bias.float())
-    )
+
+    def forward(hidden: Tensor) -> Tensor:
+        scores = _Float32Product.apply(hidden, head.weight)
+        return scores if head.bias is None else scores + head.bias
+
+    vars(head)["forward"] = forward
     try:
         yield
     finally:
-        del head.forward
+        del vars(head)["forward"]
 
 
 class _Float32Product(torch.autograd.Function):
