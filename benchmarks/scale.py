@@ -79,6 +79,23 @@ def serving_gpus(shape: Shape, job: Job, gpu: str, ranks: int) -> int:
     return 2 ** math.ceil(math.log2(max(needed, 1)))
 
 
+def _generation(job: Job) -> str:
+    """Adapters are loaded into the server over HTTP; whole weights need NCCL."""
+    return "vllm_server" if job.lora_r else "vllm_nccl"
+
+
+def server_line(args: PlanConfig, job: Job, servers: int) -> str:
+    """The command that starts the vLLM server."""
+    model = HUB_IDS.get(args.model, args.model)
+    if job.lora_r:
+        script = f"bash {STAGE}/serve_vllm.sh {model} --host 0.0.0.0"
+        return f"{script} --tensor-parallel-size {servers} --max-lora-rank {job.lora_r}"
+    return (
+        f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --tensor-parallel-size {servers} "
+        '--weight-transfer-config \'{"backend": "nccl"}\' --logprobs-mode processed_logprobs'
+    )
+
+
 def launch_line(args: PlanConfig, job: Job, zero: int, served: bool) -> str:
     """The command that starts the run, with every setting that differs from the task's own file."""
     folder = ROOT / STAGE / args.task
@@ -93,8 +110,8 @@ def launch_line(args: PlanConfig, job: Job, zero: int, served: bool) -> str:
         "lora_dropout": job.lora_dropout,
         "optimizer": job.optimizer,
         "gradient_checkpointing": job.checkpointing,
-        "generation": "vllm_server" if served else "transformers",
-        "vllm_url": "http://HOST:8000" if served else "",
+        "generation": _generation(job) if served else "transformers",
+        "vllm_url": "http://HOST:8000" if served else [],
     }
     own = parse(PolicyConfig, args=["--config", str(folder / "config.yaml")])
     line = f"bash {STAGE}/{args.task}/train_{args.task}.sh --data_path DATA --critic CRITIC --output_dir runs/new"
@@ -127,11 +144,7 @@ def plan(args: PlanConfig) -> str:
     if not chosen:
         return "\n".join([*lines, "Nothing fits: take more GPUs, a smaller --rollouts or --micro_batch, or adapters."])
     if chosen[1]:
-        server = (
-            f"VLLM_SERVER_DEV_MODE=1 vllm serve {HUB_IDS.get(args.model, args.model)} "
-            f'--tensor-parallel-size {servers} --weight-transfer-config \'{{"backend": "nccl"}}\' '
-            "--logprobs-mode processed_logprobs"
-        )
+        server = server_line(args, job, servers)
         lines += [f"On {servers} more GPUs, at HOST:", "", "```bash", server, "```", "", "On the trainer's GPUs:", ""]
     return "\n".join([*lines, "```bash", launch_line(args, job, *chosen), "```"])
 

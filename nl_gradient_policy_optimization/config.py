@@ -74,12 +74,16 @@ class PolicyConfig:
     top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
     top_k: int = setting(0, "must stay 0, for the same reason")
     repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
-    generation: Literal["transformers", "decoder", "continuous", "vllm_server", "vllm_colocate"] = setting(
+    generation: Literal["transformers", "decoder", "continuous", "vllm_server", "vllm_nccl", "vllm_colocate"] = setting(
         "transformers", "what samples; decoder: our own, the fastest for Llama-like models on a CPU"
     )
     generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
-    vllm_url: str = setting("", "for vllm_server: http://HOST:PORT of its server; the README has the command")
+    vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers; for vllm_nccl of one")
+    vllm_timeout: float = setting(600.0, "for vllm_server: seconds that a request may take, or a server stay away")
     vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
+    sampler_limit: float | None = setting(
+        0.2, "stop when the log-probabilities of what samples differ by more nats a token from the policy's; 0: never"
+    )
 
     # critic
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
@@ -193,6 +197,10 @@ class PolicyConfig:
         if self.head_chunk < 0:
             raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
         self._check_sampling()
+        if self.generation in ("vllm_server", "vllm_nccl") and not self.vllm_url:
+            raise InputError(f"--generation {self.generation} needs --vllm_url http://HOST:PORT, where the server is")
+        if self.generation == "vllm_nccl" and len(self.vllm_url) > 1:
+            raise InputError("--generation vllm_nccl takes one --vllm_url; vllm_server takes several")
         self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)
         self._check_division("--minibatches times --micro_batch_size", self.minibatches * self.micro_batch_size)
         for name in self.report_to:

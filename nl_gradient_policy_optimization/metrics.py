@@ -55,7 +55,22 @@ def measure(rollouts: Sequence[Rollout], kl: str, reduce: Reduce) -> dict[str, f
         "length/finished": total["finished"] / total["all"],
         "value/explained_variance": explained_variance(values, returns, mask, reduce),
         **audit.figures({name: total[f"audit/{name}"] for name in audit.COUNTS}),
+        **({"sampler/difference": sampler_difference(rollouts, reduce)} if sampled_apart(rollouts) else {}),
     }
+
+
+def sampled_apart(rollouts: Sequence[Rollout]) -> bool:
+    """Whether an engine other than the policy itself sampled them, and said with which log-probabilities."""
+    return rollouts[0].sampler_logprobs is not None
+
+
+def sampler_difference(rollouts: Sequence[Rollout], reduce: Reduce) -> float:
+    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs of the engine left aside."""
+    columns = [rollout.columns() for rollout in rollouts]
+    apart = torch.cat([(each["sampler_logprobs"] - each["old_logprobs"]).double().abs() for each in columns])
+    known = apart[~apart.isnan()]
+    total, count = reduce(torch.tensor([known.sum(), len(known)], dtype=torch.float64)).tolist()
+    return total / max(count, 1)
 
 
 def measure_effect(rollouts: Sequence[Rollout], reduce: Reduce) -> dict[str, float]:

@@ -23,13 +23,13 @@ from text2grad.tasks import Record, Task
 RUN_FILE = "run.json"
 _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "log_rollouts_every", "report_to",
-    "merge", "critic_concurrency", "critic_timeout", "critic_max_cost_usd", "vllm_url", "vllm_gpu_memory",
-    "audit_critic", "audit_share", "audit_prompt",
+    "merge", "critic_concurrency", "critic_timeout", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
+    "vllm_gpu_memory", "audit_critic", "audit_share", "audit_prompt",
 }  # fmt: skip
 """Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
 _LENGTH = {
     "epochs", "max_steps", "kl_limit", "patience", "stop_grad_norm", "max_critic_failures", "audit_flip_limit",
-    "audit_gap_limit",
+    "audit_gap_limit", "sampler_limit",
 }  # fmt: skip
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed")

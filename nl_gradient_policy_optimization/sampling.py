@@ -19,6 +19,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.policy import base_model
 from nl_gradient_policy_optimization.rollouts import padded
+from nl_gradient_policy_optimization.vllm_server import VLLMServerSampler
 from nl_gradient_policy_optimization.weights import gathered, merged_parameters
 from text2grad.errors import InputError
 from text2grad.models.decoder import Decoder, supports
@@ -50,6 +51,8 @@ def make_sampler(
     """
     if config.generation == "decoder":
         return DecoderSampler(model, end_ids, config)
+    if config.generation == "vllm_server":
+        return VLLMServerSampler(model, wrapped, end_ids, config, accelerator)
     if config.generation in ("transformers", "continuous"):
         return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
     return VLLMSampler(model, tokenizer, end_ids, config, accelerator)
@@ -148,7 +151,7 @@ class DecoderSampler:
 
 
 class VLLMSampler:
-    """vLLM through TRL: a server on other GPUs, or an engine beside the policy on each GPU; weights synced every step.
+    """vLLM through TRL: a server on other GPUs that gets all weights over NCCL, or an engine beside the policy on each.
 
     vLLM rounds differently, so its log-probabilities come back too: the loss corrects for the difference.
     """
@@ -175,8 +178,8 @@ class VLLMSampler:
             model,
             accelerator,
             tokenizer,
-            mode=config.generation.removeprefix("vllm_"),
-            server_base_url=config.vllm_url or None,
+            mode="colocate" if config.generation == "vllm_colocate" else "server",
+            server_base_url=config.vllm_url[0] if config.vllm_url else None,
             gpu_memory_utilization=config.vllm_gpu_memory,
             max_model_length=config.max_prompt_tokens + config.max_new_tokens,
             max_num_seqs=config.rollouts_per_device,

@@ -27,7 +27,13 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import measure, measure_effect, timed
+from nl_gradient_policy_optimization.metrics import (
+    measure,
+    measure_effect,
+    sampled_apart,
+    sampler_difference,
+    timed,
+)
 from nl_gradient_policy_optimization.objective import Losses, ppo_losses
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
@@ -59,6 +65,7 @@ from nl_gradient_policy_optimization.schedule import (
     total_steps,
 )
 from nl_gradient_policy_optimization.value_function import ValueFunction
+from nl_gradient_policy_optimization.vllm_server import SamplerError
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
@@ -133,7 +140,12 @@ class NLGradientTrainer:
             disable=not self.accelerator.is_local_main_process,
         )
         for step in bar:
-            metrics = self.step(step)
+            try:
+                metrics = self.step(step)
+            except SamplerError:  # the steps before it are whole
+                if self.checkpoints.finished_steps() < self.finished_steps:
+                    self.save()
+                raise
             bar.set_postfix(
                 {
                     "δ": f"{metrics['delta/mean']:+.3f}",
@@ -194,7 +206,20 @@ class NLGradientTrainer:
                 pending.add(rollouts)
         with timed(seconds, "reference"):
             self.score(pending.rollouts)
+        self.check_sampler(pending.rollouts)
         return pending
+
+    def check_sampler(self, rollouts: Sequence[Rollout]) -> None:
+        """Stop where the engine that samples cannot have this policy's weights, or samples from it differently."""
+        limit = self.config.sampler_limit
+        if not limit or not sampled_apart(rollouts):
+            return
+        if (found := sampler_difference(rollouts, self.reduce)) > limit:
+            raise SamplerError(
+                f"--generation {self.config.generation}: the log-probabilities of the sampled tokens differ from the "
+                f"policy's by {found:.2f} nats on average, more than --sampler_limit {limit}. Check the base model of "
+                "the server, and its --logprobs-mode processed_logprobs where --temperature is not 1"
+            )
 
     def _seed(self, step: int) -> None:
         set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))

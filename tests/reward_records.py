@@ -114,10 +114,10 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
 
 
 @lru_cache
-def memorised() -> tuple[Path, dict[str, dict]]:
+def memorised(head_dim: int = 16) -> tuple[Path, dict[str, dict]]:
     """A reward model's folder, and the six records that it has learnt by heart."""
     folder, records = Path(mkdtemp(prefix="memorised-")), slf5k_records(2)
-    model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=16)
+    model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=head_dim)
     config = settings(
         folder,
         write(folder, records),

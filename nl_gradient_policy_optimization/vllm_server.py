@@ -1,0 +1,249 @@
+"""Sample from vLLM servers that hold the policy's base model: the adapter is saved, and loaded into each over HTTP.
+
+Neither a process group nor the package vllm is needed here. Each version of the weights gets a name of its own, made
+from its content. So a server can answer neither from older weights nor from keys and values that it kept for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import nn
+from tqdm.auto import tqdm
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
+from text2grad.errors import InputError
+from text2grad.safety.redaction import redacted
+
+T = TypeVar("T")
+_POLL = 2.0  # seconds between two looks at a server that is away
+_START = "bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
+
+
+class SamplerError(InputError):
+    """The engine that samples is away or samples something else. The step has changed nothing yet."""
+
+
+class _AwayError(Exception):
+    """No answer, or a server's own fault: to be asked again."""
+
+
+class _RefusedError(Exception):
+    """The server answered that it will not."""
+
+
+class Adapter(NamedTuple):
+    """One version of the policy's weights.
+
+    Attributes:
+        prefix: begins the names of all versions of this run.
+        name: what the servers know it by.
+        folder: where they read it.
+    """
+
+    prefix: str
+    name: str
+    folder: Path
+
+
+class VLLMServer:
+    """One server's HTTP interface.
+
+    Args:
+        url: its address, with or without ``/v1``.
+        timeout: seconds that a request may take, and that the server may stay away.
+    """
+
+    def __init__(self, url: str, timeout: float):
+        self.url, self.timeout = url.rstrip("/").removesuffix("/v1"), timeout
+        self.name = redacted(self.url)
+
+    def longest(self) -> int | None:
+        """Tokens of prompt and response together that the server takes; None where it does not say."""
+        return self._patiently(lambda: next((model.get("max_model_len") for model in self._models()), None))
+
+    def complete(self, adapter: Adapter, body: dict[str, Any]) -> dict[str, Any]:
+        """The completion that this version of the weights samples; a server that lost it is given it again."""
+
+        def ask() -> dict[str, Any]:
+            self._load(adapter)
+            return json.loads(self._send("/v1/completions", {"model": adapter.name, **body}))
+
+        answer = self._patiently(ask)
+        if answer.get("model") != adapter.name:
+            raise SamplerError(f"{self.name}: was asked for {adapter.name} and sampled with {answer.get('model')!r}")
+        return answer
+
+    def _load(self, adapter: Adapter) -> None:
+        """Have this version loaded, and the run's older ones not."""
+        names = {model["id"] for model in self._models()}
+        for old in (name for name in names if name.startswith(adapter.prefix) and name != adapter.name):
+            with suppress(_RefusedError):  # another rank was faster
+                self._send("/v1/unload_lora_adapter", {"lora_name": old})
+        if adapter.name in names:
+            return
+        try:
+            self._send("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
+        except _RefusedError as error:
+            if adapter.name not in {model["id"] for model in self._models()}:  # another rank was faster
+                raise SamplerError(
+                    f"{self.name} does not load the adapter {adapter.folder} ({error}). Start it by `{_START}`, with "
+                    "a --max-lora-rank of the adapter's rank, where it can read this folder under the same path"
+                ) from None
+
+    def _models(self) -> list[dict[str, Any]]:
+        return json.loads(self._send("/v1/models"))["data"]
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What ``ask`` returns; asked again while the server is away, up to the deadline."""
+        away_since = None
+        while True:
+            try:
+                answer = ask()
+            except SamplerError:
+                raise
+            except _RefusedError as error:
+                raise SamplerError(f"{self.name} refuses the request: {error}") from None
+            except (_AwayError, ValueError, KeyError, TypeError) as error:
+                now = time.monotonic()
+                if away_since is None:
+                    away_since = now
+                    tqdm.write(f"{self.name} does not answer ({error}); waiting up to {self.timeout:.0f} s for it")
+                if now - away_since > self.timeout:
+                    raise SamplerError(
+                        f"{self.name} has not answered for {self.timeout:.0f} s ({error}); start it by `{_START}` and "
+                        "run the same command again"
+                    ) from None
+                time.sleep(min(_POLL, self.timeout))
+            else:
+                if away_since is not None:
+                    tqdm.write(f"{self.name} answers again after {time.monotonic() - away_since:.0f} s")
+                return answer
+
+    def _send(self, path: str, body: dict[str, Any] | None = None) -> str:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("VLLM_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urlopen(Request(self.url + path, data, headers), timeout=self.timeout) as answer:
+                return answer.read().decode()
+        except HTTPError as error:
+            said = " ".join(error.read().decode(errors="replace").split())[:500]
+            problem = redacted(f"HTTP {error.code}: {said}")
+            raise (_AwayError if error.code >= 500 else _RefusedError)(problem) from None
+        except (OSError, HTTPException) as error:
+            raise _AwayError(redacted(str(error) or type(error).__name__)) from None
+
+
+class VLLMServerSampler:
+    """Responses from one or more servers, each with the weights as they are when it is asked.
+
+    vLLM rounds differently, so its log-probabilities come back too: the loss corrects for the difference, and the
+    trainer compares them with its own.
+
+    Raises:
+        InputError: the policy has no adapter, or the servers take less than a prompt and a response.
+    """
+
+    def __init__(
+        self, model: nn.Module, wrapped: nn.Module, end_ids: list[int], config: PolicyConfig, accelerator: Accelerator
+    ):
+        if not hasattr(model, "peft_config"):
+            raise InputError(
+                "--generation vllm_server loads the adapter into the server after each update; with --lora_r 0 there "
+                "is none: use vllm_nccl or transformers"
+            )
+        self.model, self.wrapped, self.end_ids, self.config = model, wrapped, end_ids, config
+        self.accelerator = accelerator
+        self.servers = [VLLMServer(url, config.vllm_timeout) for url in config.vllm_url]
+        self.folder = Path(config.output_dir).resolve() / "vllm_adapters"
+        needed = config.max_prompt_tokens + config.max_new_tokens
+        for server in self.servers:
+            if (longest := server.longest()) is not None and longest < needed:
+                raise InputError(
+                    f"{server.name} takes {longest} tokens; --max_prompt_tokens and --max_new_tokens need {needed}: "
+                    "start it with a larger --max-model-len"
+                )
+
+    def batches(self, prompts: list[list[int]]) -> Iterator[tuple[list[list[int]], list[list[float]]]]:
+        """Each batch in order; all are asked for at one time, the servers taking turns."""
+        adapter = self._save()
+        size = self.config.generation_batch_size or -(-len(prompts) // len(self.servers))
+        chunks = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        first, problem = self.accelerator.process_index, None
+        with ThreadPoolExecutor(len(chunks), thread_name_prefix="vllm") as pool:
+            turns = [self.servers[(first + index) % len(self.servers)] for index in range(len(chunks))]
+            for begun in [pool.submit(self._sample, *each, adapter) for each in zip(turns, chunks, strict=True)]:
+                try:
+                    yield begun.result()
+                except SamplerError as error:
+                    problem = str(error)
+                    break
+        # A rank that fails alone would leave the others waiting for it: they all fail, and can save together.
+        if problems := [each for each in gather_object([problem]) if each]:
+            raise SamplerError(problems[0])
+
+    def _save(self) -> Adapter:
+        """Write the adapter as it is now, under a name that its content decides; older ones are removed."""
+        prefix = f"text2grad-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}-"
+        partial, name = self.folder / ".partial", [""]
+        with gathered(self.wrapped, trainable(self.model)):
+            if self.accelerator.is_main_process:
+                shutil.rmtree(partial, ignore_errors=True)
+                save_model(self.model, partial)
+                content = hashlib.sha256((partial / "adapter_model.safetensors").read_bytes())
+                name = [prefix + content.hexdigest()[:16]]
+                shutil.rmtree(self.folder / name[0], ignore_errors=True)
+                os.replace(partial, self.folder / name[0])
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(name)
+        if self.accelerator.is_main_process:  # no rank samples with the older ones any more
+            for old in self.folder.iterdir():
+                if old.name != name[0]:
+                    shutil.rmtree(old)
+        return Adapter(prefix, name[0], self.folder / name[0])
+
+    def _sample(
+        self, server: VLLMServer, prompts: Sequence[list[int]], adapter: Adapter
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """One response to each prompt. Whatever the server's own defaults narrow is switched off."""
+        # No seed: vLLM's engine for CPUs dies of one in a request.
+        body = {
+            "prompt": list(prompts),
+            "max_tokens": self.config.max_new_tokens,
+            "temperature": self.config.temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "ignore_eos": True,
+            "stop_token_ids": self.end_ids,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        choices = sorted(server.complete(adapter, body)["choices"], key=lambda choice: choice["index"])
+        ids = [choice["token_ids"] for choice in choices]
+        logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
+        if [len(row) for row in ids] != [len(row) for row in logprobs] or len(ids) != len(prompts) or not all(ids):
+            raise SamplerError(
+                f"{server.name}: its answer does not hold one response to each of {len(prompts)} prompts"
+            )
+        return ids, logprobs

@@ -1,0 +1,166 @@
+"""The stages against vLLM itself: a served annotator, judge, reward model and policy."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.reward_records import memorised
+from tests.rm_data_anno.test_annotation_server import COUNT, easy_prompt, records
+from tests.tiny import tiny_model
+from tests.tiny_runs import posts_file, rows
+from tests.vllm_servers import RealServer, real_vllm
+from text2grad.critics import load_critic
+from text2grad.endpoints.client import ChatClient
+from text2grad.tasks import get_task
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def smollm(tmp_path_factory) -> Iterator[RealServer]:
+    real_vllm()
+    server = RealServer("smollm2", tmp_path_factory.mktemp("smollm"))
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("task", ["slf5k", "ultrafeedback", "kodcode"])
+def test_a_served_model_annotates_twenty_records_of_a_task(task, smollm, tmp_path):
+    """Sixty in all: each is annotated with quotes of its response, or listed with the reason."""
+    data, output = tmp_path / "in.json", tmp_path / "out.json"
+    data.write_text(json.dumps(records(task)))
+    (tmp_path / "easy.txt").write_text(easy_prompt(task))
+    command = [sys.executable, str(ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py")]
+    command += ["--data_path", str(data), "--output_path", str(output), "--max_tokens", "120", "--timeout", "600"]
+    command += ["--critic", f"{smollm.url}/v1#smollm2", "--prompt", str(tmp_path / "easy.txt"), "--concurrency", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    annotated = json.loads(output.read_text()) if output.exists() else {}
+    kept = list(annotated.values()) if task == "slf5k" else list(annotated)
+    failed_path = tmp_path / "out.json.failed.json"
+    failed = json.loads(failed_path.read_text()) if failed_path.exists() else {}
+    print(f"\n{task}: {len(kept)} annotated, {len(failed)} failed")
+    assert len(kept) + len(failed) == COUNT and all(failed.values()) and kept
+    for record in kept:
+        feedback = get_task(task).feedback(record)
+        assert all(span in get_task(task).response(record) for span in feedback.good + feedback.poor)
+
+
+def test_a_served_judge_says_how_probable_its_verdicts_are(smollm):
+    client = ChatClient.from_spec(f"{smollm.url}/v1#smollm2", timeout=600)
+    question = "Which is the better summary, m or M? Answer with one letter."
+    reply = client.complete([{"role": "user", "content": question}], logprobs=5, max_tokens=1)
+    assert reply.logprobs is not None
+    (alternatives,) = reply.logprobs
+    assert len(alternatives) == 5 and reply.text in alternatives
+    assert 0 < sum(math.exp(value) for value in alternatives.values()) <= 1 + 1e-4
+
+
+def tiny_policy(folder: Path) -> str:
+    """A model of a head size that vLLM computes on a CPU."""
+    return tiny_model(folder, hidden_size=128, head_dim=32)
+
+
+def policy_run(folder: Path, **settings: object) -> subprocess.Popen:
+    chosen = {
+        "model": folder / "policy",
+        "data_path": posts_file(folder),
+        "output_dir": folder / "run",
+        "critic": "programmatic",
+        "dtype": "float32",
+        "max_new_tokens": 16,
+        "rollouts_per_device": 4,
+        "micro_batch_size": 4,
+        "ppo_epochs": 1,
+        "lora_dropout": 0,
+        "optimizer": "adamw",
+        "learning_rate": 1e-2,
+        "report_to": "none",
+        "log_rollouts_every": 0,
+        **settings,
+    }
+    command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py")]
+    command += [str(part) for name, value in chosen.items() for part in (f"--{name}", value)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def when_finished(folder: Path, step: int, run: subprocess.Popen) -> None:
+    """Wait until the run has logged so many steps."""
+    log = folder / "run" / "metrics.jsonl"
+    while not (log.exists() and len(log.read_text().splitlines()) >= step):
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.05)
+
+
+def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
+    """Six steps: an absence beyond the deadline ends the run, one within it is waited for; no step is lost."""
+    real_vllm()
+    tiny_policy(tmp_path / "policy")
+    server = RealServer(str(tmp_path / "policy"), tmp_path, "--dtype", "float32")
+    settings = {"max_steps": 6, "generation": "vllm_server", "vllm_url": server.url}
+    try:
+        server.start()
+        run = policy_run(tmp_path, **settings, vllm_timeout=5)
+        when_finished(tmp_path, 2, run)
+        server.kill()
+        said = run.communicate(timeout=600)[0]
+        assert run.returncode == 2 and f"{server.url} has not answered for 5 s" in said, said
+        finished = len(rows(tmp_path / "run" / "metrics.jsonl"))
+        assert (tmp_path / "run" / f"checkpoint-{finished}").is_dir()
+        before = rows(tmp_path / "run" / "rollouts.jsonl")
+
+        server.start()
+        run = policy_run(tmp_path, **settings, vllm_timeout=900)
+        when_finished(tmp_path, min(finished + 2, 5), run)
+        server.kill()
+        time.sleep(3)
+        server.start(wait=False)
+        said = run.communicate(timeout=1800)[0]
+        assert run.returncode == 0, said
+    finally:
+        server.kill()
+    log = rows(tmp_path / "run" / "metrics.jsonl")
+    print("\n", [row["sampler/difference"] for row in log], [row["kl/full"] for row in log])
+    assert [row["step"] for row in log] == [1, 2, 3, 4, 5, 6]
+    assert all(row["sampler/difference"] < 1e-4 for row in log)
+    assert log[-1]["kl/full"] > 0.01  # the adapter that sampled is not the base model
+    assert rows(tmp_path / "run" / "rollouts.jsonl")[: len(before)] == before
+
+
+def test_a_served_reward_model_is_a_critic_with_rollouts_ahead(tmp_path):
+    """It answers as it does in process, and a run learns from what it says."""
+    real_vllm()
+    folder, known = memorised(32)
+    server = RealServer(str(folder), tmp_path, "--served-model-name", "reward_model", "--dtype", "float32")
+    tiny_policy(tmp_path / "policy")
+    spec, prompt = f"{server.url}/v1#reward_model", folder / "reward_prompt.txt"
+    try:
+        server.start()
+        task = get_task("slf5k")
+        asked = ([task.prompt(r) for r in known.values()], [task.response(r) for r in known.values()])
+        served = load_critic(spec, "slf5k", prompt=str(prompt), timeout=600)(*asked)
+        assert served == load_critic(str(folder), "slf5k")(*asked)
+        settings = {"critic": spec, "critic_prompt": prompt, "rollouts_ahead": True, "max_critic_failures": 1}
+        run = policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600)
+        said = run.communicate(timeout=1800)[0]
+        assert run.returncode == 0, said
+    finally:
+        server.kill()
+    rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
+    critiques = {record["textual_feedback"] for record in known.values()}
+    read = [row for row in rollouts if row["error"] is None]
+    print(f"\n{len(read)} of {len(rollouts)} critiques could be read")
+    assert len(rollouts) == 12 and any(row["critique"] in critiques for row in read)

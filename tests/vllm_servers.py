@@ -1,0 +1,166 @@
+"""vLLM servers for tests: the real one, and a small one with the same four requests that can misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.models import load_model
+from text2grad.models.decoder import Decoder
+
+ROOT = Path(__file__).parent.parent
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class StandIn:
+    """``with StandIn(model) as server:`` answers at ``server.url`` until the block ends, as vLLM does with adapters.
+
+    It loads the adapters that it is given and samples from them, with this project's decoder.
+
+    Args:
+        stale: keep sampling from the first adapter, under whatever name is asked for.
+        longest: what it says its limit of tokens is.
+        highest_rank: adapters of a higher rank are refused.
+    """
+
+    def __init__(self, model: str, stale: bool = False, longest: int = 4096, highest_rank: int = 16, port: int = 0):
+        self.model, self.stale, self.longest, self.highest_rank = model, stale, longest, highest_rank
+        self.decoders: dict[str, Decoder] = {}
+        self.loaded: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self._first: Decoder | None = None
+        self._lock = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> StandIn:
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Status and answer, in vLLM's words."""
+        if path == "/v1/models":
+            base = {"id": "base", "max_model_len": self.longest}
+            return 200, {"data": [base, *({"id": name} for name in self.decoders)]}
+        if path == "/v1/load_lora_adapter":
+            return self._load(body["lora_name"], Path(body["lora_path"]))
+        if path == "/v1/unload_lora_adapter":
+            known = self.decoders.pop(body["lora_name"], None)
+            return (200, "removed") if known else (404, f"The lora adapter {body['lora_name']!r} cannot be found.")
+        return self._complete(body)
+
+    def _load(self, name: str, folder: Path) -> tuple[int, Any]:
+        if name in self.decoders:
+            return 400, f"The lora adapter {name!r} has already been loaded."
+        if json.loads((folder / "adapter_config.json").read_text())["r"] > self.highest_rank:
+            return 400, f"LoRA rank is greater than max_lora_rank {self.highest_rank}."
+        decoder = Decoder(load_model(str(folder), "float32").get_base_model())
+        self._first = self._first or decoder
+        self.decoders[name] = decoder
+        self.loaded.append(name)
+        return 200, "added"
+
+    def _complete(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.asked.append(body)
+        decoder = self._first if self.stale else self.decoders.get(body["model"])
+        if decoder is None:
+            return 404, f"The model {body['model']!r} does not exist."
+        rows = decoder.sample(
+            body["prompt"], body["max_tokens"], body["stop_token_ids"], temperature=body["temperature"]
+        )
+        choices = [
+            {"index": index, "token_ids": row.ids, "logprobs": {"token_logprobs": row.logprobs}}
+            for index, row in enumerate(rows)
+        ]
+        return 200, {"model": body["model"], "choices": choices[::-1]}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._reply({})
+
+            def do_POST(self) -> None:
+                self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+            def _reply(self, body: dict[str, Any]) -> None:
+                with server._lock:
+                    status, answer = server.answer(self.path, body)
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+class RealServer:
+    """vLLM itself, started by ``serve_vllm.sh``: ``start()``, and ``kill()`` as a power cut would."""
+
+    def __init__(self, model: str, folder: Path, *flags: str):
+        self.model, self.log, self.flags = model, folder / "vllm.log", flags
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen | None = None
+
+    def start(self, wait: bool = True) -> RealServer:
+        command = ["bash", str(ROOT / "nl_gradient_policy_optimization" / "serve_vllm.sh"), self.model]
+        command += ["--port", str(self.port), "--max-model-len", "1024", *self.flags]
+        variables = {**os.environ, "VENV": str(Path(sys.executable).parent.parent), "OMP_NUM_THREADS": "1"}
+        with self.log.open("a") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=variables, start_new_session=True
+            )
+        deadline = time.monotonic() + 900
+        while wait and not self._answers():
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.5)
+        return self
+
+    def kill(self) -> None:
+        """All of its processes at once; they share a session of their own."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def _answers(self) -> bool:
+        try:
+            return urllib.request.urlopen(f"{self.url}/health", timeout=5).status == 200
+        except OSError:
+            return False
+
+
+def real_vllm() -> None:
+    """Skip the test where there is no environment with vLLM."""
+    folder = Path(os.environ.get("VLLM_VENV") or ROOT / ".venv-vllm")
+    if not (folder / "bin" / "python").exists():
+        pytest.skip("no vLLM; run `bash env.sh --vllm`, or set VLLM_VENV")
