@@ -3,68 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from rm_data_anno.annotate import AnnotateConfig, annotate
-from tests.fault_server import FAULTS, FaultServer
+from rm_data_anno.annotate import annotate
+from tests.annotation_runs import (
+    ROOT,
+    judge,
+    posts,
+    prices,
+    read,
+    record_of,
+    setting,
+)
+from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import get_task
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "rm_data_anno" / "slf5k" / "dual_feedback_annotation_RM.py"
-PRICES = "batch_discount: 0.5\nmodels:\n  judge*: {input: 0, cached_input: 0, output: 1000}\n"  # 0.001 $ a token
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
-def posts(count: int) -> dict[str, dict]:
-    return {
-        f"t3_{i}": {"post": f"Post number {i} tells of a lost dog.", "generated_summary": f"Dog {i} ran off; what now?"}
-        for i in range(count)
-    }
-
-
-def record_of(body: dict) -> str:
-    return "t3_" + re.search(r"Post number (\d+) ", body["messages"][0]["content"]).group(1)
-
-
-def judge(body: dict) -> str:
-    """A good reply to any of the prompts; its spans are words of the summary."""
-    summary = re.search(r"<summary>\n(.*)\n</summary>", body["messages"][0]["content"], re.DOTALL).group(1)
-    first, second = summary.split("; ")
-    value = {
-        "reasoning": "The post is short.",
-        "textual_feedback": f"It says that the {first.lower()}, but '{second}' is vague.",
-        "good_spans": [first],
-        "poor_spans": [second],
-    }
-    return json.dumps(value)
-
-
-def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> AnnotateConfig:
-    data = tmp_path / "in.json"
-    data.write_text(json.dumps(records))
-    defaults = {"output_path": str(tmp_path / "out.json"), "base_url": server.url, "model": "judge-1", "timeout": 2.0}
-    return AnnotateConfig(data_path=str(data), **{**defaults, **options})
-
-
-def read(tmp_path: Path, ending: str = "") -> dict:
-    return json.loads((tmp_path / f"out.json{ending}").read_text())
 
 
 def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
@@ -144,12 +103,6 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         assert list(map(record_of, server.requests[10:])) == ["t3_3"]
     assert list(read(tmp_path)) == list(posts(5))
     assert not (tmp_path / "out.json.failed.json").exists()
-
-
-def prices(folder: Path) -> Path:
-    path = folder / "prices.yaml"
-    path.write_text(PRICES)
-    return path
 
 
 def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
@@ -351,169 +304,6 @@ def test_a_rollout_is_judged_without_the_log_of_the_records_own_solution():
     assert "it failed" not in seen[1]
     assert "return 2 * x" in seen[1]
     assert "assert f(2) == 4" in seen[1]
-
-
-def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
-    def answer(body: dict) -> str:
-        if record_of(body) == "t3_1" and len(body["messages"]) == 1:
-            return judge(body).replace("what now?", "what then?")
-        return judge(body)
-
-    with FaultServer(answer) as server:
-        options = {"batch_api": True, "batch_poll_seconds": 0.05, "prices": str(prices(tmp_path)), "max_cost_usd": 50.0}
-        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
-        assert len(server.batches) == 2
-        assert sorted(map(record_of, server.requests)) == ["t3_0", "t3_1", "t3_1", "t3_2", "t3_3"]
-        usage = read(tmp_path)["t3_0"]["annotation"]["usage"]
-        assert usage["cost_usd"] == pytest.approx(usage["completion_tokens"] * 0.0005)
-        assert list(read(tmp_path)) == list(posts(4))
-        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
-        assert len(server.batches) == 2
-
-
-def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):
-    with FaultServer(judge, batch_delay=3) as server:
-        config = setting(tmp_path, server, posts(3), batch_api=True, batch_poll_seconds=0)
-        for _ in range(3):
-            with pytest.raises(SystemExit) as ended:
-                annotate("slf5k", config)
-            assert ended.value.code == 1
-            assert "run the same command later" in capsys.readouterr().err
-        annotate("slf5k", config)
-        assert len(server.batches) == 1
-        assert len(server.requests) == 3
-    assert list(read(tmp_path)) == list(posts(3))
-
-
-def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
-    with FaultServer(judge, faults=["500"], rate=0.5, seed=3) as server:
-        config = setting(tmp_path, server, posts(12), batch_api=True, batch_poll_seconds=0.02)
-        with pytest.raises(SystemExit):
-            annotate("slf5k", config)
-        failed = read(tmp_path, ".failed.json")
-        assert 0 < len(failed) < 12
-        assert all("the model stumbled" in reason for reason in failed.values())
-        server.rate, config.retry_failed = 0.0, True
-        annotate("slf5k", config)
-        assert sorted(map(record_of, server.requests[12:])) == sorted(failed)
-    assert list(read(tmp_path)) == list(posts(12))
-
-
-def test_a_batch_stays_within_the_budget(tmp_path):
-    with FaultServer(judge) as server:
-        options = {
-            "batch_api": True,
-            "batch_poll_seconds": 0.02,
-            "prices": str(prices(tmp_path)),
-            "max_new_tokens": 100,
-        }
-        with pytest.raises(SystemExit):
-            annotate("slf5k", setting(tmp_path, server, posts(30), max_cost_usd=0.4, **options))
-        paid = read(tmp_path, ".report.json")["paid"]["cost_usd"]
-    assert 0.3 < paid <= 0.4
-    assert len(read(tmp_path)) == len(server.requests) < 30
-
-
-def start(tmp_path: Path, server: FaultServer, *args: str, **env: str) -> subprocess.Popen:
-    command = [sys.executable, str(SCRIPT), "--data_path", str(tmp_path / "in.json")]
-    command += ["--output_path", str(tmp_path / "out.json"), "--base_url", server.url, "--model", "judge-1", *args]
-    return subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
-    )
-
-
-def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
-    secret = "sk-of-the-user"
-    (tmp_path / "in.json").write_text(json.dumps(posts(30)))
-    with FaultServer(judge, key=secret, on_request=lambda body: time.sleep(0.1)) as server:
-        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
-        while len(server.requests) < 10:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert "Traceback" not in errors
-        assert "run the same command again" in errors
-        asked = len(server.requests)
-        assert asked < 22
-        assert not (tmp_path / "out.json").exists()
-
-        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
-        more, complaints = process.communicate(timeout=60)
-        assert process.returncode == 0, complaints
-        assert len(server.requests) == 30
-    assert list(read(tmp_path)) == list(posts(30))
-    written = [path.read_text() for path in tmp_path.iterdir()]
-    assert all(secret not in text for text in [out, errors, more, complaints, *written])
-
-
-def annotated_despite_faults_and_kills(tmp_path: Path, count: int, kills: int, seed: int) -> dict:
-    """300 records at 20 % faults; killed again and again. Returns what was counted on the way."""
-    chance = random.Random(seed)
-    (tmp_path / "in.json").write_text(json.dumps(posts(count)))
-    journal = tmp_path / "out.json.journal.jsonl"
-    args = ("--concurrency", "8", "--timeout", "1", "--retries", "4")
-    repeated = 0
-    pause = lambda body: time.sleep(0.1)  # noqa: E731
-    with FaultServer(judge, faults=FAULTS, rate=0.2, seed=seed, stall=1.5, retry_after=0.3, on_request=pause) as server:
-        for attempt in range(kills + 1):
-            finished = set(settled(journal))
-            before = len(server.requests)
-            process = start(tmp_path, server, *args)
-            if attempt < kills:
-                while len(server.requests) == before and process.poll() is None:
-                    time.sleep(0.01)
-                time.sleep(chance.uniform(0.0, 0.9))
-                process.send_signal(signal.SIGKILL)
-            out, errors = process.communicate(timeout=300)
-            time.sleep(0.3)  # requests of the dead process that are still being answered
-            repeated += sum(record_of(body) in finished for body in server.requests[before:])
-        assert process.returncode in (0, 1), errors
-        assert "Traceback" not in errors
-        faults = dict(server.faults_made)
-        requests = len(server.requests)
-    paid = [row["key"] for row in rows(tmp_path / "out.json.replies.jsonl") if "reply" in row]
-    assert len(paid) == len(set(paid))
-    annotated = read(tmp_path)
-    failed = read(tmp_path, ".failed.json") if process.returncode else {}
-    assert set(annotated) | set(failed) == set(posts(count))
-    assert not set(annotated) & set(failed)
-    assert all(failed.values())
-    for key, record in annotated.items():
-        number = key.removeprefix("t3_")
-        assert record["good_spans"] == [f"Dog {number} ran off"]
-        assert record["poor_spans"] == ["what now?"]
-    assert set(faults) == set(FAULTS)
-    return {
-        "annotated": len(annotated),
-        "failed": failed,
-        "requests": requests,
-        "requests for finished records": repeated,
-        "faults": faults,
-        "out": out,
-    }
-
-
-def rows(path: Path) -> list[dict]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def settled(journal: Path) -> list[str]:
-    return [row["id"] for row in rows(journal) if "id" in row]
-
-
-def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
-    counted = annotated_despite_faults_and_kills(tmp_path, count=60, kills=2, seed=1)
-    assert counted["requests for finished records"] == 0
-
-
-@pytest.mark.slow
-def test_three_hundred_records_at_a_fifth_of_faults_survive_ten_kills(tmp_path):
-    counted = annotated_despite_faults_and_kills(tmp_path, count=300, kills=10, seed=2)
-    print(counted)
-    assert counted["requests for finished records"] == 0
 
 
 def test_the_prompt_that_the_readme_shows_is_enough(tmp_path):

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from rm_data_anno.annotate import annotate
+from tests.annotation_runs import judge, posts, read, record_of, setting
 from tests.fault_server import FaultServer
-from tests.rm_data_anno.test_annotation_faults import judge, no_key, posts, read, record_of, setting  # noqa: F401
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError

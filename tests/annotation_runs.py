@@ -1,0 +1,76 @@
+"""Records, replies and settings that the tests of annotation share."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rm_data_anno.annotate import AnnotateConfig
+from tests.conftest import ROOT
+from tests.fault_server import FaultServer
+
+SCRIPT = ROOT / "rm_data_anno" / "slf5k" / "dual_feedback_annotation_RM.py"
+PRICES = "batch_discount: 0.5\nmodels:\n  judge*: {input: 0, cached_input: 0, output: 1000}\n"  # 0.001 $ a token
+
+
+def posts(count: int) -> dict[str, dict]:
+    return {
+        f"t3_{i}": {"post": f"Post number {i} tells of a lost dog.", "generated_summary": f"Dog {i} ran off; what now?"}
+        for i in range(count)
+    }
+
+
+def record_of(body: dict) -> str:
+    return "t3_" + re.search(r"Post number (\d+) ", body["messages"][0]["content"]).group(1)
+
+
+def judge(body: dict) -> str:
+    """A good reply to any of the prompts; its spans are words of the summary."""
+    summary = re.search(r"<summary>\n(.*)\n</summary>", body["messages"][0]["content"], re.DOTALL).group(1)
+    first, second = summary.split("; ")
+    value = {
+        "reasoning": "The post is short.",
+        "textual_feedback": f"It says that the {first.lower()}, but '{second}' is vague.",
+        "good_spans": [first],
+        "poor_spans": [second],
+    }
+    return json.dumps(value)
+
+
+def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> AnnotateConfig:
+    data = tmp_path / "in.json"
+    data.write_text(json.dumps(records))
+    defaults = {"output_path": str(tmp_path / "out.json"), "base_url": server.url, "model": "judge-1", "timeout": 2.0}
+    return AnnotateConfig(data_path=str(data), **{**defaults, **options})
+
+
+def read(tmp_path: Path, ending: str = "") -> dict:
+    return json.loads((tmp_path / f"out.json{ending}").read_text())
+
+
+def prices(folder: Path) -> Path:
+    path = folder / "prices.yaml"
+    path.write_text(PRICES)
+    return path
+
+
+def start(tmp_path: Path, server: FaultServer, *args: str, **env: str) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPT), "--data_path", str(tmp_path / "in.json")]
+    command += ["--output_path", str(tmp_path / "out.json"), "--base_url", server.url, "--model", "judge-1", *args]
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+    )
+
+
+def rows(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def settled(journal: Path) -> list[str]:
+    return [row["id"] for row in rows(journal) if "id" in row]

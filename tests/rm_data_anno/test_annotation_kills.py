@@ -1,0 +1,106 @@
+"""Annotation that is killed or interrupted while the server fails: nothing lost, nothing asked twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.annotation_runs import (
+    judge,
+    posts,
+    read,
+    record_of,
+    rows,
+    settled,
+    start,
+)
+from tests.fault_server import FAULTS, FaultServer
+
+
+def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
+    secret = "sk-of-the-user"
+    (tmp_path / "in.json").write_text(json.dumps(posts(30)))
+    with FaultServer(judge, key=secret, on_request=lambda body: time.sleep(0.1)) as server:
+        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
+        while len(server.requests) < 10:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+        assert "run the same command again" in errors
+        asked = len(server.requests)
+        assert asked < 22
+        assert not (tmp_path / "out.json").exists()
+
+        process = start(tmp_path, server, "--concurrency", "4", OPENAI_API_KEY=secret)
+        more, complaints = process.communicate(timeout=60)
+        assert process.returncode == 0, complaints
+        assert len(server.requests) == 30
+    assert list(read(tmp_path)) == list(posts(30))
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert all(secret not in text for text in [out, errors, more, complaints, *written])
+
+
+def annotated_despite_faults_and_kills(tmp_path: Path, count: int, kills: int, seed: int) -> dict:
+    """300 records at 20 % faults; killed again and again. Returns what was counted on the way."""
+    chance = random.Random(seed)
+    (tmp_path / "in.json").write_text(json.dumps(posts(count)))
+    journal = tmp_path / "out.json.journal.jsonl"
+    args = ("--concurrency", "8", "--timeout", "1", "--retries", "4")
+    repeated = 0
+    pause = lambda body: time.sleep(0.1)  # noqa: E731
+    with FaultServer(judge, faults=FAULTS, rate=0.2, seed=seed, stall=1.5, retry_after=0.3, on_request=pause) as server:
+        for attempt in range(kills + 1):
+            finished = set(settled(journal))
+            before = len(server.requests)
+            process = start(tmp_path, server, *args)
+            if attempt < kills:
+                while len(server.requests) == before and process.poll() is None:
+                    time.sleep(0.01)
+                time.sleep(chance.uniform(0.0, 0.9))
+                process.send_signal(signal.SIGKILL)
+            out, errors = process.communicate(timeout=300)
+            time.sleep(0.3)  # requests of the dead process that are still being answered
+            repeated += sum(record_of(body) in finished for body in server.requests[before:])
+        assert process.returncode in (0, 1), errors
+        assert "Traceback" not in errors
+        faults = dict(server.faults_made)
+        requests = len(server.requests)
+    paid = [row["key"] for row in rows(tmp_path / "out.json.replies.jsonl") if "reply" in row]
+    assert len(paid) == len(set(paid))
+    annotated = read(tmp_path)
+    failed = read(tmp_path, ".failed.json") if process.returncode else {}
+    assert set(annotated) | set(failed) == set(posts(count))
+    assert not set(annotated) & set(failed)
+    assert all(failed.values())
+    for key, record in annotated.items():
+        number = key.removeprefix("t3_")
+        assert record["good_spans"] == [f"Dog {number} ran off"]
+        assert record["poor_spans"] == ["what now?"]
+    assert set(faults) == set(FAULTS)
+    return {
+        "annotated": len(annotated),
+        "failed": failed,
+        "requests": requests,
+        "requests for finished records": repeated,
+        "faults": faults,
+        "out": out,
+    }
+
+
+def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
+    counted = annotated_despite_faults_and_kills(tmp_path, count=60, kills=2, seed=1)
+    assert counted["requests for finished records"] == 0
+
+
+@pytest.mark.slow
+def test_three_hundred_records_at_a_fifth_of_faults_survive_ten_kills(tmp_path):
+    counted = annotated_despite_faults_and_kills(tmp_path, count=300, kills=10, seed=2)
+    print(counted)
+    assert counted["requests for finished records"] == 0
