@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Literal
@@ -191,6 +192,10 @@ class PolicyConfig:
         for name in ("model", "data_path", "output_dir"):
             if not getattr(self, name):
                 raise InputError(f"--{name} is missing; see --help")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"--{item.name} {value}: must be a finite number")
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")

@@ -26,11 +26,24 @@ def at(*path: object, style: str = "number", form: str = "value") -> dict[str, A
 
 
 def look_up(report: dict[str, Any], path: str) -> Any:
-    """The value at a path such as ``tables > 0 > cells > base``."""
-    value: Any = report
-    for key in path.split(SEPARATOR):
-        value = value[int(key)] if isinstance(value, list) else value[key]
-    return value
+    """The value at a path such as ``tables > 0 > cells > base``; names may hold the separator themselves."""
+    found = _values_at(report, path.split(SEPARATOR))
+    if not found:
+        raise KeyError(path)
+    return found[0]
+
+
+def _values_at(value: Any, keys: list[str]) -> list[Any]:
+    """What the keys lead to, read as names in every way that there is."""
+    if not keys:
+        return [value]
+    if isinstance(value, list):
+        return _values_at(value[int(keys[0])], keys[1:])
+    if not isinstance(value, dict):
+        return []
+    ends = range(1, len(keys) + 1)
+    names = ((SEPARATOR.join(keys[:end]), keys[end:]) for end in ends)
+    return [leaf for name, rest in names if name in value for leaf in _values_at(value[name], rest)]
 
 
 def printed(report: dict[str, Any], part: Part) -> str:

@@ -126,3 +126,10 @@ def test_every_policy_method_has_a_readers_name():
     for placement in get_args(Placement):
         assert ("text2grad" if placement == "token" else f"ppo_{placement}") in METHODS
     assert {"ppo_scalar", "prm_ppo"} <= set(METHODS)
+
+
+def test_names_may_hold_the_separator_of_paths():
+    report = {"tables": [{"cells": {"a > b": {"r > 1": {"value": 3}}, "a": {"b": {}}}}]}
+    assert story.look_up(report, story.at("tables", 0, "cells", "a > b", "r > 1", "value")["at"]) == 3
+    with pytest.raises(KeyError):
+        story.look_up(report, "tables > 0 > cells > c")

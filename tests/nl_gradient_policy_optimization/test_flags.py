@@ -139,6 +139,14 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
         parse(PolicyConfig, args=["--config", str(tmp_path / "policy.yaml")])
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "kl_coef", "gamma"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused(tmp_path, name, value):
+    config = PolicyConfig(model="m", data_path="d", output_dir=str(tmp_path), **{name: value})
+    with pytest.raises(InputError, match=f"--{name} .*finite"):
+        config.check()
+
+
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_the_tasks_files_hold_settings_that_pass(task):
     config = parse(
