@@ -189,6 +189,8 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    from text2grad.models.packed import pack
+
     path = model_path(name)
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)
@@ -197,7 +199,7 @@ def load_model(
 
         model = PeftModel.from_pretrained(load_model(base_of(path), dtype), path, is_trainable=trainable)
     else:
-        model = _from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype)
+        model = pack(_from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()
 
 

@@ -1,0 +1,142 @@
+"""Rows laid end to end against transformers' own forward pass: the same states, losses and gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
+from text2grad.models.packed import is_packed, pack
+
+IDS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(0))
+MASK = torch.tensor([[0] * 3 + [1] * 8, [1] * 11, [0] * 5 + [1] * 4 + [0] * 2, [1] * 2 + [0] * 9])
+TARGET = torch.randn(4, 11, 97, generator=torch.Generator().manual_seed(1))
+
+
+def packs(decoder, monkeypatch) -> list[int]:
+    """Counts how often the decoder really packed."""
+    calls: list[int] = []
+    from text2grad.models import packed
+
+    original = packed.hidden_states
+    monkeypatch.setattr(packed, "hidden_states", lambda *a: calls.append(1) or original(*a))
+    return calls
+
+
+def adapted(model, dropout: float = 0.0, **options):
+    torch.manual_seed(5)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout, **options)
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def loss_and_gradients(model, positions: bool = True):
+    """The logits at the tokens against a fixed target, and every gradient."""
+    model.zero_grad()
+    where = {"position_ids": (MASK.cumsum(-1) - 1).clamp(min=0)} if positions else {}
+    logits = model(input_ids=IDS, attention_mask=MASK, use_cache=False, **where).logits
+    loss = ((logits - TARGET) ** 2 * MASK[..., None]).mean()
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_alike(ours, theirs, tolerance: float = 1e-4):
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=1e-6)
+    assert ours[1].keys() == theirs[1].keys() and ours[1]
+    for name, gradient in theirs[1].items():
+        scale = float(gradient.abs().max()) or 1.0
+        torch.testing.assert_close(ours[1][name] / scale, gradient / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["all weights", "adapter"])
+def test_loss_and_gradients_are_those_of_transformers(family, kind, monkeypatch):
+    plain = randomised(FAMILIES[family]())
+    fast = pack(copy.deepcopy(plain))
+    if kind == "adapter":
+        plain, fast = adapted(plain), adapted(fast)
+    calls = packs(fast, monkeypatch)
+    theirs = loss_and_gradients(plain.train())
+    assert not calls
+    assert_alike(loss_and_gradients(fast.train()), theirs)
+    assert calls
+
+
+def test_without_its_adapter_the_model_is_its_base(monkeypatch):
+    base = randomised(FAMILIES["llama"]())
+    fast = adapted(pack(copy.deepcopy(base)))
+    calls = packs(fast, monkeypatch)
+    with torch.no_grad(), fast.disable_adapter():
+        ours = fast(input_ids=IDS, attention_mask=MASK, use_cache=False).logits
+    with torch.no_grad():
+        theirs = base(input_ids=IDS, attention_mask=MASK, use_cache=False).logits
+    assert calls
+    torch.testing.assert_close(ours[MASK.bool()], theirs[MASK.bool()], rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_and_dora_are_left_to_peft():
+    """With what the fused product does not compute, PEFT's own layer runs: equal seeds give equal losses."""
+    for dropout, options in ((0.5, {}), (0.0, {"use_dora": True})):
+        plain = adapted(randomised(FAMILIES["llama"]()), dropout, **options).train()
+        fast = copy.deepcopy(plain)
+        pack(fast.get_base_model())
+        if dropout:  # one draw for each padded position there, for each token here: compare without randomness
+            for model in (plain, fast):
+                model.eval()
+        assert_alike(loss_and_gradients(fast), loss_and_gradients(plain))
+        if dropout:
+            fast.train()
+            assert loss_and_gradients(fast)[0] != loss_and_gradients(fast)[0]
+
+
+def test_in_bfloat16_it_errs_no_more_than_transformers_does():
+    exact = adapted(randomised(FAMILIES["llama"](), 0.1)).train()
+    truth = torch.cat([gradient.flatten() for gradient in loss_and_gradients(exact)[1].values()])
+    errors = []
+    for packed in (False, True):
+        model = randomised(FAMILIES["llama"](), 0.1).to(torch.bfloat16)
+        model = adapted(pack(model) if packed else model).train()
+        found = torch.cat([gradient.flatten() for gradient in loss_and_gradients(model)[1].values()]).float()
+        errors.append(float((found - truth).norm() / truth.norm()))
+    assert errors[1] < max(1.5 * errors[0], 0.02), errors
+
+
+def test_what_only_transformers_gives_still_comes_from_there(monkeypatch):
+    fast = pack(randomised(FAMILIES["llama"]()))
+    calls = packs(fast, monkeypatch)
+    with torch.no_grad():
+        assert len(fast(input_ids=IDS, output_hidden_states=True).hidden_states) == 4
+        assert fast(input_ids=IDS, use_cache=True).past_key_values is not None
+        holes = MASK.clone()
+        holes[1, 4] = 0
+        fast(input_ids=IDS, attention_mask=holes, use_cache=False)
+        fast(input_ids=IDS, position_ids=torch.arange(11).remainder(4)[None].expand(4, -1), use_cache=False)
+        fast.generate(input_ids=IDS[1:2], max_new_tokens=3, do_sample=False)
+        assert not calls
+        fast(input_ids=IDS, use_cache=False)
+        assert calls
+    fast.gradient_checkpointing_enable()
+    calls.clear()
+    loss_and_gradients(fast.train())
+    assert not calls
+
+
+def test_packing_can_be_switched_off_and_copies_stay_independent(monkeypatch):
+    model = pack(LlamaForCausalLM(LlamaConfig(**SIZES)))
+    assert is_packed(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+        assert model(input_ids=IDS, use_cache=False).logits.abs().max() > 0
+        assert twin(input_ids=IDS, use_cache=False).logits.abs().max() == 0
+    monkeypatch.setenv("TEXT2GRAD_PACKED", "0")
+    assert not is_packed(pack(LlamaForCausalLM(LlamaConfig(**SIZES))))
