@@ -93,15 +93,17 @@ class PolicyScorer(nn.Module):
         targets = input_ids[:, -response_mask.shape[1] :][chosen]
         base = self.base
         hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
-        results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
-        if kl is not None:
+        if kl is None:
+            results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
+        else:
             with self._as_reference() as reference:
                 reference_hidden = _hidden_states(reference, input_ids, attention_mask, response_mask.shape[1])[chosen]
                 head = _head(reference)
             if kl == "full":
                 pair = [hidden[chosen], reference_hidden, targets]
-                results += self._in_chunks(self._against_reference, pair, base, head)
+                results = self._in_chunks(self._against_reference, pair, base, head, entropy)
             else:
+                results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
                 ref_logprobs, _ = self._in_chunks(self._statistics, [reference_hidden, targets], reference, False)
                 results += (ref_logprobs, sampled_kl(kl, results[0], ref_logprobs))
         logprobs, entropies, *rest = (_scatter(values, chosen) for values in results)
@@ -145,7 +147,7 @@ class PolicyScorer(nn.Module):
 
     def _statistics(self, hidden: Tensor, targets: Tensor, base: PreTrainedModel, entropy: bool) -> tuple[Tensor, ...]:
         """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy."""
-        logits = _head(base)(hidden) / self.temperature
+        logits = self._tempered(_head(base)(hidden))
         normaliser = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
         if not entropy:
@@ -153,12 +155,23 @@ class PolicyScorer(nn.Module):
         return logprobs, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
 
     def _against_reference(
-        self, hidden: Tensor, reference_hidden: Tensor, targets: Tensor, base: PreTrainedModel, reference_head: Callable
+        self,
+        hidden: Tensor,
+        reference_hidden: Tensor,
+        targets: Tensor,
+        base: PreTrainedModel,
+        reference_head: Callable,
+        entropy: bool,
     ) -> tuple[Tensor, ...]:
-        """``[N, H], [N, H], [N] -> [N], [N]``: the reference's log-probability of the targets, and the full KL."""
-        log_probs = (_head(base)(hidden) / self.temperature).log_softmax(-1)
-        ref_log_probs = (reference_head(reference_hidden) / self.temperature).log_softmax(-1)
-        return ref_log_probs.gather(-1, targets[:, None]).squeeze(-1), full_kl(log_probs, ref_log_probs)
+        """``[N, H], [N, H], [N] -> 4 x [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
+        log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
+        ref_log_probs = self._tempered(reference_head(reference_hidden)).log_softmax(-1)
+        logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
+        entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
+        return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs)
+
+    def _tempered(self, logits: Tensor) -> Tensor:
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 def base_model(model: Any) -> PreTrainedModel:

@@ -73,7 +73,8 @@ def _can_pack(decoder: Any) -> bool:
 
 
 def _asks_more(config: Any, options: dict[str, Any]) -> bool:
-    more = any(options.get(name, getattr(config, name, False)) for name in ("output_hidden_states", "output_attentions"))
+    kinds = ("output_hidden_states", "output_attentions")
+    more = any(options.get(kind, getattr(config, kind, False)) for kind in kinds)
     return more or options.get("return_dict") is False or options.get("cu_seq_lens_q") is not None
 
 
