@@ -75,8 +75,10 @@ class PolicyConfig:
     top_p: float = setting(1.0, "must stay 1: a cut distribution is not the one that is optimised")
     top_k: int = setting(0, "must stay 0, for the same reason")
     repetition_penalty: float = setting(1.0, "must stay 1, for the same reason; see --repeat_ngram")
-    generation: Literal["transformers", "decoder", "continuous", "vllm_server", "vllm_nccl", "vllm_colocate"] = setting(
-        "transformers", "what samples; decoder: our own, the fastest for Llama-like models on a CPU"
+    generation: Literal[
+        "auto", "transformers", "decoder", "continuous", "vllm_server", "vllm_nccl", "vllm_colocate"
+    ] = setting(
+        "auto", "what samples; decoder: our own, for Llama-like models on a CPU; auto: decoder or else transformers"
     )
     generation_batch_size: int = setting(0, "responses sampled at one time on a device; 0: all of a step's")
     vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers; for vllm_nccl of one")

@@ -20,7 +20,7 @@ from nl_gradient_policy_optimization.audit import AuditedRewards
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import evaluation_command, export
-from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer, base_model
+from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, StepLog, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
@@ -31,7 +31,15 @@ from text2grad.critics import Critic, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
-from text2grad.models import best_dtype, is_adapter, load_model, load_tokenizer, lora_config, portable_base_name
+from text2grad.models import (
+    base_model,
+    best_dtype,
+    is_adapter,
+    load_model,
+    load_tokenizer,
+    lora_config,
+    portable_base_name,
+)
 from text2grad.models.deepspeed_setup import prepare_deepspeed
 from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json
 from text2grad.safety.redaction import redacted

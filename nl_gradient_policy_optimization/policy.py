@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.losses import full_kl, sampled_kl
+from text2grad.models import base_model
 
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
@@ -172,11 +173,6 @@ class PolicyScorer(nn.Module):
 
     def _tempered(self, logits: Tensor) -> Tensor:
         return logits if self.temperature == 1 else logits / self.temperature
-
-
-def base_model(model: Any) -> PreTrainedModel:
-    """A model without its PEFT wrapper (adapter layers stay in it)."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def _hidden_states(base: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, length: int) -> Tensor:

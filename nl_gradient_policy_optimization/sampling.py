@@ -17,11 +17,11 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.policy import base_model
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.vllm_server import VLLMServerSampler
 from nl_gradient_policy_optimization.weights import gathered, merged_parameters
 from text2grad.errors import InputError
+from text2grad.models import base_model
 from text2grad.models.decoder import Decoder, supports
 
 Samples = tuple[list[list[int]], list[list[float]] | None]
@@ -49,11 +49,12 @@ def make_sampler(
         model: the policy (a PEFT model, or the causal LM itself).
         wrapped: what distributed training made of it.
     """
-    if config.generation == "decoder":
+    by_decoder = config.generation == "auto" and supports(base_model(model))
+    if config.generation == "decoder" or by_decoder:
         return DecoderSampler(model, end_ids, config)
     if config.generation == "vllm_server":
         return VLLMServerSampler(model, wrapped, end_ids, config, accelerator)
-    if config.generation in ("transformers", "continuous"):
+    if config.generation in ("auto", "transformers", "continuous"):
         return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
     return VLLMSampler(model, tokenizer, end_ids, config, accelerator)
 

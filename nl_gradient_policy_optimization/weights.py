@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.policy import base_model
+from text2grad.models import base_model
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:

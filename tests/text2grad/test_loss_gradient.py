@@ -248,7 +248,9 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     first = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     shake(first, 0.05)
     save_model(first.scorer.model, tmp_path / "adapter")
-    config = tiny_config(tmp_path, model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second"))
+    config = tiny_config(
+        tmp_path, generation="transformers", model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second")
+    )
     trainer = prepare("slf5k", config, ScriptedRewards())
     (rollouts,) = trainer.sample(["post-0", "post-1"])
     trainer.score(rollouts)

@@ -12,6 +12,7 @@ from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
 from text2grad.models.loading import (
     DtypeName,
+    base_model,
     best_device,
     end_token_ids,
     load_model,
@@ -112,6 +113,8 @@ class LocalPolicy:
     def __init__(self, name: str, dtype: str = "auto", device: str | None = None, batch_size: int = 16):
         from transformers import GenerationConfig
 
+        from text2grad.models.decoder import Decoder, supports
+
         self.name, self.batch_size = name, batch_size
         self.identity = model_identity(name)
         self.device = device or best_device()
@@ -124,6 +127,8 @@ class LocalPolicy:
         )
         text_config = self.model.config.get_text_config()
         self.context: int | None = getattr(text_config, "max_position_embeddings", None)
+        base = base_model(self.model)
+        self._decoder = Decoder(base) if supports(base) else None
 
     def token_ids(self, chat: Chat) -> list[int]:
         return self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
@@ -138,27 +143,36 @@ class LocalPolicy:
         return kept.rstrip("\ufffd").rstrip()  # half of a multi-byte character decodes to U+FFFD
 
     def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
+        prompts = [self.token_ids(chat) for chat in chats]
+        seeds = [_seed(sampling.seed, answer_id) for answer_id in ids]
+        choose = OwnRandomness(seeds, sampling.temperature, sampling.top_p, self.device)
+        assert sampling.max_new_tokens is not None
+        answers = self._decoded if self._decoder else self._generated
+        written = answers(prompts, sampling.max_new_tokens, choose)
+        return [self._reply(row, len(prompt)) for row, prompt in zip(written, prompts, strict=True)]
+
+    def _decoded(self, prompts: list[list[int]], length: int, choose: OwnRandomness) -> list[list[int]]:
+        assert self._decoder is not None
+        sampled = self._decoder.sample(prompts, length, self.stops, choose.ids)
+        return [row.ids for row in sampled]
+
+    def _generated(self, prompts: list[list[int]], length: int, choose: OwnRandomness) -> list[list[int]]:
         import torch
         from transformers import LogitsProcessorList
 
-        prompts = [self.token_ids(chat) for chat in chats]
         width = max(map(len, prompts))
         pad = self.tokenizer.pad_token_id
         input_ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        processors = LogitsProcessorList()
-        if sampling.temperature > 0:
-            seeds = [_seed(sampling.seed, answer_id) for answer_id in ids]
-            processors.append(OwnRandomness(seeds, sampling.temperature, sampling.top_p, self.device))
         with torch.inference_mode():
             output = self.model.generate(
                 input_ids=input_ids.to(self.device),
                 attention_mask=mask.to(self.device),
-                max_new_tokens=sampling.max_new_tokens,
+                max_new_tokens=length,
                 do_sample=False,
-                logits_processor=processors,
+                logits_processor=LogitsProcessorList([choose]),
             )
-        return [self._reply(row, len(prompt)) for row, prompt in zip(output[:, width:].tolist(), prompts, strict=True)]
+        return output[:, width:].tolist()
 
     def _reply(self, ids: list[int], prompt_tokens: int) -> PolicyAnswer:
         end = next((index for index, token in enumerate(ids) if token in self.stops), None)
@@ -168,10 +182,10 @@ class LocalPolicy:
 
 
 class OwnRandomness:
-    """Turns greedy decoding into sampling, each row from its own generator (a ``LogitsProcessor``).
+    """Draws each row's tokens from a generator of its own; at temperature 0 takes the likeliest.
 
     The argmax of log p + Gumbel noise is a draw from p. So an answer depends neither on the others in its batch nor
-    on interruptions of the run.
+    on interruptions of the run. As a ``LogitsProcessor`` it turns ``generate``'s greedy decoding into sampling.
     """
 
     def __init__(self, seeds: Sequence[int], temperature: float, top_p: float, device: str):
@@ -183,14 +197,23 @@ class OwnRandomness:
         self.nucleus = TopPLogitsWarper(top_p) if top_p < 1 else None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return self._noisy(scores, range(len(scores)))
+
+    def ids(self, scores: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        """The next id of each of ``rows``, whose scores are ``[rows, V]``."""
+        return self._noisy(scores, rows).argmax(-1)
+
+    def _noisy(self, scores: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
         import torch
 
+        if not self.temperature:
+            return scores
         scores = scores.float() / self.temperature
         if self.nucleus:
-            scores = self.nucleus(input_ids, scores)
+            scores = self.nucleus(None, scores)
         noise = torch.empty_like(scores)
-        for row, generator in zip(noise, self.generators, strict=True):
-            row.exponential_(generator=generator)
+        for row, number in zip(noise, rows, strict=True):
+            row.exponential_(generator=self.generators[number])
         return scores - noise.log()
 
 

@@ -203,6 +203,11 @@ def load_model(
     return (model if device is None else model.to(device)).eval()
 
 
+def base_model(model: Any) -> PreTrainedModel:
+    """A model without its PEFT wrapper (adapter layers stay in it)."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
 def best_device() -> str:
     """``cuda`` where there is one, else ``cpu``."""
     import torch
@@ -222,7 +227,7 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
 
 def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every token that ends a response, for the model (or the base of an adapter) or for its tokenizer."""
-    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base = base_model(model)
     declared = base.generation_config.eos_token_id if base.generation_config is not None else None
     declared = declared if isinstance(declared, list) else [declared]
     return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
