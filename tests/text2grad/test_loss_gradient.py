@@ -34,6 +34,7 @@ def ready_trainer(tmp_path, **settings):
     """A trainer in float64 whose rollouts were sampled, judged and scored; one of four has no judgement."""
     config = tiny_config(
         tmp_path,
+        generation="transformers",  # the rollouts are replaced below, and with them what sampled them
         temperature=0.7,
         entropy_coef=0.03,
         kl_coef=0.3,
