@@ -127,7 +127,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], scaling: float)
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     rows = zip(*(part.transpose(0, 1)[None].split(lengths, 2) for part in (q, k, v)), strict=True)
-    attended = [F.scaled_dot_product_attention(*row, is_causal=True, scale=scaling) for row in rows]
+    attended = [F.scaled_dot_product_attention(a, b, c, is_causal=True, scale=scaling) for a, b, c in rows]
     return torch.cat([part[0].transpose(0, 1).flatten(1) for part in attended])
 
 
@@ -171,7 +171,7 @@ class LoraProduct(torch.autograd.Function):
         return torch.addmm(F.linear(x, weight, bias), low, own_b.t(), alpha=scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, low = ctx.saved_tensors
         grad_low = (grad @ b) * ctx.scale
         grad_x = torch.addmm(grad @ weight, grad_low, a) if ctx.needs_input_grad[0] else None
