@@ -134,8 +134,10 @@ def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
         config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
         optimize("slf5k", config)
         asked = len(server.requests)
-        assert asked >= 8 and "dishes" in json.dumps([request["messages"] for request in server.requests])
         first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        written = [line for line in first.splitlines() if json.loads(line)["response"].strip()]
+        assert asked >= len(written) >= 6
+        assert "dishes" in json.dumps([request["messages"] for request in server.requests])
         for path in (tmp_path / "run").glob("checkpoint-*"):
             shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
         optimize("slf5k", config)
@@ -206,7 +208,9 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
     monkeypatch.setattr(TransformersSampler, "_batch", counted)
     monkeypatch.setattr(NLGradientTrainer, "score", noticed)
     with FaultServer(reply) as server:
-        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_steps=1, generation_batch_size=2)
+        config = tiny_config(
+            tmp_path, critic=f"{server.url}#judge", generation="transformers", max_steps=1, generation_batch_size=2
+        )
         optimize("slf5k", config)
     assert waited and all(waited)
 
