@@ -27,7 +27,7 @@ from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, desc
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
-from text2grad.critics import Critic, load_critic
+from text2grad.critics import Critic, is_served, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
@@ -137,6 +137,8 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
         )
     if config.critic == "programmatic":
         return load_critic(config.critic, task)
+    if is_served(config.critic):
+        return load_critic(config.critic, task, concurrency=config.critic_concurrency, timeout=config.critic_timeout)
     return load_critic(
         config.critic,
         task,

@@ -77,10 +77,20 @@ def token_rewards(
     Raises:
         InputError: an unknown scheme, or one that the feedback does not carry what it needs for.
     """
+    return rewards_on(*token_spans(token_ids, tokenizer), feedback, task, scheme)
+
+
+def rewards_on(
+    text: str, spans: list[Interval], feedback: Feedback, task: Task | str, scheme: Scheme = "uniform"
+) -> TokenRewards:
+    """The same for tokens that are known by what they wrote: each one's character interval in the text.
+
+    Args:
+        spans: half-open intervals, whose starts never decrease.
+    """
     task = get_task(task)
     if scheme not in SCHEMES:
         raise InputError(f"there is no token-weighting scheme {scheme!r}; choose one of {', '.join(SCHEMES)}")
-    text, spans = token_spans(token_ids, tokenizer)
     if scheme in ("dense", "continuous"):
         return _from_scores(feedback, text, spans, scheme)
 

@@ -16,11 +16,12 @@ from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.loading import load_object, names_object
 
 CRITIC_FORMS = (
-    "programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, or your own: package.module:FUNCTION "
-    "or file.py:FUNCTION"
+    "programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, served:http://HOST:PORT (text2grad "
+    "serve), or your own: package.module:FUNCTION or file.py:FUNCTION"
 )
 """What a critic's spec may be, for help texts and errors."""
 
+SERVED = "served:"
 _ITEM, _BATCH = ("prompt", "response", "record"), ("prompts", "responses", "records")
 
 
@@ -64,6 +65,10 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
         from text2grad.critics.chat import ChatCritic
 
         return ChatCritic.from_spec(spec, task, **options)
+    if is_served(spec):
+        from text2grad.critics.served import ServedCritic
+
+        return ServedCritic(spec.removeprefix(SERVED), task, **options)
     if names_object(spec) and not Path(spec).is_dir():
         return as_critic(load_object(spec), spec)
     if not Path(spec).exists():
@@ -73,6 +78,11 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     from text2grad.critics.reward_model.critic import RewardModelCritic
 
     return RewardModelCritic.load(spec, task, **options)
+
+
+def is_served(spec: str) -> bool:
+    """Whether a text names a critic behind ``text2grad serve``: ``served:http://HOST:PORT``."""
+    return spec.startswith(SERVED)
 
 
 def programmatic_critic(task: Task, **options: Any) -> Critic:
@@ -171,6 +181,7 @@ __all__ = [
     "InputError",
     "OwnCritic",
     "as_critic",
+    "is_served",
     "load_critic",
     "programmatic_critic",
     "version_of",

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from text2grad.critics import Critic
+from text2grad.critics.unit_test_logs import Complete
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Record
 
@@ -32,10 +33,18 @@ class CriticQueue:
         window: seconds that a batch waits for more questions after its first one.
         batch_size: questions in one batch at most.
         workers: batches at one time. A model in this process takes one; a critic behind an API several.
+        complete: what a record needs before the critic sees it (``log_completion``).
     """
 
-    def __init__(self, critic: Critic, window: float = 0.02, batch_size: int = 64, workers: int | None = None):
-        self.critic, self.window, self.batch_size = critic, window, batch_size
+    def __init__(
+        self,
+        critic: Critic,
+        window: float = 0.02,
+        batch_size: int = 64,
+        workers: int | None = None,
+        complete: Complete = list,
+    ):
+        self.critic, self.window, self.batch_size, self.complete = critic, window, batch_size, complete
         self.batches = 0
         self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -104,19 +113,19 @@ class CriticQueue:
             future.set_result(feedback)
 
     def _ask(self, questions: Sequence[Question]) -> list[Feedback | FeedbackError]:
-        given = ask(self.critic, questions)
+        given = ask(self.critic, questions, self.complete)
         if len(given) != len(questions):
             raise ValueError(f"{self.critic.name} gave {len(given)} items for {len(questions)} responses")
         return given
 
 
-def ask(critic: Critic, questions: Sequence[Question]) -> list[Feedback | FeedbackError]:
+def ask(critic: Critic, questions: Sequence[Question], complete: Complete = list) -> list[Feedback | FeedbackError]:
     """One call of a critic. Questions with records and questions without make two, as a critic takes all or none."""
     answers: dict[int, Any] = {}
     for known in (True, False):
         rows = [row for row, question in enumerate(questions) if (question.record is not None) == known]
         if rows:
             columns = list(zip(*(questions[row] for row in rows), strict=True))
-            given = critic(list(columns[0]), list(columns[1]), list(columns[2]) if known else None)
+            given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
             answers |= dict(zip(rows, given, strict=True))
     return [answers[row] for row in range(len(questions))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics import Critic, as_critic, load_critic
+from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue, Question, ask
@@ -77,6 +78,7 @@ class TokenJudge:
         self.task, self.tokenizer = get_task(task), tokenizer
         self.critic = load_critic(critic, self.task, **critic_options) if isinstance(critic, str) else as_critic(critic)
         self.scheme, self.empty_reward = scheme, empty_reward
+        self._complete = log_completion(self.critic, self.task)
         self._window, self._batch_size = window, batch_size
         self._queue: CriticQueue | None = None
 
@@ -98,7 +100,11 @@ class TokenJudge:
             for prompt, ids, record in zip(prompts, token_ids, records or [None] * len(prompts), strict=True)
         ]
         asked = [row for row, question in enumerate(questions) if question.response.strip()]
-        given = dict(zip(asked, ask(self.critic, [questions[row] for row in asked]), strict=True)) if asked else {}
+        given = (
+            dict(zip(asked, ask(self.critic, [questions[row] for row in asked], self._complete), strict=True))
+            if asked
+            else {}
+        )
         return [self._result(ids, questions[row], given.get(row)) for row, ids in enumerate(token_ids)]
 
     async def one(self, prompt: str, token_ids: Sequence[int], record: Record | None = None) -> TokenFeedback:
@@ -107,7 +113,7 @@ class TokenJudge:
         if not question.response.strip():
             return self._result(token_ids, question, None)
         if self._queue is None:
-            self._queue = CriticQueue(self.critic, self._window, self._batch_size)
+            self._queue = CriticQueue(self.critic, self._window, self._batch_size, complete=self._complete)
         feedback = await asyncio.wrap_future(self._queue.submit(question))
         return self._result(token_ids, question, feedback)
 

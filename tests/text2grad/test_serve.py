@@ -1,0 +1,299 @@
+"""``text2grad serve``: what goes in and out, what is refused, what a client and its critic survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.conftest import ROOT
+from tests.tiny import tokenizer
+from text2grad.critics import load_critic
+from text2grad.critics.served import TOKEN
+from text2grad.errors import InputError, StopRunError
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.integrations.http_app import make_app
+from text2grad.integrations.serve import ServeConfig, checked_token
+from text2grad.integrations.service import CriticService, Limits
+from text2grad.tasks import get_task
+from text2grad.token_rewards import token_rewards
+
+CRITIC = """
+import time
+from text2grad.feedback import Feedback, FeedbackError
+
+def judge(prompts, responses):
+    time.sleep(2 if "slow" in responses else 0.05)
+    if any("poison" in response for response in responses):
+        raise RuntimeError("secret: /home/someone/model")
+    return [
+        FeedbackError("nothing to say") if response == "silence" else Feedback(f"On {prompt}.", ["good"], ["bad"])
+        for prompt, response in zip(prompts, responses)
+    ]
+"""
+SECRET = "a-secret-that-is-long-enough"
+
+
+def judge(prompts, responses):
+    if any("poison" in response for response in responses):
+        raise RuntimeError("secret: /home/someone/model")
+    return [
+        FeedbackError("nothing to say") if response == "silence" else Feedback(f"On {prompt}.", ["good"], ["bad"])
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
+
+
+class Named:
+    name, remote = "/home/someone/critic.py:judge", False
+
+    def __call__(self, prompts, responses, records=None):
+        return judge(prompts, responses)
+
+
+@pytest.fixture
+def client():
+    limits = Limits(items=8, characters=1000, waiting=16, timeout=5)
+    service = CriticService(Named(), get_task("plain"), {"tiny": tokenizer()}, limits)
+    with TestClient(make_app(service, SECRET, 4096), headers={"Authorization": f"Bearer {SECRET}"}) as found:
+        yield found
+
+
+def items(*responses: str) -> dict:
+    return {"items": [{"prompt": "x", "response": response} for response in responses]}
+
+
+def test_feedback_has_critique_quotes_and_the_characters_they_are(client):
+    text = "naïve 🐶 good, e\u0301 bad"
+    (found,) = client.post("/v1/feedback", json=items(text)).json()["items"]
+    assert (found["critique"], found["good"], found["poor"]) == ("On x.", ["good"], ["bad"])
+    assert [(each["label"], text[each["start"] : each["end"]]) for each in found["spans"]] == [
+        ("good", "good"),
+        ("poor", "bad"),
+    ]
+
+
+def test_token_rewards_are_those_of_the_library_by_ids_and_by_offsets(client):
+    text = "a good and a bad one"
+    encoded = tokenizer()(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = [*encoded["input_ids"], tokenizer().eos_token_id]
+    wanted = token_rewards(ids, tokenizer(), Feedback("c", ["good"], ["bad"]), "plain").values
+    body = {"tokenizer": "tiny", "items": [{"prompt": "x", "token_ids": ids}]}
+    (found,) = client.post("/v1/token_rewards", json=body).json()["items"]
+    assert (found["rewards"], found["response"], found["matched"]) == (wanted, text, 2)
+    offsets = [list(pair) for pair in encoded["offset_mapping"]]
+    body = {"items": [{"prompt": "x", "response": text, "offsets": offsets}]}
+    (found,) = client.post("/v1/token_rewards", json=body).json()["items"]
+    assert found["rewards"] == wanted[:-1]
+
+
+BROKEN = [
+    ({"prompt": "x", "response": "silence"}, "nothing to say"),
+    ({"prompt": "x", "response": " "}, "the response is empty"),
+    ({"prompt": "x", "response": "poison"}, "broke down on this item; the server's log"),
+    ({"prompt": "x", "response": 3}, "response is no text"),
+    ({"response": "good"}, "no prompt"),
+    ({"prompt": "x"}, "no response"),
+    ("text", "no object"),
+    ({"prompt": "x", "response": "y" * 1001}, "1001 characters"),
+    ({"prompt": "x", "response": "good", "other": 1}, "not ['other']"),
+    ({"prompt": "x", "response": "good \ud800"}, "half of a surrogate pair"),
+    ({"prompt": "x", "response": "good", "record": []}, "record is no object"),
+]
+
+
+@pytest.mark.parametrize(("item", "message"), BROKEN)
+def test_one_bad_item_costs_no_other_and_gives_nothing_away(client, item, message):
+    body = json.dumps({"items": [item, {"prompt": "x", "response": "good"}]})
+    answer = client.post("/v1/feedback", content=body)
+    broken, fine = answer.json()["items"]
+    assert message in broken["error"]
+    assert fine["critique"] == "On x."
+    assert "someone" not in answer.text and "RuntimeError" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400), (b"{", 400), (b"\xff\xfe", 400), (b"[" * 4000, 400), (b"[]", 422), (b'{"items": []}', 422),
+        (b'{"items": 3}', 422), (b'{"items": [1], "more": 1}', 422), (b'{"items": [' + b"1," * 8 + b"1]}", 413),
+        (b"x" * 5000, 413), (b'{"items": [1], "n": ' + b"9" * 2000 + b"}", 400),
+    ],
+)  # fmt: skip
+def test_garbage_is_refused_and_the_server_goes_on(client, body, status):
+    answer = client.post("/v1/feedback", content=body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert client.post("/v1/feedback", json=items("good")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"prompt": "x", "token_ids": [-1]}, "no list of ids in 0.."),
+        ({"prompt": "x", "token_ids": [10**9]}, "no list of ids in 0.."),
+        ({"prompt": "x", "token_ids": [True]}, "no list of ids in 0.."),
+        ({"prompt": "x", "response": "good"}, "neither token_ids nor"),
+        ({"prompt": "x", "response": "good", "offsets": [[0, 5]]}, "not inside the response's 4"),
+        ({"prompt": "x", "response": "good", "offsets": [[2, 4], [0, 2]]}, "starts decrease"),
+        ({"prompt": "x", "response": "good", "offsets": [[0]]}, "each is [start, end]"),
+    ],
+)
+def test_wrong_ids_and_offsets_are_said(client, item, message):
+    body = {"tokenizer": "tiny", "items": [item]}
+    assert message in client.post("/v1/token_rewards", json=body).json()["items"][0]["error"]
+
+
+def test_unknown_tokenizers_and_schemes_are_refused(client):
+    item = {"prompt": "x", "token_ids": [5]}
+    answer = client.post("/v1/token_rewards", json={"tokenizer": "/etc/passwd", "items": [item]})
+    assert (answer.status_code, answer.json()["error"]) == (
+        422,
+        "there is no tokenizer '/etc/passwd'; this server has tiny",
+    )
+    assert client.post("/v1/token_rewards", json={"scheme": "odd", "items": [item]}).status_code == 422
+    assert "name of a tokenizer" in client.post("/v1/token_rewards", json={"items": [item]}).json()["items"][0]["error"]
+
+
+@pytest.mark.parametrize("header", [None, "", SECRET, f"Bearer {SECRET}x", f"bearer {SECRET}", "Bearer \u00e9"])
+def test_without_the_token_only_health_answers(client, header):
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    client.headers.pop("Authorization")
+    for path in ("/v1/feedback", "/v1/token_rewards"):
+        assert client.post(path, json=items("good"), headers=headers).status_code == 401
+    for path in ("/metrics", "/docs", "/openapi.json", "/nothing"):
+        assert client.get(path, headers=headers).status_code == 401
+    about = client.get("/health", headers=headers).json()
+    assert about == {"status": "ok", "critic": "critic.py:judge", "task": "plain"}
+
+
+def test_metrics_count_what_happened(client):
+    client.post("/v1/feedback", json=items("good", "silence", "poison"))
+    client.post("/v1/feedback", content=b"{")
+    lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+    assert lines['text2grad_requests_total{path="/v1/feedback",status="200"}'] == "1"
+    assert lines['text2grad_requests_total{path="/v1/feedback",status="400"}'] == "1"
+    assert [lines[f'text2grad_items_total{{outcome="{each}"}}'] for each in ("answered", "failed", "broken")] == list(
+        "111"
+    )
+    assert lines["text2grad_items_waiting"] == "0"
+    assert lines["text2grad_request_seconds_count"] == lines['text2grad_request_seconds_bucket{le="+Inf"}'] == "2"
+
+
+def test_more_than_it_takes_on_is_told_to_come_again():
+    class Slow(Named):
+        def __call__(self, prompts, responses, records=None):
+            time.sleep(0.3)
+            return judge(prompts, responses)
+
+    service = CriticService(Slow(), get_task("plain"), {}, Limits(waiting=4, timeout=0.1), window=0)
+    with TestClient(make_app(service)) as found, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(found.post, "/v1/feedback", json=items("good", "good", "good"))
+        time.sleep(0.05)
+        second = found.post("/v1/feedback", json=items("good", "good"))
+        assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
+        assert [each["error"] for each in first.result().json()["items"]] == ["no feedback within 0.1 seconds"] * 3
+
+
+def test_a_host_that_others_reach_needs_a_token(monkeypatch):
+    monkeypatch.delenv(TOKEN, raising=False)
+    assert checked_token("127.0.0.1") is None and checked_token("localhost") is None and checked_token("::1") is None
+    for host in ("0.0.0.0", "::", "10.0.0.5", "example.org"):
+        with pytest.raises(InputError, match="set TEXT2GRAD_TOKEN"):
+            checked_token(host)
+    monkeypatch.setenv(TOKEN, SECRET)
+    assert checked_token("0.0.0.0") == SECRET
+    monkeypatch.setenv(TOKEN, "two words")
+    with pytest.raises(InputError, match="printable ASCII"):
+        checked_token("127.0.0.1")
+
+
+@pytest.mark.parametrize("options", [{"port": 70000}, {"max_items": 0}, {"batch_size": 0}])
+def test_settings_that_cannot_work_are_refused(options):
+    with pytest.raises(InputError):
+        ServeConfig(**options)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Serving:
+    """The real command in a process of its own."""
+
+    def __init__(self, folder, port: int):
+        self.port, self.folder = port, folder
+        (folder / "critic.py").write_text(CRITIC)
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", "plain", "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, "--critic", str(self.folder / "critic.py:judge")], cwd=ROOT, text=True,
+            env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE, stderr=(self.folder / "log").open("a"),
+        )  # fmt: skip
+
+    def metrics(self) -> str:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics")
+        request.add_header("Authorization", f"Bearer {SECRET}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read().decode()
+
+    def wait(self) -> str:
+        return self.process.stdout.readline()
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+
+def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monkeypatch):
+    monkeypatch.setenv(TOKEN, SECRET)
+    port = free_port()
+    server = Serving(tmp_path, port)
+    try:
+        assert f"served:http://127.0.0.1:{port}" in server.wait()
+        critic = load_critic(f"served:http://127.0.0.1:{port}", "plain")
+        assert critic.name == f"served:http://127.0.0.1:{port}#critic.py:judge"
+        with ThreadPoolExecutor(8) as pool:
+            texts = [[f"good {client} {number}", "silence", "poison"] for client in range(8) for number in range(6)]
+            answers = [pool.submit(critic, ["x"] * 3, text) for text in texts]
+            time.sleep(0.4)
+            server.stop(signal.SIGKILL)
+            server.start()
+            found = [answer.result(120) for answer in answers]
+        assert [each[0] for each in found] == [Feedback("On x.", ["good"], ["bad"])] * len(texts)
+        assert {str(each[1]) for each in found} == {"nothing to say"}
+        assert all("server's log" in str(each[2]) and "someone" not in str(each[2]) for each in found)
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(critic, ["x"] * 3, ["good", "slow", "bad"]) for _ in range(4)]
+            while "text2grad_items_waiting 12" not in server.metrics():
+                time.sleep(0.02)
+            code, out = server.stop()
+            assert all(isinstance(each, Feedback) for answer in answers for each in answer.result(60))
+        assert (code, out.splitlines()[-1]) == (0, "stopped; every request that had come was answered")
+        assert "secret: /home/someone/model" in (tmp_path / "log").read_text()  # the reason is in the log
+    finally:
+        server.process.kill()
+
+
+def test_what_a_client_cannot_help_ends_the_run_with_a_remedy(tmp_path, monkeypatch):
+    from text2grad.critics.served import ServedCritic
+
+    port = free_port()
+    with pytest.raises(StopRunError, match=f"127.0.0.1:{port}: gives no answer"):
+        ServedCritic(f"http://127.0.0.1:{port}", get_task("plain"), patience=0.1)
+    with pytest.raises(InputError, match="write served:http://HOST:PORT"):
+        load_critic("served:localhost", "plain")

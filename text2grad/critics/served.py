@@ -1,0 +1,142 @@
+"""A critic that ``text2grad serve`` holds, for any number of processes and machines at one time.
+
+Python's own HTTP client, so that it loads beside any versions of other libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from text2grad.errors import InputError, StopRunError
+from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
+from text2grad.safety.gate import UnreadableError, read_json, shown, storable
+from text2grad.safety.redaction import redacted
+from text2grad.tasks import Record, Task
+
+TOKEN = "TEXT2GRAD_TOKEN"
+"""The environment's variable with the bearer token, for the server and for its clients."""
+FIELDS = FeedbackFields("critique", "good", "poor")
+"""Feedback as the server writes it, whatever the task calls it."""
+
+_PER_REQUEST = 32  # responses
+_MOST_BYTES = 64 << 20  # of an answer
+_LONGEST_WAIT = 15.0  # seconds between two attempts
+_PASSING = (408, 429, 500, 502, 503, 504)
+
+
+class ServedCritic:
+    """Feedback from ``http://HOST:PORT``.
+
+    A server that is away, restarting or busy is asked again for ``patience`` seconds, so that a restart loses nothing.
+    Then the run ends, to be continued later.
+
+    Args:
+        task: must be the server's.
+        concurrency: requests at one time.
+        timeout: seconds that one request may take.
+    """
+
+    remote = True
+
+    def __init__(self, url: str, task: Task, *, concurrency: int = 8, timeout: float = 120.0, patience: float = 300.0):
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise InputError(f"served:{redacted(url)}: not an address; write served:http://HOST:PORT")
+        self.url, self.concurrency, self.timeout, self.patience = url.rstrip("/"), concurrency, timeout, patience
+        self._opener = urllib.request.build_opener(_NoRedirects)  # prompts stay with the host that was named
+        about = self._send("/health", None)
+        if about.get("task") != task.name:
+            raise InputError(f"served:{redacted(url)}: holds a critic of {shown(about.get('task'))}, not {task.name}")
+        self.name = f"served:{redacted(self.url)}#{about.get('critic')}"
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        """Feedback in order; see :class:`text2grad.critics.Critic`."""
+        items: list[dict[str, Any]] = [
+            {"prompt": prompt, "response": response} for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        for item, record in zip(items, records or [], strict=False):
+            item["record"] = record
+        parts = [items[start : start + _PER_REQUEST] for start in range(0, len(items), _PER_REQUEST)]
+        with ThreadPoolExecutor(max(1, min(self.concurrency, len(parts)))) as pool:
+            return [feedback for part in pool.map(self._ask, parts) for feedback in part]
+
+    def _ask(self, items: Sequence[dict[str, Any]]) -> list[Feedback | FeedbackError]:
+        sendable = [item for item in items if storable(item["prompt"]) and storable(item["response"])]
+        answer = self._send("/v1/feedback", {"items": sendable}) if sendable else {"items": []}
+        given = answer.get("items")
+        if not isinstance(given, list) or len(given) != len(sendable):
+            raise InputError(f"{redacted(self.url)}: did not answer each item; is this text2grad serve?")
+        answers = iter(given)
+        half = FeedbackError("it holds half of a surrogate pair, which cannot be sent")
+        return [_feedback(next(answers)) if item in sendable else half for item in items]
+
+    def _send(self, path: str, body: dict | None) -> dict[str, Any]:
+        """The answer to a request, after as many attempts as there is patience for."""
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        end, attempt = time.monotonic() + self.patience, 0
+        while True:
+            wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
+            try:
+                return self._once(path, data)
+            except urllib.error.HTTPError as error:
+                with error:
+                    self._raise_if_hopeless(error)
+                    problem = f"HTTP {error.code}"
+                    wait = max(wait, _seconds(error.headers.get("Retry-After")))
+            except (urllib.error.URLError, HTTPException, OSError, UnreadableError) as error:
+                problem = str(getattr(error, "reason", error)) or type(error).__name__
+            if time.monotonic() + wait > end:
+                raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
+            time.sleep(wait)
+            attempt += 1
+
+    def _once(self, path: str, data: bytes | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if token := os.environ.get(TOKEN):
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(self.url + path, data, headers)
+        with self._opener.open(request, timeout=self.timeout) as response:
+            content = response.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UnreadableError(f"the answer is longer than {_MOST_BYTES >> 20} MB")
+        value = read_json(content)
+        if not isinstance(value, dict):
+            raise UnreadableError("the answer is no object")
+        return value
+
+    def _raise_if_hopeless(self, error: urllib.error.HTTPError) -> None:
+        if error.code in _PASSING:
+            return
+        remedy = f"set {TOKEN} to the server's token" if error.code in (401, 403) else "is this text2grad serve?"
+        raise InputError(f"{redacted(self.url)}: HTTP {error.code} ({error.reason}); {remedy}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _feedback(item: Any) -> Feedback | FeedbackError:
+    if isinstance(item, dict) and isinstance(item.get("error"), str):
+        return FeedbackError(item["error"])
+    try:
+        return FIELDS.from_dict(item if isinstance(item, dict) else {}, "the served feedback")
+    except FeedbackError as error:
+        return error
+
+
+def _seconds(value: str | None) -> float:
+    try:
+        return min(max(float(value or 0), 0.0), _LONGEST_WAIT)
+    except ValueError:
+        return 0.0

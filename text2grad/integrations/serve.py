@@ -1,0 +1,159 @@
+"""Hold a critic behind HTTP: one reward model (or program, or LLM) for any number of training nodes.
+
+text2grad serve --task slf5k --critic runs/reward_model
+python -m text2grad.integrations.serve --task slf5k --critic runs/reward_model
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+
+from text2grad.configs import TaskConfig, parse, setting
+from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
+from text2grad.critics.served import TOKEN
+from text2grad.endpoints import is_endpoint
+from text2grad.errors import InputError, command
+from text2grad.integrations.service import CriticService, Limits
+from text2grad.tasks import Task, get_task
+
+
+@dataclass(kw_only=True)
+class ServeConfig:
+    """Which critic, where, and how much it takes on."""
+
+    critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
+    critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
+    critic_concurrency: int = setting(16, "for an endpoint: requests at one time")
+    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
+    critic_constrained: Literal["none", "json", "quotes"] = setting(
+        "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
+    )
+    tokenizers: list[str] = setting(
+        [], "policies whose token ids it takes: hub ids, folders or smollm2; requests name the last part"
+    )
+    host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
+    port: int = setting(8765, "port to listen on; 0 takes a free one")
+    window: float = setting(0.02, "seconds that a batch waits for more items after its first one")
+    batch_size: int = setting(64, "items that the critic is asked about at one time")
+    max_items: int = setting(256, "items of one request")
+    max_characters: int = setting(100_000, "characters of a prompt or a response")
+    max_megabytes: float = setting(8.0, "size of a request's body")
+    max_waiting: int = setting(2048, "items at one time; requests beyond that are told to come again")
+    max_connections: int = setting(512, "connections at one time; others are told to come again")
+    timeout: float = setting(300.0, "seconds in which an item gets its feedback, or an error")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_items", "max_characters", "max_megabytes", "max_waiting", "max_connections"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        if not 0 <= self.port < 2**16:
+            raise InputError(f"--port must be in 0..65535, not {self.port}")
+
+
+def make_service(task: Task, config: ServeConfig) -> CriticService:
+    """The critic and the tokenizers, loaded."""
+    tokenizers: dict[str, Any] = {}
+    for name in config.tokenizers:
+        from text2grad.models import load_tokenizer
+
+        if Path(name).name in tokenizers:
+            raise InputError(f"--tokenizers: two are called {Path(name).name}; rename a folder")
+        tokenizers[Path(name).name] = load_tokenizer(name)
+    limits = Limits(config.max_items, config.max_characters, config.max_waiting, config.timeout)
+    return CriticService(
+        make_critic(task, config), task, tokenizers, limits, window=config.window, batch_size=config.batch_size
+    )
+
+
+def make_critic(task: Task, config: ServeConfig) -> Critic:
+    if is_served(config.critic):
+        raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
+    if is_endpoint(config.critic):
+        prompt = config.critic_prompt or None
+        return load_critic(config.critic, task, prompt=prompt, concurrency=config.critic_concurrency)
+    if Path(config.critic).is_dir():
+        return load_critic(
+            config.critic, task, batch_size=config.critic_batch_size, constrained=config.critic_constrained
+        )
+    return load_critic(config.critic, task)
+
+
+def checked_token(host: str) -> str | None:
+    """The bearer token of the environment.
+
+    Raises:
+        InputError: it is one that nobody can send, or there is none where other machines can reach the server.
+    """
+    token = os.environ.get(TOKEN) or None
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        raise InputError(f"{TOKEN}: may hold printable ASCII without spaces only; choose another token")
+    try:
+        local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if token is None and not local:
+        raise InputError(f"--host {host}: other machines can reach it; set {TOKEN} to a secret, here and on them")
+    return token
+
+
+def serve(task: Task, config: ServeConfig) -> None:
+    """Serve until SIGINT or SIGTERM; requests that are being answered then are finished."""
+    try:
+        import uvicorn
+
+        from text2grad.integrations.http_app import make_app
+    except ModuleNotFoundError as error:
+        raise InputError(f"serving needs FastAPI and uvicorn ({error}); run `pip install 'text2grad[serve]'`") from None
+    token = checked_token(config.host)
+    try:
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        listening = socket.create_server((config.host, config.port), family=family, backlog=1024)
+    except OSError as error:
+        raise InputError(f"--host {config.host} --port {config.port}: {error.strerror}; choose another") from None
+    service = make_service(task, config)
+    app = make_app(service, token, int(config.max_megabytes * 2**20))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=config.max_connections,
+            timeout_graceful_shutdown=int(config.timeout) + 1,
+        )
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn passes on what it caught, once it has ended cleanly
+        signal.signal(number, lambda *_: None)
+    shown_host = f"[{config.host}]" if ":" in config.host else config.host
+    address = f"http://{shown_host}:{listening.getsockname()[1]}"
+    print(f"{task.name}: {service.about()['critic']} on {address}; use it with --critic served:{address}", flush=True)
+    server.run(sockets=[listening])
+    print("stopped; every request that had come was answered", flush=True)
+
+
+@command
+def main() -> None:
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    chosen, config = parse(TaskConfig, ServeConfig)
+    serve(get_task(chosen.task), config)
+
+
+def console() -> None:
+    """The command ``text2grad``, whose one subcommand is ``serve``."""
+    if sys.argv[1:2] != ["serve"]:
+        print("usage: text2grad serve --task TASK --critic CRITIC [--help]", file=sys.stderr)
+        raise SystemExit(0 if {"-h", "--help"} & set(sys.argv[1:2]) else 2)
+    del sys.argv[1]
+    main()
+
+
+if __name__ == "__main__":
+    main()
