@@ -11,13 +11,14 @@ and names the value before the verdict: what is decided is then decided beside t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
-from benchmarks.micro.critic import ProfileCritic
+from benchmarks.micro.critic import ProfileCritic, quote_of
 from benchmarks.micro.task import ASIDES, NOTES, PROFILES, Statement, demonstrate, make_record, read_statements
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import encode_prompt
@@ -26,8 +27,9 @@ from text2grad.feedback import Feedback
 from text2grad.models import load_model, load_tokenizer
 from text2grad.tasks import Record
 
-Critique = Literal["evidence", "checklist", "faults", "none"]
-"""``evidence``: every sentence with what the notes say of it, then its verdict; ``checklist``: the verdict first;
+Critique = Literal["worked", "evidence", "checklist", "faults", "none"]
+"""``worked``: of every sentence the subject, the value, what the notes say, a numbered verdict, and its quote;
+``evidence``: the value, what the notes say, then the verdict; ``checklist``: the value and the verdict;
 ``faults``: the program's own critique, which passes over what is right; ``none``."""
 
 NO_CRITIQUE = "-"
@@ -37,6 +39,8 @@ _CRITIC = ProfileCritic()
 def feedback_on(record: Record, response: str, critique: Critique) -> Feedback:
     """The program's quotes behind a critique of that kind."""
     feedback = replace(_CRITIC.feedback_on(record, response), scores=[])
+    if critique == "worked":
+        return replace(feedback, critique=worked(read_statements(record, response), response))
     if critique in ("evidence", "checklist"):
         return replace(
             feedback, critique=checklist(read_statements(record, response), response, critique == "evidence")
@@ -63,6 +67,23 @@ def checklist(statements: Sequence[Statement], response: str, evidence: bool) ->
             truth = f", {statement.truth}" if statement.verdict == "wrong" else ""
             remarks.append(f"{subject}: {statement.verdict}{truth}")
     return f"It says {'; '.join(remarks)}." if remarks else "It says nothing."
+
+
+def worked(statements: Sequence[Statement], response: str) -> str:
+    """How each verdict comes about, and the quote right behind it.
+
+    ``Pet parrot, notes parrot, right 1: keeps a parrot; Home Turin, notes Porto, wrong 1: lives in Turin; aside 2: It
+    rained.`` The number counts the good and the poor ones apart, so each quote of the lists has its own mark here.
+    """
+    counts, remarks = Counter[bool](), []
+    for statement in statements:
+        counts[statement.verdict == "right"] += 1
+        verdict = f"{statement.verdict} {counts[statement.verdict == 'right']}: {quote_of(statement, response)}"
+        if statement.value is not None:
+            found = f"{statement.note} {response[slice(*statement.value)]}, notes {statement.truth or 'nothing'}, "
+            verdict = found + verdict
+        remarks.append(verdict)
+    return f"{'; '.join(remarks)}." if remarks else "It says nothing."
 
 
 def annotated(record: Record, critique: Critique) -> Record:

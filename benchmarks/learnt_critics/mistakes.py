@@ -1,6 +1,6 @@
 """Where a learnt critic errs: in what a sentence says, in the note, in the verdict, or in the quotes that follow.
 
-python benchmarks/learnt_critics/mistakes.py --critic runs/learnt_critics/evidence/critic-700 --critique evidence
+python benchmarks/learnt_critics/mistakes.py --critic runs/learnt_critics/worked/critic-4000
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 
 from benchmarks.learnt_critics.annotated import Critique, feedback_on
 from benchmarks.learnt_critics.policies import critic_at
-from benchmarks.micro.task import PROFILES, Statement, read_statements
+from benchmarks.micro.critic import quote_of
+from benchmarks.micro.task import PROFILES, read_statements
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -28,15 +29,16 @@ class MistakesConfig:
 
     study: str = setting("runs/learnt_critics", "the study's folder")
     critic: str = setting("", "the folder of a critic that learnt on it")
-    critique: Critique = setting("evidence", "what it learnt to write: evidence or checklist")
+    critique: Critique = setting("worked", "what it learnt to write: worked, evidence or checklist")
 
 
 def count_mistakes(records: Sequence[Record], replies: Sequence[Feedback], critique: Critique) -> Counter[str]:
     """What is right, counted over sentences; critiques that list another number of sentences count once, as skipped.
 
-    ``said``: the value is named. ``note`` of ``notes``: the note is the right one, where the critique names it.
-    ``verdict``: it is right. ``quotes``: the sentence is in the right list alone. ``as it said``: in the list that the
-    critic's own verdict asks for. ``faults`` and ``faults seen``: sentences that are wrong, and called so in any way.
+    ``said``: the value is named, and in a worked critique its subject. ``note`` of ``notes``: the note is the right
+    one, where the critique names it. ``verdict``: it is right. ``quotes``: the sentence is in the right list alone.
+    ``as it said``: in the list that the critique's own verdict asks for. ``faults`` and ``faults seen``: sentences that
+    are wrong, and called so in any way. A phrase that is right and then repeated is in both lists, and counts in none.
     """
     counts: Counter[str] = Counter()
     for record, reply in zip(records, replies, strict=True):
@@ -53,7 +55,7 @@ def count_mistakes(records: Sequence[Record], replies: Sequence[Feedback], criti
             counts["verdict"] += own[2] == true[2]
             counts["faults"] += true[2] != "right"
             counts["faults seen"] += true[2] != "right" and own[2] != "right"
-            quote = _quote(statement, record["response"])
+            quote = quote_of(statement, record["response"])
             good, poor = quote in reply.good, quote in reply.poor
             counts["quotes"] += good != poor and good == (true[2] == "right")
             counts["as it said"] += good != poor and good == (own[2] == "right")
@@ -63,6 +65,12 @@ def count_mistakes(records: Sequence[Record], replies: Sequence[Feedback], criti
 def _items(critique: str) -> list[tuple[str, str, str]]:
     """What each sentence says, the note, and the verdict."""
     found = []
+    if not critique.startswith("It says "):  # worked
+        for item in critique.rstrip(".").split("; "):
+            evidence, _, verdict = item.partition(": ")[0].rpartition(", ")
+            subject, _, note = evidence.partition(", notes ")
+            found.append((subject, note, verdict.split(" ")[0]))
+        return found
     for item in critique.removeprefix("It says ").rstrip(".").split("; "):
         subject, _, verdict = item.partition(": ")
         value, _, note = subject.partition(", notes ")
@@ -70,17 +78,13 @@ def _items(critique: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _quote(statement: Statement, response: str) -> str:
-    if statement.phrase is None:
-        return statement.text.rstrip(".") or statement.text
-    return response[slice(*statement.phrase)]
-
-
 @command
 def main() -> None:
     config = parse(MistakesConfig)
-    if config.critique not in ("evidence", "checklist"):
-        raise InputError(f"--critique {config.critique} does not name every sentence; choose evidence or checklist")
+    if config.critique not in ("worked", "evidence", "checklist"):
+        raise InputError(
+            f"--critique {config.critique} does not name every sentence; choose worked, evidence or checklist"
+        )
     if not config.critic:
         raise InputError("--critic is missing; give the folder that train_critic.py kept")
     torch.set_num_threads(1)

@@ -36,14 +36,16 @@ def _f1(truth: np.ndarray, found: np.ndarray) -> float:
     return 2 * float((truth & found).sum()) / max(int(truth.sum() + found.sum()), 1)
 
 
-def examine(critic: RewardModelCritic, records: Sequence[Record]) -> dict[str, Any]:
-    """The figures on all records, and on those of each origin; on the tokens of the critic's own tokenizer."""
+def examine(
+    critic: RewardModelCritic, records: Sequence[Record], tokenizer: PreTrainedTokenizerBase | None = None
+) -> dict[str, Any]:
+    """The figures on all records, and on those of each origin; on a tokenizer's tokens, or on the critic's own."""
     begun = time.process_time()
     replies = critic(
         [PROFILES.prompt(record) for record in records], [record["response"] for record in records], records
     )
     seconds = time.process_time() - begun
-    truth, said = label_pairs(records, replies, critic.prompt.tokenizer)
+    truth, said = label_pairs(records, replies, tokenizer or critic.prompt.tokenizer)
     origins = [record["id"].partition("-")[0] for record in records]
     groups = {}
     for origin in sorted(set(origins)):

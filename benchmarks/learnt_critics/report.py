@@ -13,15 +13,18 @@ from statistics import fmean
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.learnt_critics.policies import RESULT
-from benchmarks.micro.results import area, final
+from benchmarks.learnt_critics.policies import PROGRAM, RESULT
+from benchmarks.micro.results import FINAL, area, final
 from benchmarks.pages import check_page, markdown_table, page_setting, write_section
 from text2grad.configs import parse, setting
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import load_json
+from text2grad.statistics import Estimate, bootstrap
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -49,8 +52,11 @@ def report(study: Path, page: str, figure: Path) -> str:
     runs = load_runs(study / "policies")
     if not curves and not runs:
         raise InputError(f"{study}: holds neither critics nor policies; run train_critic.py and policies.py first")
-    draw(figure, curves, runs)
-    tables = [critics_table(curves)] if curves else []
+    scalars = {name: curve for name, curve in curves.items() if "correlation" in curve[0]}
+    critics = {name: curve for name, curve in curves.items() if name not in scalars}
+    draw(figure, critics, runs)
+    tables = [critics_table(critics)] if critics else []
+    tables += [scalars_table(scalars)] if scalars else []
     tables += [policies_table(runs)] if runs else []
     text = "\n\n".join([*tables, f"![{SECTION}](figures/{figure.name}.svg)"])
     write_section(page, SECTION, text)
@@ -77,14 +83,46 @@ def critics_table(curves: dict[str, list[dict[str, Any]]]) -> str:
     return markdown_table(header, rows)
 
 
+def scalars_table(curves: dict[str, list[dict[str, Any]]]) -> str:
+    header = ["scalar reward model", "annotated responses seen", "correlation with the true Σδ"]
+    rows = [[name, str(row["seen"]), f"{row['correlation']:.2f}"] for name, curve in curves.items() for row in curve]
+    return markdown_table(header, rows)
+
+
+def kept(results: Sequence[dict[str, Any]], perfect: Sequence[dict[str, Any]]) -> Estimate | None:
+    """The share of the perfect critic's gain in final F1, of the same seeds, which are resampled together."""
+    own, other = ({result["settings"]["seed"]: result["curve"] for result in part} for part in (results, perfect))
+    seeds = sorted(own.keys() & other.keys())
+    if not seeds:
+        return None
+    gains = [[_gain(curves[seed]) for curves in (own, other)] for seed in seeds]
+    return bootstrap(np.array(gains))
+
+
+def _gain(curve: Sequence[dict[str, float]]) -> float:
+    return fmean(row["f1"] for row in curve[-FINAL:]) - curve[0]["f1"]
+
+
+def best_rate(runs: Runs, name: str) -> float | None:
+    """The rate at which a reward's policies end best."""
+    rates = {
+        rate: final([one["curve"] for one in results]).value for (own, rate), results in runs.items() if own == name
+    }
+    return max(rates, key=rates.__getitem__) if rates else None
+
+
 def policies_table(runs: Runs) -> str:
-    header = ["rewarded by", "learning rate", "seeds", "final F1", "best F1", "mean F1 of the run"]
+    perfect = runs.get((PROGRAM, best_rate(runs, PROGRAM) or 0.0), [])
+    header = ["rewarded by", "learning rate", "seeds", "final F1", "of the perfect critic's gain", "best F1"]
+    header += ["mean F1 of the run"]
     header += ["flips, first and last steps", "gap of mean δ, first and last steps"]
     rows = []
     for (name, rate), results in runs.items():
         curves = [result["curve"] for result in results]
         best = fmean(max(row["f1"] for row in curve) for curve in curves)
-        figures = [f"{rate:g}", str(len(results)), str(final(curves)), f"{best:.3f}", str(area(curves))]
+        share = kept(results, perfect)
+        figures = [f"{rate:g}", str(len(results)), str(final(curves)), "–" if share is None else str(share)]
+        figures += [f"{best:.3f}", str(area(curves))]
         rows.append([name, *figures, *_edges(results)])
     return markdown_table(header, rows)
 
@@ -113,6 +151,7 @@ def draw(path: Path, curves: dict[str, list[dict[str, Any]]], runs: Runs) -> Non
     with pyplot.rc_context(STYLE):
         panels: list[Callable[[Any], None]] = [lambda axes: _draw_critics(axes, curves)] if curves else []
         panels += [lambda axes: _draw_policies(axes, runs)] if runs else []
+        panels += [lambda axes: _draw_quality(axes, runs)] if any(map(flips_of, runs.values())) else []
         size = (3.6 * len(panels), 2.8)
         figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
         for axes, fill in zip(grid[0], panels, strict=True):
@@ -135,6 +174,30 @@ def _draw_policies(axes: Axes, runs: Runs) -> None:
         means = [fmean(result["curve"][at]["f1"] for result in results) for at in range(len(steps))]
         axes.plot(steps, means, color=colour, linewidth=1.2, label=f"{name}, {rate:g}")
     axes.set(xlabel="steps", ylabel="quality (F1 of statements)")
+
+
+def flips_of(results: Sequence[dict[str, Any]]) -> float | None:
+    """The flips of a run's critic on held-out responses, as the critic's folder has them."""
+    description = Path(results[0]["settings"]["critic"]) / DESCRIPTION_FILE
+    return load_json(description)["metrics"].get("flips") if description.is_file() else None
+
+
+def _draw_quality(axes: Axes, runs: Runs) -> None:
+    """What policies end at, by how often their critic errs, each critic at its best rate."""
+    for colour, (label, own) in zip(COLOURS, (("learnt critics", False), ("the program", True)), strict=False):
+        names = sorted({name for name, _ in runs if (name == PROGRAM) == own})
+        points = []
+        for name in names:
+            results = runs[name, best_rate(runs, name) or 0.0]
+            flips = 0.0 if own else flips_of(results)
+            if flips is not None:
+                points.append((flips, final([result["curve"] for result in results])))
+        if points:
+            middle = [value.value for _, value in points]
+            ends = [[v - e.low for v, (_, e) in zip(middle, points, strict=True)]]
+            ends += [[e.high - v for v, (_, e) in zip(middle, points, strict=True)]]
+            axes.errorbar([x for x, _ in points], middle, ends, fmt="o", markersize=3, color=colour, label=label)
+    axes.set(xlabel="flips on held-out responses", ylabel="final F1 of the policy")
 
 
 def _shown(value: float | None) -> str:

@@ -35,7 +35,7 @@ class ProfileCritic:
         scores: list[tuple[str, float]] = []
         statements = read_statements(record, response)
         for statement in statements:
-            (good if statement.verdict == "right" else poor).append(_quote(statement, response))
+            (good if statement.verdict == "right" else poor).append(quote_of(statement, response))
             scores += _graded(statement, response)
         remarks = [_remark(statement, record) for statement in statements if statement.verdict != "right"]
         missing = set(record["notes"]) - {statement.note for statement in statements}
@@ -43,7 +43,8 @@ class ProfileCritic:
         return Feedback(" ".join(remarks) or "Everything in it is right.", good, poor, scores)
 
 
-def _quote(statement: Statement, response: str) -> str:
+def quote_of(statement: Statement, response: str) -> str:
+    """What is quoted of a sentence: its phrase, or all of it where it claims nothing."""
     return (
         statement.text.rstrip(".") or statement.text if statement.phrase is None else response[slice(*statement.phrase)]
     )
