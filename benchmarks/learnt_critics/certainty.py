@@ -1,6 +1,6 @@
 """What a critic's own doubts are worth: its quality without the quotes that it wrote with less than some probability.
 
-python benchmarks/learnt_critics/certainty.py --critic runs/learnt_critics/evidence/critic-700
+python benchmarks/learnt_critics/certainty.py --critic runs/learnt_critics/worked/critic-1500
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from benchmarks.learnt_critics.annotated import Critique, annotated
 from benchmarks.learnt_critics.policies import critic_at
@@ -21,6 +22,7 @@ from text2grad.critics.reward_model.certainty import without_doubtful
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.models import load_tokenizer
 from text2grad.records import load_json
 from text2grad.tasks import Record
 from text2grad.token_text import token_spans
@@ -35,19 +37,19 @@ class CertaintyConfig:
 
     study: str = setting("runs/learnt_critics", "the study's folder")
     critic: str = setting("", "the folder of a critic that learnt on it")
-    critique: Critique = setting("evidence", "what it learnt to write before the quotes")
+    critique: Critique = setting("worked", "what it learnt to write before the quotes")
     page: str = page_setting(SECTION)
 
 
-def certainty_table(critic: RewardModelCritic, records: Sequence[Record]) -> str:
-    """A row for each probability in ``LEAST``; the responses are read once."""
+def certainty_table(critic: RewardModelCritic, records: Sequence[Record], tokenizer: PreTrainedTokenizerBase) -> str:
+    """A row for each probability in ``LEAST``; the responses are read once. Figures are on the tokenizer's tokens."""
     chances: list[tuple[list[int], list[float]]] = []
     prompts, responses = [PROFILES.prompt(record) for record in records], [record["response"] for record in records]
     replies = [critic.parse(text) for text in critic.write(prompts, responses, records, chances=chances)]
     rows = []
     for least in LEAST:
         sure = [_sure(critic, *pair, least) for pair in zip(replies, chances, strict=True)]
-        truth, said = label_pairs(records, sure, critic.prompt.tokenizer)
+        truth, said = label_pairs(records, sure, tokenizer)
         found = figures(truth, said)
         marked = sum(abs(row).sum() for row in said) / sum(abs(row).sum() for row in truth)
         shown = ["–" if value is None else f"{value:.2f}" for value in found.values()]
@@ -76,7 +78,7 @@ def main() -> None:
     critic = critic_at(config.critic)
     if not isinstance(critic, RewardModelCritic):
         raise InputError(f"--critic {config.critic}: the program has no doubts; give a folder")
-    table = certainty_table(critic, records)
+    table = certainty_table(critic, records, load_tokenizer(str(Path(config.study) / "starting_policy")))
     write_section(config.page, SECTION, table)
     print(table)
 
