@@ -1,0 +1,211 @@
+"""People's annotations from Label Studio: exact offsets however its export counts, agreement, adjudication."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rm_data_anno.label_studio import PersonsAnnotation, adjudicated, agreement, elsewhere, overlap
+from rm_data_anno.text_offsets import CONVENTIONS, Convention, chosen_convention, interval, positions
+from text2grad.errors import InputError
+from text2grad.records import load_json, save_json
+from text2grad.tasks import get_task
+
+HOSTILE = [
+    "Naïve 🐶🎉 dog.\r\nIt barks 🐶 all night…",
+    "e\u0301te\u0301 and été are not the same\r\rbut look alike",
+    "👩\u200d👩\u200d👧 a family\r\n\r\nof three 🇩🇪!",
+    "我的室友从来不洗碗。\n我应该怎么办？𠮷",
+    "plain text, plain text, plain text",
+]
+CODE_POINTS, UTF16 = Convention(False, False), Convention(True, False)
+
+
+def offset(text: str, index: int, convention: Convention) -> int:
+    """What precedes a character, counted by re-encoding it rather than one by one."""
+    before = text[:index]
+    if convention.one_newline:
+        before = before.replace("\r\n", "\n")
+        if text[index - 1 : index + 1] == "\r\n":
+            before = before[:-1]
+    return len(before.encode("utf-16-le")) // 2 if convention.utf16 else len(before)
+
+
+def value(text: str, start: int, end: int, convention: Convention = CODE_POINTS, label: str = "good") -> dict:
+    quoted = text[start:end]
+    if convention.one_newline:
+        quoted = quoted.replace("\r\n", "\n")
+    a, b = (offset(text, index, convention) for index in (start, end))
+    return {"start": a, "end": b, "text": quoted, "labels": [label]}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_span_comes_back_exactly_in_every_convention(data):
+    text = data.draw(st.sampled_from(HOSTILE) | st.text(alphabet="ab 🐶é\u0301\r\n𠮷", min_size=2, max_size=30))
+    convention = data.draw(st.sampled_from(CONVENTIONS))
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    found = interval(value(text, start, end, convention), text, convention)
+    cuts = [at for at in (start, end) if text[at - 1 : at + 1] == "\r\n" and at > 0]
+    if not (convention.one_newline and cuts):  # nobody can mark half of a line break that counts as one
+        assert found == (start, end)
+
+
+def test_the_whole_export_decides_how_offsets_count():
+    for convention in CONVENTIONS:
+        marked = [(text, value(text, 3, 9, convention)) for text in HOSTILE]
+        marked += [(text, value(text, len(text) - 4, len(text), convention)) for text in HOSTILE]
+        chosen = chosen_convention(marked)
+        assert [interval(each, text, chosen) for text, each in marked[:5]] == [(3, 9)] * 5
+        assert [interval(each, text, chosen) for text, each in marked[5:]] == [(len(t) - 4, len(t)) for t in HOSTILE]
+
+
+def test_one_span_that_two_conventions_explain_takes_the_other_spans_side():
+    text = "🐶aaaa"
+    unclear = {"start": 2, "end": 3, "text": "a", "labels": ["good"]}
+    with pytest.raises(InputError, match=r"may mean 2 places of 'a'.*--offsets code_points or utf16"):
+        chosen_convention([(text, unclear)])
+    clear = ("🐶 cat", {"start": 3, "end": 6, "text": "cat", "labels": ["good"]})
+    assert interval(unclear, text, chosen_convention([(text, unclear), clear])) == (1, 2)  # UTF-16
+    assert interval(unclear, text, chosen_convention([(text, unclear)], "code_points")) == (2, 3)
+
+
+def test_offsets_that_are_not_their_text_are_refused():
+    wrong = ("a good dog", {"start": 2, "end": 6, "text": "dog", "labels": ["good"]})
+    with pytest.raises(InputError, match="offsets 2 to 6 are not 'dog' in 'a good dog'"):
+        chosen_convention([wrong], source="export.json")
+    assert positions("🐶\r\n", Convention(True, True)) == {0: 0, 2: 1, 3: 3}
+
+
+def exported(responses: dict[str, str], people: dict[str, dict[str, list]], **more) -> list[dict]:
+    """An export in Label Studio's form: people -> record id -> [critique, *(label, start, end)]."""
+    rows = []
+    for record_id, response in responses.items():
+        annotations = []
+        for email, said in people.items():
+            critique, *spans = said[record_id]
+            result = [
+                {
+                    "from_name": "span",
+                    "to_name": "response",
+                    "type": "labels",
+                    "value": value(response, a, b, UTF16, label),
+                }
+                for label, a, b in spans
+            ]
+            result.append({"from_name": "critique", "type": "textarea", "value": {"text": [critique]}})
+            annotations.append({"id": len(annotations), "completed_by": {"email": email}, "result": result, **more})
+        annotations.append({"id": 99, "was_cancelled": True, "completed_by": 1, "result": []})
+        rows.append({"id": 1, "data": {"id": record_id, "response": response}, "annotations": annotations})
+    return rows
+
+
+POST = {"post": "My dog barks.", "generated_summary": "🐶 The dog barks at night, it is mean."}
+SAID = {
+    "a@x.org": ["Right about the dog.", ("good", 2, 15), ("poor", 26, 36)],
+    "b@x.org": ["The last part is invented.", ("poor", 26, 36)],
+}
+
+
+def files(tmp_path, said=SAID, **more):
+    data, export = tmp_path / "responses.json", tmp_path / "export.json"
+    save_json(data, {"t3_a": POST, "t3_b": {**POST, "post": "Other."}})
+    people = {email: {"t3_a": rows} for email, rows in said.items()}
+    save_json(export, exported({"t3_a": POST["generated_summary"]}, people, **more))
+    return data, export
+
+
+def test_there_and_back_with_exact_places_agreement_and_a_dispute(tmp_path, run_script):
+    data, export = files(tmp_path)
+    script = "rm_data_anno/label_studio.py"
+    done = run_script(script, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
+    assert done.returncode == 0, done.stderr
+    tasks = load_json(tmp_path / "tasks.json")
+    assert tasks[0]["data"] == {"id": "t3_a", "prompt": "My dog barks.", "response": POST["generated_summary"]}
+    assert '<Label value="poor"' in (tmp_path / "tasks.interface.xml").read_text()
+
+    out = tmp_path / "annotated.json"
+    arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out)
+    done = run_script(script, *arguments, "--dispute_below", "0.7")
+    assert done.returncode == 0, done.stderr
+    (record,) = load_json(out).values()
+    assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
+    assert record["textual_feedback"] == record["feedback"] == "Right about the dog.\nThe last part is invented."
+    assert record["annotation"]["spans"] == [{"label": "poor", "start": 26, "end": 36}]
+    report = load_json(f"{out}.report.json")
+    # 13 + 10 characters of a, 10 of b, 10 shared
+    assert report["agreement"]["span_overlap"] == round(2 * 10 / 33, 4)
+    assert (report["records"], report["without"], report["disputed"], report["found_elsewhere"]) == (1, 1, 1, 0)
+    (case,) = load_json(f"{out}.disputed.json")
+    assert [each["model_version"] for each in case["predictions"]] == ["a@x.org", "b@x.org"]
+    assert get_task("slf5k").feedback(record).poor == ["it is mean"]
+
+
+def test_critiques_alone_go_to_the_branch_that_asks_a_model_for_spans(tmp_path, run_script):
+    data, export = files(tmp_path)
+    out = tmp_path / "critiques.json"
+    arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out, "--spans", "false")
+    done = run_script("rm_data_anno/label_studio.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "--prompt human_feedback" in done.stdout
+    (record,) = load_json(out).values()
+    assert record == {**POST, "feedback": "Right about the dog.\nThe last part is invented."}
+
+
+def test_who_decides_settles_it():
+    text = "good and bad words"
+    first = PersonsAnnotation("a", "One.", [("good", 0, 4)])
+    second = PersonsAnnotation("b", "Two.", [("poor", 0, 8)], decides=True)
+    third = PersonsAnnotation("c", "Three.", [("good", 0, 8), ("poor", 9, 12)])
+    assert adjudicated([first, second, third], text) is second
+    second.decides = False
+    assert adjudicated([first, third, second], text).places == [("good", 0, 4)]
+    assert adjudicated([first], text) is first
+
+
+def test_agreement_by_hand():
+    responses = {"r": "ab cd"}
+    people = [
+        PersonsAnnotation("a", "c", [("good", 0, 2)]),
+        PersonsAnnotation("b", "c", [("good", 0, 1), ("poor", 3, 5)]),
+    ]
+    # characters a b c d: good good / good none / none poor / none poor: agreement 1, 0, 0, 0
+    # shares: good 3/8, poor 2/8, none 3/8: chance 22/64; kappa (16/64 - 22/64) / (42/64)
+    found = agreement({"r": people}, responses)
+    assert found["fleiss_kappa"] == round(-6 / 42, 4)
+    assert found["span_overlap"] == overlap(*people, 5) == 2 * 1 / 5
+    assert agreement({"r": people[:1]}, responses) == {"records": 0}
+
+
+def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
+    task = get_task("slf5k")
+    record = {**POST, "generated_summary": "dog, dog"}
+    record |= {"textual_feedback": "c", "good_spans": ["dog"], "poor_spans": []}
+    record["annotation"] = {"spans": [{"label": "good", "start": 5, "end": 8}]}
+    assert elsewhere(task, record) == 1
+    record["annotation"]["spans"][0].update(start=0, end=3)
+    assert elsewhere(task, record) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[0]["data"].update(id="t3_z"), "which --data_path does not hold"),
+        (lambda rows: rows[0]["data"].update(response="other"), "has another response"),
+        (lambda rows: rows[0]["annotations"][0]["result"].pop(), "has no critique"),
+        (lambda rows: rows[0]["annotations"][0]["result"][0]["value"].update(labels=["fine"]), "are good and poor"),
+    ],
+)  # fmt: skip
+def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
+    from rm_data_anno.label_studio import read_export
+
+    _, export = files(tmp_path)
+    rows = json.loads(export.read_text())
+    change(rows)
+    save_json(export, rows)
+    with pytest.raises(InputError, match=message):
+        read_export(export, {"t3_a": POST["generated_summary"]})

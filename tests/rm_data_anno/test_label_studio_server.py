@@ -1,0 +1,124 @@
+"""People's feedback through the stages: with the real Label Studio, and with a model that finds their spans."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+
+import pytest
+
+from nl_gradient_policy_optimization.optimize import optimize
+from nl_reward_model.train_rm import train
+from rm_data_anno.label_studio import INTERFACE, PersonsAnnotation, adjudicated
+from tests.fault_server import FaultServer
+from tests.label_studio_server import LabelStudio, Person
+from tests.reward_records import settings
+from tests.rm_data_anno.test_label_studio import HOSTILE, UTF16, exported, value
+from tests.tiny import tiny_model
+from tests.tiny_runs import tiny_config
+from text2grad.records import load_json, save_json
+
+SCRIPT = "rm_data_anno/label_studio.py"
+
+
+def marks(response: str, seed: str) -> list[tuple[str, int, int]]:
+    """Two spans that somebody might mark: from anywhere to anywhere, but no half of a line break."""
+    draw = random.Random(seed)
+    cuts = [at for at in range(len(response) + 1) if response[at - 1 : at + 1] != "\r\n" or at == 0]
+    a, b, c, d = sorted(draw.sample(cuts, 4))
+    return [("good", a, b), ("poor", c, d)]
+
+
+@pytest.mark.slow
+def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_script):
+    place = os.environ.get("TEXT2GRAD_LABEL_STUDIO")
+    if not place:
+        pytest.skip("set TEXT2GRAD_LABEL_STUDIO to the executable of an environment with `pip install label-studio`")
+    data, out = tmp_path / "responses.json", tmp_path / "annotated.json"
+    records = {f"t3_{n}": {"post": f"Post {n}.", "generated_summary": f"{HOSTILE[n % 5]} {n}"} for n in range(50)}
+    save_json(data, records)
+    arguments = ("--task", "slf5k", "--data_path", data)
+    assert run_script(SCRIPT, *arguments, "--output_path", tmp_path / "tasks.json").returncode == 0
+    said: dict[str, list[PersonsAnnotation]] = {}
+    with LabelStudio(place, tmp_path) as server:
+        people = [Person(server, f"{uuid.uuid4().hex}@example.org") for _ in range(2)]
+        project = people[0].call("POST", "/api/projects", {"title": "summaries", "label_config": INTERFACE})["id"]
+        people[0].call("POST", f"/api/projects/{project}/import", load_json(tmp_path / "tasks.json"))
+        tasks = people[1].call("GET", f"/api/tasks?project={project}&page_size=100")["tasks"]
+        assert len(tasks) == 50
+        for task in tasks:
+            record_id = task["data"]["id"]
+            response = records[record_id]["generated_summary"]
+            for number, person in enumerate(people):
+                spans = marks(response, f"{record_id} {number}")
+                said.setdefault(record_id, []).append(PersonsAnnotation(str(person.id), f"{record_id} {number}", spans))
+                result = [
+                    {
+                        "from_name": "span",
+                        "to_name": "response",
+                        "type": "labels",
+                        "value": value(response, a, b, UTF16, label),
+                    }
+                    for label, a, b in spans
+                ]
+                critique = {"text": [f"{record_id} {number}"]}
+                result.append({"from_name": "critique", "to_name": "response", "type": "textarea", "value": critique})
+                person.call("POST", f"/api/tasks/{task['id']}/annotations/", {"result": result})
+        export = people[0].call("GET", f"/api/projects/{project}/export?exportType=JSON")
+    save_json(tmp_path / "export.json", export)
+    done = run_script(SCRIPT, *arguments, "--export", tmp_path / "export.json", "--output_path", out)
+    assert done.returncode == 0, done.stderr
+
+    annotated = load_json(out)
+    assert list(annotated) == list(records)
+    for record_id, record in annotated.items():
+        wanted = adjudicated(said[record_id], records[record_id]["generated_summary"])
+        found = [(each["label"], each["start"], each["end"]) for each in record["annotation"]["spans"]]
+        assert found == sorted(wanted.places, key=lambda mark: mark[1:])
+        assert record["textual_feedback"] == wanted.critique
+        for label in ("good", "poor"):
+            assert all(quote in records[record_id]["generated_summary"] for quote in record[f"{label}_spans"])
+    report = load_json(f"{out}.report.json")
+    assert report["agreement"]["records"] == 50 and report["agreement"]["annotators_each"] == 2
+    assert any(record["good_spans"] or record["poor_spans"] for record in annotated.values())
+    train("slf5k", settings(tmp_path, str(out), max_steps=1))
+    assert (tmp_path / "reward_model" / "reward_model.json").is_file()
+
+
+@pytest.mark.slow
+def test_peoples_critiques_become_spans_then_a_reward_model_then_a_policy(tmp_path, run_script):
+    records = {
+        f"t3_{n}": {"post": f"My dog {n} barks at night.", "generated_summary": f"The dog {n} is mean."}
+        for n in range(4)
+    }
+    data, export = tmp_path / "responses.json", tmp_path / "export.json"
+    save_json(data, records)
+    said = {key: [f"Nobody said that dog {key[-1]} is mean."] for key in records}
+    save_json(export, exported({key: row["generated_summary"] for key, row in records.items()}, {"a@x.org": said}))
+    critiques, annotated = tmp_path / "critiques.json", tmp_path / "annotated.json"
+    arguments = ("--data_path", data, "--export", export, "--output_path", critiques, "--spans", "false")
+    assert run_script(SCRIPT, "--task", "slf5k", *arguments).returncode == 0
+
+    def spans(body: dict) -> str:
+        assert "Nobody said that dog" in body["messages"][0]["content"]
+        return json.dumps({"good_spans": [], "poor_spans": ["is mean"]})
+
+    with FaultServer(spans) as server:
+        done = run_script(
+            "rm_data_anno/slf5k/dual_feedback_annotation_RM.py", "--critic", f"{server.url}#model", "--prompt",
+            "human_feedback", "--data_path", critiques, "--output_path", annotated,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = load_json(annotated)
+    assert all(row["poor_spans"] == ["is mean"] for row in rows.values())
+    assert rows["t3_2"]["textual_feedback"] == "Nobody said that dog 2 is mean."
+
+    train("slf5k", settings(tmp_path, str(annotated), max_steps=1, validation_share=0.0))
+    config = tiny_config(
+        tmp_path, critic=str(tmp_path / "reward_model"), max_steps=1, max_critic_failures=1.0,
+        model=tiny_model(tmp_path / "policy"),
+    )  # fmt: skip
+    optimize("slf5k", config)
+    assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
