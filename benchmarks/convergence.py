@@ -42,7 +42,7 @@ Runs = dict[str, list[results.Curve]]
 """The curves of each method's seeds."""
 Sweep = dict[str, dict[str, Estimate]]
 """For each method: the mean F1 of its runs at each learning rate."""
-_OPTIONAL = ("page", "stored", "examine_pairs", "already_listed")
+_OPTIONAL = ("page", "stored", "examine_pairs", "already_listed", "rewritings", "kl_coef", "praises")
 
 
 @dataclass
@@ -64,6 +64,10 @@ class StudyConfig:
     evaluate_every: int = setting(5, "steps between two evaluations on held-out prompts")
     held_out: int = setting(96, "held-out prompts of an evaluation")
     base_steps: int = setting(1000, "updates of supervised training that make the starting policy")
+    rewritings: float = setting(0.0, "share of the starting policy's demonstrations that follow a critique")
+    kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
+    generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
+    praises: bool = setting(False, "the critic's critiques also name what is right")
     reward_pairs: int = setting(1000, "pairs of responses that a reward model learns from, unless its method says")
     reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     examine_pairs: int = setting(0, "pairs of responses on which the reward models are evaluated; 0: they are not")
@@ -87,7 +91,7 @@ class StudyConfig:
 
     @property
     def protocol(self) -> Protocol:
-        names = ("steps", "rollouts", "epochs", "evaluate_every", "held_out")
+        names = ("steps", "rollouts", "epochs", "evaluate_every", "held_out", "kl_coef", "praises", "generation")
         return Protocol(**{name: getattr(self, name) for name in names})
 
 
@@ -113,7 +117,7 @@ class Study:
 
     def __init__(self, config: StudyConfig):
         self.config, self.folder, self.protocol = config, Path(config.output_dir), config.protocol
-        settings = BaseSettings(steps=config.base_steps)
+        settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
         prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts)
         learnt = [model for name in config.methods if (model := method_of(name).reward_model)]
@@ -191,7 +195,7 @@ def save_result(config: StudyConfig, result: StudyResult) -> None:
         {
             "study": config.study,
             **result.facts,
-            "protocol": vars(config.protocol),
+            "protocol": config.protocol.described(),
             "learning_rates": result.learning_rates,
             "sweep": sweep,
             **({"reward_models": result.reward_models} if result.reward_models else {}),

@@ -44,12 +44,14 @@ from text2grad.records import save_json
 from text2grad.tasks import Record, get_task
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("rollout", "reference", "critique", "update")
+PHASES = ("rollout", "reference", "critique", "teacher", "update")
 _REWARD_MODEL: dict[str, Any] = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
     "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
+    "teacher_gate": ("Text2Grad, teacher: gate", {"teacher": "gate"}),
+    "teacher_distill": ("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
     "text2grad_reward_model": ("Text2Grad, reward model in the same process", _REWARD_MODEL),
     "text2grad_own_core": ("Text2Grad, reward model on a core of its own", _REWARD_MODEL),
@@ -81,6 +83,7 @@ class StepCostConfig:
             "output_dir": folder,
             "critic": self.reward_model if _judges_by_model(method) else "programmatic",
             "rollouts_per_device": self.rollouts,
+            "generation": "transformers",  # which may be told to sample so many tokens
             "rollouts_per_prompt": 2,
             "micro_batch_size": self.rollouts,
             "ppo_epochs": 2,
@@ -151,9 +154,14 @@ def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> l
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()
         metrics = trainer.step(step)
-        rows.append({"step": time.perf_counter() - begun} | {phase: metrics[f"seconds/{phase}"] for phase in PHASES})
+        rows.append({"step": time.perf_counter() - begun} | phases_of(metrics))
         assert metrics["length/mean"] == config.max_new_tokens
     return rows
+
+
+def phases_of(metrics: dict[str, float]) -> dict[str, float]:
+    """Seconds of the phases that the step had."""
+    return {phase: metrics[f"seconds/{phase}"] for phase in PHASES if f"seconds/{phase}" in metrics}
 
 
 def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:

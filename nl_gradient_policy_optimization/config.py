@@ -14,6 +14,7 @@ from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
 from text2grad.token_rewards import Scheme
 
+TeacherKind = Literal["off", "weight", "gate", "distill", "gate+distill", "all"]
 Placement = Literal["token", "last_sum", "last_mean"]
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}
 _POSITIVE = (
@@ -106,6 +107,33 @@ class PolicyConfig:
         "run each response's unit tests and show the critic their log; by default where its prompt has a place for it",
     )
 
+    # teacher: the policy, once it has read the critique
+    teacher: TeacherKind = setting(
+        "off",
+        "what the critique's words change: the size of labels (weight), labels it contradicts (gate), what to write in "
+        "place of poor spans (distill), or every token, without quotes (all: SDPO)",
+    )
+    teacher_prompt: str = setting("", "file of what the teacher reads; by default the task's prompts/teacher.txt")
+    teacher_weights: Literal["reference", "average"] = setting(
+        "reference", "the teacher's weights: the reference's, or a moving average of the policy's"
+    )
+    teacher_rate: float = setting(0.05, "of the average: how far it moves towards the policy in each step")
+    teacher_clip: float = setting(0.2, "weight: a label's size stays within 1 ± this")
+    teacher_scale: float = setting(0.1, "gate: nats of disagreement over which a label shrinks")
+    teacher_unit: Literal["span", "token"] = setting("span", "gate: what the teacher agrees or disagrees with")
+    teacher_coef: float = setting(1.0, "distill, all: weight of the divergence from the teacher")
+    teacher_steps: int = setting(0, "distill, all: steps over which that weight falls to 0; 0: it stays")
+    teacher_top_k: int = setting(
+        100, "distill, all: tokens of the vocabulary that are compared; the rest counts as one"
+    )
+    teacher_alpha: float = setting(
+        1.0, "distill, all: 1 is KL of the policy from the teacher, 0 of the teacher from the policy, ½ Jensen-Shannon"
+    )
+
+    critique_coef: float = setting(
+        0.0, "weight of a second loss: the policy learns to write the critique of its own response (RLTF-FM); 0: off"
+    )
+
     # audit: a trusted critic beside the one that rewards
     audit_critic: str = setting("", "also asked about a share of the rollouts, for the log alone; as --critic")
     audit_share: float = setting(0.05, "of the rollouts, which --audit_critic is asked about")
@@ -121,6 +149,9 @@ class PolicyConfig:
     scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
     reward_placement: Placement = setting(
         "token", "on which tokens rewards lie: their own, or all on the last one (scalar baselines)"
+    )
+    outcome_coef: float = setting(
+        0.0, "on the last token: this much where the critic found nothing poor, its negative where it did"
     )
     empty_reward: float = setting(-1.0, "on the last token of a response without text (no critic sees it)")
     unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
@@ -188,6 +219,11 @@ class PolicyConfig:
                 setattr(self, item.name, float(value))
         self.dtype = long_dtype_name(self.dtype)
 
+    @property
+    def distils(self) -> bool:
+        """Whether the loss needs the teacher's distribution, and not only its view of the sampled tokens."""
+        return self.teacher in ("distill", "gate+distill", "all")
+
     def check(self) -> None:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
         check_choices(self)
@@ -217,10 +253,29 @@ class PolicyConfig:
             raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")
         if not 0 <= self.critic_min_probability < 1:
             raise InputError(f"--critic_min_probability must be in 0..1, not {self.critic_min_probability}")
+        self._check_teacher()
         if not 0 < self.audit_share <= 1:
             raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
         if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
             raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
+
+    def _check_teacher(self) -> None:
+        for name, low, high in (
+            ("teacher_rate", 0, 1), ("teacher_clip", 0, 1), ("teacher_alpha", 0, 1), ("teacher_coef", 0, None),
+            ("critique_coef", 0, None),
+            ("teacher_steps", 0, None), ("teacher_top_k", 1, None),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value < low or (high is not None and value > high):
+                raise InputError(f"--{name} must be {f'in {low}..{high}' if high else f'{low} or more'}, not {value}")
+        if self.teacher_scale <= 0:
+            raise InputError(f"--teacher_scale must be above 0, not {self.teacher_scale}")
+        if self.teacher in ("weight", "gate", "gate+distill") and self.reward_placement != "token":
+            raise InputError(
+                f"--teacher {self.teacher} changes the labels of tokens; leave --reward_placement at token"
+            )
+        if self.teacher != "off" and self.teacher_weights == "average" and self.deepspeed:
+            raise InputError("--teacher_weights average is for runs without --deepspeed; use reference")
 
     def _check_sampling(self) -> None:
         for name, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):

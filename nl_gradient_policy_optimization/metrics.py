@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,6 +93,16 @@ def measure_effect(rollouts: Sequence[Rollout], reduce: Reduce) -> dict[str, flo
         result[f"effect/{kind}_rose"] = rose / max(count, 1)
         result[f"effect/{kind}_moved"] = total / max(count, 1)
     return result
+
+
+def shown_figures(metrics: Mapping[str, float], kl: str) -> dict[str, str]:
+    """The few of a step that the progress bar shows."""
+    return {
+        "δ": f"{metrics['delta/mean']:+.3f}",
+        "KL": f"{metrics[f'kl/{kl}']:.3g}",
+        "H": f"{metrics['entropy']:.2f}",
+        "spans": f"{metrics['spans/matched']:.0f}",
+    }
 
 
 @contextmanager

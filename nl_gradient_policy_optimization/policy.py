@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,6 +78,9 @@ class PolicyScorer(nn.Module):
         response_mask: Tensor,
         kl: str | None = None,
         entropy: bool = False,
+        top_k: int = 0,
+        at: Tensor | None = None,
+        as_reference: bool = False,
     ) -> tuple[Tensor, ...]:
         """Score the responses at the end of ``input_ids``.
 
@@ -85,29 +89,53 @@ class PolicyScorer(nn.Module):
             response_mask: ``[B, T]``.
             kl: also compare with the reference, by this kind (no gradient).
             entropy: also compute the entropy.
+            top_k: also return the ids of so many tokens of the vocabulary, the likeliest at each position.
+            at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities (without
+                ``kl``).
+            as_reference: score by the reference instead of the policy.
 
         Returns:
             ``log π(y_t | x, y_<t)``, entropy (zeros if not asked for), both ``[B, T]``; the detached hidden states that
-            predict each token, ``[B, T, H]``; with ``kl`` also ``log π_ref`` and the KL, ``[B, T]``. Zeros on padding.
+            predict each token, ``[B, T, H]``; with ``kl`` also ``log π_ref`` and the KL, ``[B, T]``; with ``top_k`` or
+            ``at`` also the ids or the log-probabilities, ``[B, T, K]``. Zeros on padding.
         """
+        if as_reference:
+            with self._as_reference() as reference:
+                return self._score(reference, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
+        return self._score(self.base, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
+
+    def _score(
+        self,
+        base: PreTrainedModel,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        response_mask: Tensor,
+        kl: str | None,
+        entropy: bool,
+        top_k: int,
+        at: Tensor | None,
+    ) -> tuple[Tensor, ...]:
         chosen = response_mask.bool()
         targets = input_ids[:, -response_mask.shape[1] :][chosen]
-        base = self.base
         hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
-        if kl is None:
-            results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
-        else:
+        if kl is not None:
             with self._as_reference() as reference:
                 reference_hidden = _hidden_states(reference, input_ids, attention_mask, response_mask.shape[1])[chosen]
                 head = _head(reference)
-            if kl == "full":
-                pair = [hidden[chosen], reference_hidden, targets]
-                results = self._in_chunks(self._against_reference, pair, base, head, entropy)
-            else:
-                results = self._in_chunks(self._statistics, [hidden[chosen], targets], base, entropy)
-                ref_logprobs, _ = self._in_chunks(self._statistics, [reference_hidden, targets], reference, False)
+        if kl == "full":
+            pair = [hidden[chosen], reference_hidden, targets]
+            options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
+            results = self._in_chunks(self._against_reference, pair, **options)
+            results, extra = results[:4], results[4:]
+        else:
+            wanted = [hidden[chosen], targets] + ([at[chosen]] if at is not None else [])
+            results = self._in_chunks(self._statistics, wanted, base=base, entropy=entropy, top_k=top_k)
+            results, extra = results[:2], results[2:]
+            if kl is not None:
+                pair = [reference_hidden, targets]
+                ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
                 results += (ref_logprobs, sampled_kl(kl, results[0], ref_logprobs))
-        logprobs, entropies, *rest = (_scatter(values, chosen) for values in results)
+        logprobs, entropies, *rest = (_scatter(values, chosen) for values in (*results, *extra))
         return logprobs, entropies, (hidden * chosen[..., None]).detach(), *rest
 
     @contextmanager
@@ -125,15 +153,15 @@ class PolicyScorer(nn.Module):
             with self.model.disable_adapter():
                 yield self.model.get_base_model()
 
-    def _in_chunks(self, function: Callable, tensors: list[Tensor], *options) -> tuple[Tensor, ...]:
+    def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> tuple[Tensor, ...]:
         count = -(-len(tensors[0]) // self.chunk)
         if most := self._most_chunks(count):
             pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
         else:
             pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
-        call = (lambda *a: checkpoint(function, *a, use_reentrant=False)) if recompute else function
-        return tuple(torch.cat(parts) for parts in zip(*(call(*piece, *options) for piece in pieces), strict=True))
+        call = partial(checkpoint, function, use_reentrant=False) if recompute else function
+        return tuple(torch.cat(parts) for parts in zip(*(call(*piece, **options) for piece in pieces), strict=True))
 
     def _most_chunks(self, count: int) -> int:
         """The largest ``count`` of all ranks, where ZeRO-3 shards the head; else 0.
@@ -146,30 +174,44 @@ class PolicyScorer(nn.Module):
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most)
 
-    def _statistics(self, hidden: Tensor, targets: Tensor, base: PreTrainedModel, entropy: bool) -> tuple[Tensor, ...]:
-        """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy."""
+    def _statistics(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        at: Tensor | None = None,
+        *,
+        base: PreTrainedModel,
+        entropy: bool,
+        top_k: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy; the rest as in :meth:`forward`."""
         logits = self._tempered(_head(base)(hidden))
         normaliser = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        extra: tuple[Tensor, ...] = (logits.topk(min(top_k, logits.shape[-1])).indices,) if top_k else ()
+        extra += (logits.gather(-1, at) - normaliser[:, None],) if at is not None else ()
         if not entropy:
-            return logprobs, torch.zeros_like(logprobs)
-        return logprobs, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
+            return logprobs, torch.zeros_like(logprobs), *extra
+        return logprobs, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1), *extra
 
     def _against_reference(
         self,
         hidden: Tensor,
         reference_hidden: Tensor,
         targets: Tensor,
+        *,
         base: PreTrainedModel,
         reference_head: Callable,
         entropy: bool,
+        top_k: int = 0,
     ) -> tuple[Tensor, ...]:
         """``[N, H], [N, H], [N] -> 4 x [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
         log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
         ref_log_probs = self._tempered(reference_head(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
-        return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs)
+        extra = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
+        return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs), *extra
 
     def _tempered(self, logits: Tensor) -> Tensor:
         return logits if self.temperature == 1 else logits / self.temperature
@@ -255,5 +297,6 @@ def _rows(weight: Tensor) -> int:
 
 
 def _scatter(values: Tensor, chosen: Tensor) -> Tensor:
-    """Values of the chosen positions back in ``[B, T]``, zeros on the others."""
-    return torch.zeros(chosen.shape, dtype=values.dtype, device=values.device).masked_scatter(chosen, values)
+    """Values of the chosen positions back in ``[B, T]`` (``[B, T, K]``), zeros on the others."""
+    empty = torch.zeros((*chosen.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    return empty.masked_scatter(chosen.view(*chosen.shape, *(1 for _ in values.shape[1:])), values)

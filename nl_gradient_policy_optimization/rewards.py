@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from text2grad.advantages import Reduce
 from text2grad.critics import Critic, as_critic
 from text2grad.critics.unit_test_logs import log_completion
+from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
@@ -109,6 +113,19 @@ class CriticRewards:
         return shape(feedback, rollout, self.config)
 
 
+def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, critic: str, reduce: Reduce) -> None:
+    """Stop where too much of a step's feedback failed, over all ranks."""
+    failed = [given.error for given in feedback if given.error is not None]
+    count, total = reduce(torch.tensor([float(len(failed)), float(len(feedback))])).tolist()
+    if count > config.max_critic_failures * total:
+        local = config.critic_constrained == "none" and Path(config.critic).is_dir()
+        raise InputError(
+            f"{count:.0f} of {total:.0f} critiques failed ({failed[0] if failed else 'on other ranks'}); "
+            f"{'add --critic_constrained quotes, which keeps replies readable, ' if local else ''}check the critic "
+            f"{critic!r}, or raise --max_critic_failures, and run the same command again"
+        )
+
+
 def place(values: Sequence[float], placement: str) -> list[float]:
     """Token rewards on their own tokens (``token``), or all on the last token: the scalar baselines' δ.
 
@@ -123,8 +140,14 @@ def place(values: Sequence[float], placement: str) -> list[float]:
 
 
 def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
-    """Wishes about length and repetition, as rewards: the sampling distribution itself is never touched."""
+    """The outcome, and wishes about length and repetition, as rewards: what is sampled from is never touched.
+
+    The outcome is +1 where the critic found nothing poor, else −1: for kodcode's program, whether the unit tests pass.
+    """
     rewards = list(feedback.rewards)
+    if config.outcome_coef:
+        right = rollout.response.strip() and not feedback.poor
+        rewards[-1] += config.outcome_coef * (1.0 if right else -1.0)
     if not rollout.finished:
         rewards[-1] += config.unfinished_reward
     rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))

@@ -55,6 +55,10 @@ class Rollout:
         entropy, kl, values: of the policy that sampled: its entropy, its KL to the reference, and V(x, y_<t).
         rewards: r_t = δ_t − β·KL_t.
         advantages, returns: A_t, and the value function's target.
+        taught: whether the teacher has read its critique.
+        teacher_logprobs: log π_T of the teacher.
+        top_ids: the K tokens of the vocabulary that were likeliest at each position, ``[T, K]``.
+        teacher_top: the teacher's log-probabilities of them, ``[T, K]``.
     """
 
     id: str
@@ -77,6 +81,10 @@ class Rollout:
     rewards: Tensor | None = None
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    taught: bool = False
+    teacher_logprobs: Tensor | None = None
+    top_ids: Tensor | None = None
+    teacher_top: Tensor | None = None
 
     @property
     def received(self) -> RolloutFeedback:
@@ -117,13 +125,15 @@ class Rollout:
         for name in ("advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl"):
             column = getattr(self, name)
             row[name] = None if column is None else [rounded(value) for value in column.tolist()]
+        if self.teacher_logprobs is not None:
+            row["teacher_logprobs"] = [rounded(value) for value in self.teacher_logprobs.tolist()]
         if feedback.trusted is not None:
             row["audit"] = {name: getattr(feedback.trusted, name) for name in ("critique", "good", "poor", "error")}
         return row
 
 
 COLUMNS = tuple(each.name for each in fields(Rollout) if each.type == "Tensor | None")
-"""The fields of a rollout with one number per response token."""
+"""The fields of a rollout with one entry per response token."""
 
 
 def write_column(rollouts: Sequence[Rollout], name: str, column: Tensor) -> None:
@@ -133,7 +143,7 @@ def write_column(rollouts: Sequence[Rollout], name: str, column: Tensor) -> None
 
 
 def read_column(rollouts: Sequence[Rollout], name: str, dtype: torch.dtype) -> Tensor:
-    """The rollouts' field ``name`` as ``[B, T]``, 0 on padding."""
+    """The rollouts' field ``name`` as ``[B, T]`` (or ``[B, T, K]``), 0 on padding."""
     return padded([getattr(rollout, name) for rollout in rollouts], dtype)
 
 

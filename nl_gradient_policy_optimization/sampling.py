@@ -6,7 +6,7 @@ say of top-p, top-k or repetition is left aside: π_old would not be what sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -17,9 +17,11 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rollouts import padded
-from nl_gradient_policy_optimization.vllm_server import VLLMServerSampler
+from nl_gradient_policy_optimization.metrics import sampled_apart, sampler_difference
+from nl_gradient_policy_optimization.rollouts import Rollout, padded
+from nl_gradient_policy_optimization.vllm_server import SamplerError, VLLMServerSampler
 from nl_gradient_policy_optimization.weights import gathered, merged_parameters
+from text2grad.advantages import Reduce
 from text2grad.errors import InputError
 from text2grad.models import base_model
 from text2grad.models.decoder import Decoder, supports
@@ -196,6 +198,18 @@ class VLLMSampler:
         yield (
             responses,
             [[token[0] for token in row[: len(ids)]] for row, ids in zip(logprobs, responses, strict=True)],
+        )
+
+
+def check_sampler(rollouts: Sequence[Rollout], config: PolicyConfig, reduce: Reduce) -> None:
+    """Stop where the engine that samples cannot have this policy's weights, or samples from it differently."""
+    if not config.sampler_limit or not sampled_apart(rollouts):
+        return
+    if (found := sampler_difference(rollouts, reduce)) > config.sampler_limit:
+        raise SamplerError(
+            f"--generation {config.generation}: the log-probabilities of the sampled tokens differ from the "
+            f"policy's by {found:.2f} nats on average, more than --sampler_limit {config.sampler_limit}. Check the "
+            "base model of the server, and its --logprobs-mode processed_logprobs where --temperature is not 1"
         )
 
 

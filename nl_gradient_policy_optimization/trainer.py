@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,16 +28,12 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import (
-    measure,
-    measure_effect,
-    sampled_apart,
-    sampler_difference,
-    timed,
-)
-from nl_gradient_policy_optimization.objective import Losses, ppo_losses
+from nl_gradient_policy_optimization.critique_writing import CritiqueWriting, with_critiques
+from nl_gradient_policy_optimization.ledger import Ledger
+from nl_gradient_policy_optimization.metrics import measure, measure_effect, shown_figures, timed
+from nl_gradient_policy_optimization.objective import Losses, ppo_losses, stop_if_broken
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
+from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource, check_failures
 from nl_gradient_policy_optimization.rollouts import (
     METRICS_FILE,
     ROLLOUTS_FILE,
@@ -54,7 +51,7 @@ from nl_gradient_policy_optimization.rollouts import (
     shown,
     write_column,
 )
-from nl_gradient_policy_optimization.sampling import make_sampler
+from nl_gradient_policy_optimization.sampling import SamplerError, check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import (
     learning_rate_share,
     mixed_seed,
@@ -64,8 +61,8 @@ from nl_gradient_policy_optimization.schedule import (
     stop_reason,
     total_steps,
 )
+from nl_gradient_policy_optimization.teacher import Teacher, teacher_figures
 from nl_gradient_policy_optimization.value_function import ValueFunction
-from nl_gradient_policy_optimization.vllm_server import SamplerError
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError
@@ -103,11 +100,12 @@ class NLGradientTrainer:
         optimizer = make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
         self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
-        self.value_function = (
-            ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
-            if config.advantage == "gae"
-            else None
-        )
+        self.value_function: ValueFunction | None = None
+        if config.advantage == "gae":
+            self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+        self.teacher = Teacher(config, task, tokenizer, policy) if config.teacher != "off" else None
+        self.writing = CritiqueWriting(task, tokenizer) if config.critique_coef else None
+        self.ledger = Ledger()
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.checkpoints = Checkpoints(self.run, config.save_total_limit, accelerator)
         self.metrics_log = StepLog(self.run / METRICS_FILE)
@@ -146,14 +144,7 @@ class NLGradientTrainer:
                 if self.checkpoints.finished_steps() < self.finished_steps:
                     self.save()
                 raise
-            bar.set_postfix(
-                {
-                    "δ": f"{metrics['delta/mean']:+.3f}",
-                    "KL": f"{metrics[f'kl/{self.config.kl}']:.3g}",
-                    "H": f"{metrics['entropy']:.2f}",
-                    "spans": f"{metrics['spans/matched']:.0f}",
-                }
-            )
+            bar.set_postfix(shown_figures(metrics, self.config.kl))
             if reason := stop_reason(self.config, metrics, self.metrics_log):
                 self.accelerator.print(f"stopping: {reason}")
                 self.save()
@@ -164,6 +155,7 @@ class NLGradientTrainer:
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
         seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
+        seconds |= {"teacher": 0.0} if self.teacher else {}
         self._seed(step)
         # 1 rollouts
         pending = self.ahead or self.collect(step, seconds)
@@ -173,6 +165,9 @@ class NLGradientTrainer:
         # 2 feedback
         with timed(seconds, "critique"):  # of a remote critic only the rest of the waiting
             self.accept(rollouts, pending.feedback())
+        if self.teacher:
+            with timed(seconds, "teacher"):
+                self.teach(rollouts)
         # 3 token rewards
         self.reward_tokens(rollouts)
         # 4 advantages
@@ -180,6 +175,8 @@ class NLGradientTrainer:
         # 5 updates
         with timed(seconds, "update"):
             updates = self.update(rollouts, step)
+            if self.teacher:
+                self.teacher.follow()
         rescored = self.config.log_rollouts_every and (step % self.config.log_rollouts_every == 0 or step == 1)
         if rescored:
             self.rescore(rollouts)
@@ -189,6 +186,9 @@ class NLGradientTrainer:
         metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **updates}
         if rescored:
             metrics |= measure_effect(rollouts, self.reduce)
+        if self.teacher:
+            metrics |= teacher_figures(rollouts, self.config, self.reduce)
+        metrics |= self.ledger.close(sum(seconds.values()), self.reduce)
         metrics |= {f"seconds/{phase}": spent for phase, spent in seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], len(rollouts) * self.accelerator.num_processes)
@@ -204,22 +204,11 @@ class NLGradientTrainer:
         with timed(seconds, "rollout"):
             for rollouts in self.sample(self.prompts_of(step)):
                 pending.add(rollouts)
+        self.ledger.forward(pending.rollouts)
         with timed(seconds, "reference"):
             self.score(pending.rollouts)
-        self.check_sampler(pending.rollouts)
+        check_sampler(pending.rollouts, self.config, self.reduce)
         return pending
-
-    def check_sampler(self, rollouts: Sequence[Rollout]) -> None:
-        """Stop where the engine that samples cannot have this policy's weights, or samples from it differently."""
-        limit = self.config.sampler_limit
-        if not limit or not sampled_apart(rollouts):
-            return
-        if (found := sampler_difference(rollouts, self.reduce)) > limit:
-            raise SamplerError(
-                f"--generation {self.config.generation}: the log-probabilities of the sampled tokens differ from the "
-                f"policy's by {found:.2f} nats on average, more than --sampler_limit {limit}. Check the base model of "
-                "the server, and its --logprobs-mode processed_logprobs where --temperature is not 1"
-            )
 
     def _seed(self, step: int) -> None:
         set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
@@ -251,11 +240,9 @@ class NLGradientTrainer:
 
     def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
         """Each record's id, prompt, and the policy's input."""
-        prompts = []
-        for record_id in record_ids:
-            prompt = self.task.prompt(self.records[record_id])
-            prompts.append((record_id, prompt, encode_prompt(prompt, self.task, self.tokenizer)))
-        return prompts
+        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
+        encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
+        return list(zip(record_ids, prompts, encoded, strict=True))
 
     def _rollout(self, record_id: str, prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
         record = self.records[record_id]
@@ -265,46 +252,52 @@ class NLGradientTrainer:
     def score(self, rollouts: Sequence[Rollout]) -> None:
         """Log-probabilities, entropy, values and KL under the policy that sampled, before any update."""
         self.scorer.eval()
-        for rows, (logprobs, entropy, hidden, ref_logprobs, kl) in self._forward_all(rollouts, self.config.kl):
+        top_k = self.config.teacher_top_k if self.config.distils else 0
+        passes = self._forward_all(rollouts, kl=self.config.kl, entropy=True, top_k=top_k)
+        for rows, (logprobs, entropy, hidden, ref_logprobs, kl, *top_ids) in passes:
             values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(logprobs)
             write_column(rows, "old_logprobs", logprobs)
             write_column(rows, "entropy", entropy)
             write_column(rows, "values", values)
             write_column(rows, "ref_logprobs", ref_logprobs)
             write_column(rows, "kl", kl)
+            if top_ids:
+                write_column(rows, "top_ids", top_ids[0])
 
     @torch.no_grad()
     def rescore(self, rollouts: Sequence[Rollout]) -> None:
         """Log-probabilities after the updates, for the log."""
         self.scorer.eval()
-        for rows, (logprobs, *_) in self._forward_all(rollouts, None):
+        for rows, (logprobs, *_) in self._forward_all(rollouts):
             write_column(rows, "new_logprobs", logprobs)
+
+    @torch.no_grad()
+    def teach(self, rollouts: Sequence[Rollout]) -> None:
+        """Log-probabilities under the policy that has read the critique."""
+        assert self.teacher is not None
+        self.scorer.eval()
+        self.teacher.read(rollouts, self._forward_all, self.reduce)
 
     # 2 feedback, 3 token rewards, 4 advantages
 
     def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> None:
         """Give every rollout its feedback; stop where too much of it failed."""
+        self.ledger.critique(rollouts)
         for rollout, given in zip(rollouts, feedback, strict=True):
             if len(given.rewards) != len(rollout.response_ids):
                 raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")
             rollout.feedback = given
             if given.error is not None:
                 tqdm.write(f"no feedback on {rollout.id}: {given.error}")
-        failed = [given.error for given in feedback if given.error is not None]
-        count, total = self.reduce(torch.tensor([float(len(failed)), float(len(rollouts))])).tolist()
-        if count > self.config.max_critic_failures * total:
-            local = self.config.critic_constrained == "none" and Path(self.config.critic).is_dir()
-            raise InputError(
-                f"{count:.0f} of {total:.0f} critiques failed ({failed[0] if failed else 'on other ranks'}); "
-                f"{'add --critic_constrained quotes, which keeps replies readable, ' if local else ''}check the critic "
-                f"{self.rewards.name!r}, or raise --max_critic_failures, and run the same command again"
-            )
+        check_failures(feedback, self.config, self.rewards.name, self.reduce)
 
     def reward_tokens(self, rollouts: Sequence[Rollout]) -> None:
         """r_t = δ_t − β·KL_t; a rollout without feedback gets zeros."""
         mask = counting_mask(rollouts, self.scorer.precision)
         deltas = padded([rollout.received.rewards for rollout in rollouts], mask.dtype)
         kl = read_column(rollouts, "kl", mask.dtype)
+        if self.teacher:
+            deltas = deltas + self.teacher.changes(rollouts, mask.dtype)
         write_column(rollouts, "rewards", total_rewards(deltas, kl, self.kl.coef) * mask)
 
     def estimate_advantages(self, rollouts: Sequence[Rollout]) -> None:
@@ -375,9 +368,18 @@ class NLGradientTrainer:
 
     def losses(self, micro_batch: Sequence[Rollout], tokens: float) -> Losses:
         """Clipped PPO and the value loss on a micro-batch, of a minibatch with so many ``tokens``."""
-        scored = self.model(*self._inputs(micro_batch), entropy=self.config.entropy_coef != 0)
+        self.ledger.backward(micro_batch)
+        at = self._top_ids(micro_batch) if self.config.distils else None
+        scored = self.model(*self._inputs(micro_batch), entropy=self.config.entropy_coef != 0, at=at)
         head = self.value_function.head if self.value_function else None
-        return ppo_losses(micro_batch, scored, head, self.config, self.scorer.precision, tokens)
+        step, precision = self.finished_steps + 1, self.scorer.precision
+        losses = ppo_losses(micro_batch, scored, head, self.config, precision, tokens, step, self.kl.coef)
+        if self.writing:
+            examples = [self.writing.example(rollout) for rollout in micro_batch]
+            self.ledger.backward(examples)
+            loss = self.writing.loss(examples, lambda rows: self.model(*self._inputs(rows))[0])
+            losses = with_critiques(losses, loss, tokens, self.config, self.accelerator.num_processes)
+        return losses
 
     def _clip(self) -> float:
         """The norm of the policy's gradient over all ranks, before it is clipped."""
@@ -393,18 +395,8 @@ class NLGradientTrainer:
             group["lr"] = self.learning_rate
 
     def _stop_if_broken(self, value: Tensor, batch: Sequence[Rollout]) -> None:
-        """A loss or gradient norm that is not finite, or a norm beyond reason, ends the run, batch saved."""
-        if torch.isfinite(value).all() and float(value) <= self.config.stop_grad_norm:
-            return
         path = self.run / f"broken-batch-{self.finished_steps + 1}-rank{self.accelerator.process_index}.pt"
-        torch.save(
-            [{"id": r.id, "prompt_ids": r.prompt_ids, "response_ids": r.response_ids, **r.columns()} for r in batch],
-            path,
-        )
-        raise RuntimeError(
-            f"step {self.finished_steps + 1}: loss or gradient norm is {float(value)}; the batch is in {path}. "
-            "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
-        )
+        stop_if_broken(value, batch, self.config.stop_grad_norm, path, self.finished_steps + 1)
 
     # Measures and logs
 
@@ -425,6 +417,7 @@ class NLGradientTrainer:
         state = {
             "rollouts": self.rollout_count,
             "kl_coef": self.kl.coef,
+            "ledger": self.ledger.state(),
             "config": redacted(asdict(self.config)),
             "processes": self.accelerator.num_processes,
         }
@@ -432,6 +425,8 @@ class NLGradientTrainer:
             save_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function and self.accelerator.is_main_process:
                 self.value_function.save(folder)
+            if self.teacher and self.accelerator.is_main_process:
+                self.teacher.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
 
@@ -448,6 +443,9 @@ class NLGradientTrainer:
             load_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function:
                 self.value_function.load(folder)
+            if self.teacher:
+                self.teacher.load(folder)
+            self.ledger = Ledger(**state.get("ledger", {}))
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
                 self.ahead = self._load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
@@ -476,12 +474,21 @@ class NLGradientTrainer:
         return self.accelerator.reduce(values.to(self.accelerator.device), "sum").to(values.device)
 
     def _forward_all(
-        self, rollouts: Sequence[Rollout], kl: str | None
+        self, rollouts: Sequence[Rollout], at: bool = False, **options: Any
     ) -> Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]:
-        """Score rollouts in batches of similar length; every rank makes the same number of batches."""
+        """Score rollouts in batches of similar length; every rank makes the same number of batches.
+
+        Args:
+            at: also give the log-probabilities of the rollouts' ``top_ids``.
+            options: of :class:`~.policy.PolicyScorer`.
+        """
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
+        self.ledger.forward(rollouts, passes=1 + (options.get("kl") is not None))
         for rows in micro_batches(rollouts, self.config.micro_batch_size):
-            yield rows, model(*self._inputs(rows), kl=kl, entropy=kl is not None)
+            yield rows, model(*self._inputs(rows), at=self._top_ids(rows) if at else None, **options)
+
+    def _top_ids(self, rollouts: Sequence[Rollout]) -> Tensor:
+        return read_column(rollouts, "top_ids", torch.long).to(self.accelerator.device)
 
     def _inputs(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor, Tensor]:
         return model_inputs(rollouts, self.tokenizer.pad_token_id, self.accelerator.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,3 +188,15 @@ def json_objects(text: str) -> tuple[list[dict], str]:
             problem = f"{'the JSON is cut off' if cut else 'broken JSON'} at character {error.pos}: {error.msg}"
             read += error.pos - start
     return objects, problem
+
+
+def without_quotes(critique: str, quotes: Sequence[str]) -> str:
+    """The critique with an ellipsis in place of each quote: for a reader who should not copy what it criticises.
+
+    Quotes of one short word stay. They may be any word of the critique, too.
+    """
+    for quote in sorted({" ".join(quote.split()) for quote in quotes}, key=len, reverse=True):
+        if len(quote) > 3:
+            pattern = r"\s+".join(map(re.escape, quote.split()))
+            critique = re.sub(rf"(?<!\w){pattern}(?!\w)", "…", critique)
+    return critique

@@ -8,7 +8,7 @@ Beside the policy's quality a run keeps how right the critic is on the policy's 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +92,7 @@ def run(folder: Path, critic: str, placement: str, rate: float, seed: int, mater
         InputError: the folder holds a run with other settings.
     """
     protocol = Protocol(steps=steps)
-    settings = {"critic": critic, "placement": placement, "rate": rate, "seed": seed, "protocol": asdict(protocol)}
+    settings = {"critic": critic, "placement": placement, "rate": rate, "seed": seed, "protocol": protocol.described()}
     if (folder / RESULT).is_file():
         if load_json(folder / RESULT)["settings"] != settings:
             raise InputError(f"{folder}: holds a run with other settings; choose another of --names, or delete it")

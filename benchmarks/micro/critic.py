@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from benchmarks.micro.task import Statement, read_statements
 from text2grad.critics import Feedback, FeedbackError
@@ -18,9 +19,15 @@ class ProfileCritic:
 
     A phrase is quoted whole ("earns a living as a baker"), as people and models do, though only its last word may be
     wrong. ``scores`` grades every word of the response for the dense and the continuous scheme.
+
+    Args:
+        praises: the critique also names what is right.
     """
 
     name = "profiles' program"
+
+    def __init__(self, praises: bool = False):
+        self.praises = praises
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
@@ -37,10 +44,26 @@ class ProfileCritic:
         for statement in statements:
             (good if statement.verdict == "right" else poor).append(quote_of(statement, response))
             scores += _graded(statement, response)
-        remarks = [_remark(statement, record) for statement in statements if statement.verdict != "right"]
-        missing = set(record["notes"]) - {statement.note for statement in statements}
-        remarks += [f"It does not mention {record['name']}'s {note.lower()}." for note in sorted(missing)]
-        return Feedback(" ".join(remarks) or "Everything in it is right.", good, poor, scores)
+        said = [remark.text for remark in remarks_on(statements, record, self.praises)]
+        return Feedback(" ".join(said) or "Everything in it is right.", good, poor, scores)
+
+
+class Remark(NamedTuple):
+    """A sentence of a critique, the note that it is about (none: an aside), and what it says of it."""
+
+    text: str
+    note: str
+    verdict: str
+
+
+def remarks_on(statements: Sequence[Statement], record: Record, praises: bool = False) -> list[Remark]:
+    """What a critique says of a response's statements, and of the notes that it leaves out."""
+    chosen = [statement for statement in statements if praises or statement.verdict != "right"]
+    remarks = [Remark(_remark(statement, record), statement.note, statement.verdict) for statement in chosen]
+    missing = set(record["notes"]) - {statement.note for statement in statements}
+    return remarks + [
+        Remark(f"It does not mention {record['name']}'s {note.lower()}.", note, "missing") for note in sorted(missing)
+    ]
 
 
 def quote_of(statement: Statement, response: str) -> str:
@@ -55,6 +78,7 @@ def _remark(statement: Statement, record: Record) -> str:
         return f"{statement.text!r} is not about {record['name']}."
     subject = f"{record['name']}'s {statement.note.lower()}"
     return {
+        "right": f"It gets {subject} right.",
         "wrong": f"It gets {subject} wrong: the notes say {statement.truth}.",
         "invented": f"The notes say nothing of {subject}.",
         "repeated": f"It speaks of {subject} twice.",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
@@ -59,6 +59,19 @@ def summed_deltas(
     return float(sum(token_rewards(ids, tokenizer, reply, task).values))
 
 
+class Examine(TrainerCallback):
+    """The curve of held-out quality during a run of one of TRL's trainers."""
+
+    def __init__(self, evaluate: HeldOutEvaluation, protocol: Protocol, model: PreTrainedModel):
+        self.evaluate, self.protocol, self.model = evaluate, protocol, model
+        self.curve = [evaluate(model, 0)]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step, rest = divmod(state.global_step, self.protocol.epochs)
+        if rest == 0 and step % self.protocol.evaluate_every == 0:
+            self.curve.append(self.evaluate(self.model, step))
+
+
 def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
     """Train with as many responses, passes and steps as the other methods; returns the curve of held-out quality."""
     tokenizer = load_tokenizer(config.model)
@@ -75,23 +88,15 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
             for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
         ]
 
-    evaluate = HeldOutEvaluation(tokenizer, config, protocol)
-    curve = [evaluate(model, 0)]
-
-    class Examine(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            step, rest = divmod(state.global_step, protocol.epochs)
-            if rest == 0 and step % protocol.evaluate_every == 0:
-                curve.append(evaluate(model, step))
-
-    settings = grpo_settings(config, num_generations=GENERATIONS, beta=0.0, logging_strategy="no")
+    examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
+    settings = grpo_settings(config, num_generations=GENERATIONS, beta=config.kl_coef, logging_strategy="no")
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=total_reward,
         args=settings,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
-        callbacks=[Examine()],
+        callbacks=[examine],
     )
     trainer.train()
-    return curve
+    return examine.curve

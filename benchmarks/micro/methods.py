@@ -29,7 +29,8 @@ class Method:
     Attributes:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
-        engine: ``text2grad`` (this project's trainer) or ``trl`` (TRL's GRPOTrainer).
+        engine: ``text2grad`` (this project's trainer) or ``trl`` (TRL's GRPOTrainer), or
+            ``trl_sdpo`` (TRL's SDPOTrainer).
         reward_model: the learnt model that gives the reward in place of the program, if any.
         noise: the critic's errors: their kind, and the share of spans that have them.
         tuned_as: the method whose learning rate it takes; if empty, its own is swept.
@@ -59,6 +60,15 @@ METHODS = {
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
     "continuous": Method("continuous: every word graded in −1..1", {"scheme": "continuous"}),
     "ahead": Method("Text2Grad, `rollouts_ahead`", {"rollouts_ahead": True}),
+    "weight": Method("Text2Grad, teacher: weight", {"teacher": "weight"}),
+    "gate": Method("Text2Grad, teacher: gate", {"teacher": "gate"}),
+    "gate_token": Method("Text2Grad, teacher: gate each token", {"teacher": "gate", "teacher_unit": "token"}),
+    "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
+    "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
+    "sdpo": Method("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),
+    "sdpo_trl": Method("SDPO (TRL)", engine="trl_sdpo"),
+    "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
+    "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}

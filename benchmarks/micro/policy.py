@@ -13,12 +13,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm.auto import trange
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from benchmarks.micro.rewriting import rewrite
 from benchmarks.micro.task import PROFILES, demonstrate, make_record
 from nl_gradient_policy_optimization.rollouts import encode_prompt, padded
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.models import PLAIN_CHAT_TEMPLATE
+from text2grad.prompts import load_prompt
 from text2grad.records import load_json, save_json
+from text2grad.tasks import Record
 
 SPECIAL = ["<pad>", "<s>", "</s>"]
 DESCRIPTION = "base.json"
@@ -26,7 +29,7 @@ DESCRIPTION = "base.json"
 
 @dataclass(frozen=True)
 class BaseSettings:
-    """How the starting policy is made."""
+    """How the starting policy is made; ``rewritings`` is the share of demonstrations that follow a critique."""
 
     layers: int = 2
     hidden: int = 96
@@ -35,6 +38,11 @@ class BaseSettings:
     steps: int = 1000
     batch: int = 32
     learning_rate: float = 3e-3
+    rewritings: float = 0.0
+
+    def described(self, seed: int) -> dict[str, float]:
+        """What a folder says of itself; a policy without rewritings is described as it was before there were any."""
+        return {name: value for name, value in {**asdict(self), "seed": seed}.items() if name != "rewritings" or value}
 
 
 def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
@@ -81,7 +89,7 @@ def base_policy(folder: Path, settings: BaseSettings, seed: int) -> str:
 
     Ordinary LM training: cross-entropy on the demonstration's tokens, AdamW, a linear schedule with a warm-up.
     """
-    wanted = {**asdict(settings), "seed": seed}
+    wanted = settings.described(seed)
     if (folder / DESCRIPTION).is_file():
         made = {name: value for name, value in load_json(folder / DESCRIPTION).items() if name in wanted}
         if made != wanted:
@@ -99,6 +107,19 @@ def base_policy(folder: Path, settings: BaseSettings, seed: int) -> str:
     return str(folder)
 
 
+def demonstration(
+    record: Record, rng: random.Random, tokenizer: PreTrainedTokenizerFast, rewritings: float
+) -> tuple[list[int], list[int]]:
+    """The ids of a request and of a flawed answer to it, or of one that follows a critique."""
+    if rewritings and rng.random() < rewritings:
+        critique, answer = rewrite(record, rng)
+        request = load_prompt(PROFILES.place("teacher"), required=("prompt", "critique"))
+        asked = request.fill({"prompt": PROFILES.prompt(record), "critique": critique})
+    else:
+        asked, answer = PROFILES.prompt(record), demonstrate(record, rng)
+    return encode_prompt(asked, PROFILES, tokenizer), completion_ids(tokenizer, answer)
+
+
 def train_on_demonstrations(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: BaseSettings, rng: random.Random
 ) -> float:
@@ -113,8 +134,7 @@ def train_on_demonstrations(
         ids, labels = [], []
         for number in range(settings.batch):
             record = make_record(rng, number)
-            prompt = encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer)
-            answer = completion_ids(tokenizer, demonstrate(record, rng))
+            prompt, answer = demonstration(record, rng, tokenizer, settings.rewritings)
             ids.append(prompt + answer)
             labels.append([-100] * len(prompt) + answer)
         inputs = padded(ids, torch.long, value=tokenizer.pad_token_id)

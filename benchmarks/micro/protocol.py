@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,9 @@ class Protocol:
         evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
         prompts: training prompts; none is used twice while steps × rollouts is below this number.
         value_learning_rate: learning rate of the value head, for methods that have one.
+        kl_coef: the coefficient of the KL to the starting policy, for all methods.
+        praises: the critic's critiques also name what is right.
+        generation: what samples the rollouts of this project's trainer.
     """
 
     steps: int = 60
@@ -36,6 +40,14 @@ class Protocol:
     prompts: int = 1000
     max_response_tokens: int = 72
     value_learning_rate: float = 0.1
+    kl_coef: float = 0.0
+    praises: bool = False
+    generation: str = "transformers"
+
+    def described(self) -> dict[str, Any]:
+        """For a run's folder; what the first studies did not know is left out where it has its default."""
+        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers"}
+        return {name: value for name, value in asdict(self).items() if later.get(name) != value}
 
 
 def held_out_records(count: int) -> list[Record]:

@@ -6,7 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from benchmarks.micro.methods import Learnt, Method, method_of
 from benchmarks.micro.nl_reward_model import load_reward_model
 from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
+from benchmarks.micro.sdpo import train_sdpo
 from benchmarks.micro.task import PROFILES, make_record
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -51,7 +52,7 @@ def run_method(
     Raises:
         InputError: the folder holds a run with other settings.
     """
-    settings = {"method": name, "learning_rate": learning_rate, "seed": seed, "protocol": asdict(protocol)}
+    settings = {"method": name, "learning_rate": learning_rate, "seed": seed, "protocol": protocol.described()}
     settings["base"] = fingerprint(load_json(Path(materials.base) / "base.json"))
     if (folder / RESULT).is_file():
         result = load_json(folder / RESULT)
@@ -61,8 +62,9 @@ def run_method(
     method = method_of(name)
     config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
     begun, processor = time.perf_counter(), time.process_time()
-    if method.engine == "trl":
-        curve = train_grpo(config, critic_of(method, seed, materials), protocol)
+    if method.engine in ("trl", "trl_sdpo"):
+        train = train_grpo if method.engine == "trl" else train_sdpo
+        curve = train(config, critic_of(method, seed, materials, protocol), protocol)
     else:
         curve = train_text2grad(config, method, materials, protocol)
     result = {
@@ -87,7 +89,8 @@ def config_of(
 ) -> PolicyConfig:
     """Text2Grad's settings with the method's changes.
 
-    There is no KL penalty: one coefficient would weigh differently against each placement's reward. The value head's
+    There is no KL penalty unless the study asks for one: one coefficient weighs differently against each placement's
+    reward. The value head's
     clip is off, since it holds back the returns of a reward that is summed up on one token.
     """
     settings = {
@@ -110,17 +113,20 @@ def config_of(
         "value_clip_range": None,
         "value_coef": 1.0,
         "kl": "k3",
-        "kl_coef": 0.0,
+        "kl_coef": protocol.kl_coef,
         "kl_target": None,
+        "generation": protocol.generation,
         "log_rollouts_every": 0,
         "report_to": ["none"],
     }
     return PolicyConfig(**{**settings, **method.settings})
 
 
-def critic_of(method: Method, seed: int, materials: Materials) -> Critic:
+def critic_of(method: Method, seed: int, materials: Materials, protocol: Protocol) -> Critic:
     """Who gives feedback: the program, or a reward model that learnt from it."""
-    critic = load_reward_model(materials.reward_models[method.reward_model]) if method.reward_model else ProfileCritic()
+    critic: Critic = ProfileCritic(protocol.praises)
+    if method.reward_model:
+        critic = load_reward_model(materials.reward_models[method.reward_model])
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
 
 
@@ -133,7 +139,7 @@ def train_text2grad(
     if method.reward_model and method.reward_model.kind == "scalar":
         rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
     else:
-        rewards = CriticRewards(critic_of(method, config.seed, materials), PROFILES, tokenizer, config)
+        rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
     trainer = prepare(PROFILES, config, rewards)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.scorer.model, 0)]

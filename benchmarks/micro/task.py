@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from text2grad.tasks import Interval, Record, Task, register
@@ -66,6 +67,11 @@ class Profiles(Task):
     """Records: ``{"id", "notes": {"Job": "nurse", …}, "name", "response"?}``."""
 
     name = "profiles"
+    places: Mapping[str, str] = {
+        **Task.places,
+        "teacher": "benchmarks/micro/teacher.txt",
+        "critique": "benchmarks/micro/critique.txt",
+    }
 
     def prompt(self, record: Record) -> str:
         return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())

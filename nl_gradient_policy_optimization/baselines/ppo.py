@@ -38,6 +38,8 @@ def train(ppo: PPOConfig, config: PolicyConfig) -> None:
     if not ppo.reward_model:
         optimize(task, replace(config, method=f"ppo_{config.reward_placement}"))
         return
+    if config.teacher != "off" or config.critique_coef or config.outcome_coef:
+        raise InputError("--teacher, --critique_coef and --outcome_coef need a critic, and --reward_model is none")
     config = replace(config, method="ppo_scalar", critic=f"scalar:{ppo.reward_model}")
     optimize(task, config, ScalarRewards(ppo.reward_model, task, config))
 

@@ -60,6 +60,10 @@ def train(prm: PRMConfig, config: PolicyConfig) -> None:
     split_steps("", task)  # refuses a task without steps
     if config.reward_placement != "token" or config.scheme != "uniform":
         raise InputError("PRM-PPO places rewards at the ends of steps; leave --reward_placement and --scheme alone")
+    if config.teacher != "off":
+        raise InputError(
+            "PRM-PPO rewards the ends of steps, and a teacher changes the labels of quotes; leave --teacher off"
+        )
     config = replace(config, method="prm_ppo")
     optimize(task, config, wrap=lambda spans: StepRewards(spans, task, config))
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bash nl_gradient_policy_optimization/baselines/run.sh METHOD TASK [flags]
-#   METHOD  sft, pairs, dpo, scalar_reward, ppo, ppo_delta, prm_ppo, reflect or step_labels
+#   METHOD  sft, pairs, dpo, scalar_reward, ppo, ppo_delta, prm_ppo, capo, sdpo, rltf_fm, reflect or step_labels
 #   TASK    slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py
 # The method's script with the task's settings, on all GPUs of this machine, or on the CPU. PROCESSES=2 asks for so many
-# processes. The settings are those of TASK/METHOD.yaml; PPO and PRM-PPO share Text2Grad's own, ../TASK/config.yaml.
+# processes. The settings are those of TASK/METHOD.yaml; PPO and what follows share Text2Grad's own, ../TASK/config.yaml.
 # Flags win over both; `run.sh METHOD TASK --help` lists them.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,11 +15,13 @@ method=$1 task=$2
 shift 2
 case $method in
   ppo_delta) method=ppo && set -- --reward_placement last_sum "$@" ;;
-  sft | pairs | dpo | scalar_reward | ppo | prm_ppo | reflect | step_labels) ;;
+  sdpo) method=../optimize && set -- --method sdpo --teacher all --teacher_weights average --teacher_alpha 0.5 "$@" ;;
+  rltf_fm) method=../optimize && set -- --method rltf_fm --critique_coef 0.1 "$@" ;;
+  sft | pairs | dpo | scalar_reward | ppo | prm_ppo | capo | reflect | step_labels) ;;
   *) sed -n '2,4s/^# //p' "$0" >&2 && exit 2 ;;
 esac
 config=$here/$task/$method.yaml
-[[ $method == ppo || $method == prm_ppo ]] && config=$here/../$task/config.yaml
+[[ $method == ppo || $method == prm_ppo || $method == capo || $method == ../optimize ]] && config=$here/../$task/config.yaml
 [[ ! -f $config || " $* " == *" --config"* ]] || set -- --config "$config" "$@"
 processes=${PROCESSES:-$( (nvidia-smi -L 2>/dev/null || true) | grep -c '^GPU' || true)}
 run=(python)

@@ -123,7 +123,7 @@ def test_judges_are_examined_and_rewards_are_theirs(study):
     for row in rows:
         assert 0 <= row["ranked"] <= 1 and (row["tokens"] is None) == (row["kind"] == "scalar")
     assert reward_models_table(rows).count("\n") == 4
-    critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials)
+    critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials, study.protocol)
     assert critic.name.startswith("nl_reward_model-24@")
     curves, _, _ = study.train_all()
     assert all([row["step"] for row in runs[0]] == [0, 1] for runs in curves.values())

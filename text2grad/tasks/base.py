@@ -79,6 +79,8 @@ class Task(ABC):
         "policy": "prompts/policy.txt",
         "judge": "prompts/judge.txt",
         "reflect": "prompts/reflect.txt",
+        "teacher": "prompts/teacher.txt",
+        "critique": "prompts/critique.txt",
         "reward_model_config": "reward_model.yaml",
         "policy_config": "policy.yaml",
     }

@@ -33,6 +33,8 @@ class KodCode(Task):
         "policy": "text2grad/tasks/kodcode.policy.txt",
         "judge": "evaluation/kodcode/judge_prompt.txt",
         "reflect": "nl_gradient_policy_optimization/baselines/kodcode/reflect.txt",
+        "teacher": "nl_gradient_policy_optimization/kodcode/prompts/teacher.txt",
+        "critique": "nl_gradient_policy_optimization/kodcode/prompts/critique.txt",
         "reward_model_config": "nl_reward_model/kodcode/config.yaml",
         "policy_config": "nl_gradient_policy_optimization/kodcode/config.yaml",
     }

@@ -20,6 +20,8 @@ class SLF5K(Task):
         "policy": "text2grad/tasks/slf5k.policy.txt",
         "judge": "evaluation/slf5k/judge_prompt.txt",
         "reflect": "nl_gradient_policy_optimization/baselines/slf5k/reflect.txt",
+        "teacher": "nl_gradient_policy_optimization/slf5k/prompts/teacher.txt",
+        "critique": "nl_gradient_policy_optimization/slf5k/prompts/critique.txt",
         "reward_model_config": "nl_reward_model/slf5k/config.yaml",
         "policy_config": "nl_gradient_policy_optimization/slf5k/config.yaml",
     }

@@ -25,6 +25,8 @@ class UltraFeedback(Task):
         "policy": "text2grad/tasks/ultrafeedback.policy.txt",
         "judge": "evaluation/ultrafeedback/judge_prompt.txt",
         "reflect": "nl_gradient_policy_optimization/baselines/ultrafeedback/reflect.txt",
+        "teacher": "nl_gradient_policy_optimization/ultrafeedback/prompts/teacher.txt",
+        "critique": "nl_gradient_policy_optimization/ultrafeedback/prompts/critique.txt",
         "reward_model_config": "nl_reward_model/ultrafeedback/config.yaml",
         "policy_config": "nl_gradient_policy_optimization/ultrafeedback/config.yaml",
     }

@@ -1,0 +1,83 @@
+"""The study of teachers: demonstrations follow critiques and nothing else, and TRL's SDPO runs with live critiques."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.micro.critic import ProfileCritic
+from benchmarks.micro.methods import method_of
+from benchmarks.micro.policy import BaseSettings, base_policy
+from benchmarks.micro.protocol import Protocol
+from benchmarks.micro.rewriting import followed, rewrite
+from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
+from benchmarks.micro.task import make_record, read_statements, score_statements
+from text2grad.records import load_json
+
+NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
+
+
+def test_a_rewriting_does_what_the_critique_says():
+    rng, checked = random.Random(3), 0
+    for number in range(300):
+        record = make_record(rng, number)
+        critique, answer = rewrite(record, rng)
+        statements = read_statements(record, answer)
+        said = [s.note for s in statements]
+        for note, value in record["notes"].items():
+            if f"{note.lower()} wrong: the notes say" in critique:
+                assert f"the notes say {value}." in critique
+            if any(f"{note.lower()} {end}" in critique for end in ("wrong:", "right.", "twice.")) or (
+                f"not mention {record['name']}'s {note.lower()}." in critique
+            ):
+                assert said.count(note) == 1
+                assert next(s.verdict for s in statements if s.note == note) == "right"
+                checked += 1
+        if "….' is not about" in critique:
+            assert "aside" not in [s.verdict for s in statements]
+    assert checked > 300
+
+
+def test_what_a_critique_is_silent_about_stays_flawed():
+    rng = random.Random(4)
+    records = [make_record(rng, number) for number in range(300)]
+    right = [score_statements(record, " ".join(followed(record, [], rng)))["precision"] for record in records]
+    assert 0.54 < sum(right) / len(right) < 0.66
+
+
+def test_a_critic_that_praises_quotes_the_same():
+    answer = "Nora lives in Porto. Nora is a nurse by trade."
+    silent, praising = (ProfileCritic(praises).feedback_on(NORA, answer) for praises in (False, True))
+    assert (silent.good, silent.poor) == (praising.good, praising.poor)
+    assert "gets Nora's home right" in praising.critique and "right" not in silent.critique
+    assert ProfileCritic().feedback_on(NORA, "Nora lives in Porto.").critique.startswith("It does not mention")
+
+
+def test_what_a_study_adds_leaves_older_runs_as_they_were():
+    assert set(Protocol().described()) == {
+        "steps", "rollouts", "epochs", "evaluate_every", "held_out", "prompts", "max_response_tokens",
+        "value_learning_rate",
+    }  # fmt: skip
+    assert Protocol(kl_coef=0.02, praises=True).described()["kl_coef"] == 0.02
+    assert (
+        "rewritings" not in BaseSettings().described(0)
+        and BaseSettings(rewritings=0.5).described(0)["rewritings"] == 0.5
+    )
+
+
+@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl"])
+def test_the_methods_run(tmp_path, name):
+    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
+    assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
+    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+    protocol = Protocol(
+        steps=1, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16, kl_coef=0.02, praises=True
+    )
+    config = config_of(name, method_of(name), 1e-3, 1, tmp_path / "run", materials, protocol)
+    assert config.kl_coef == 0.02
+    result = run_method(name, 1e-3, 1, tmp_path / "run", materials, protocol)
+    assert [row["step"] for row in result["curve"]] == [0, 1]
+    if name != "sdpo_trl":
+        row = load_json(tmp_path / "run" / "metrics.jsonl")[0]
+        assert row["teacher/unread"] == 0 and row["teacher/kept"] <= 1

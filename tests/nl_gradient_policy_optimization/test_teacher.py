@@ -1,0 +1,221 @@
+"""The critique as a teacher in the trainer: what it reads, what it changes, what refuses it, and that runs resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nl_gradient_policy_optimization.baselines import ppo, prm_ppo
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from nl_gradient_policy_optimization.teacher import coefficient, encode_teacher_prompt, load_teacher_prompt
+from tests.processes import run_ranks
+from tests.tiny import tokenizer
+from tests.tiny_runs import POSTS, ScriptedRewards, rows, tiny_config
+from text2grad.errors import InputError
+from text2grad.feedback import without_quotes
+from text2grad.losses import gated, span_sums, weighted
+from text2grad.tasks import PlainTask, get_task
+
+
+class SpokenRewards(ScriptedRewards):
+    """Scripted labels with a critique; ``silent`` names posts of whose rollouts nothing is said."""
+
+    def __init__(self, silent: tuple[str, ...] = (), fail: tuple[str, ...] = ()):
+        super().__init__(fail)
+        self.silent = silent
+
+    def __call__(self, rollouts):
+        return [
+            replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
+            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
+        ]
+
+
+# What the teacher reads
+
+
+def test_a_critique_without_the_policys_own_words():
+    said = 'It calls "the  ticket" a fine, but the post says  ticket; the end is right.'
+    assert without_quotes(said, ["the ticket", "a fine", "end", "pos"]) == (
+        'It calls "…" …, but the post says  ticket; the end is right.'
+    )
+    assert without_quotes("tickets and ticket.", ["ticket"]) == "tickets and …."
+
+
+def test_the_request_is_the_policys_own_and_the_critique_takes_part_in_its_last_message():
+    class WithSystem(PlainTask):
+        def messages(self, prompt):
+            return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Summarise: {prompt}"}]
+
+    feedback = RolloutFeedback([], critique="Costs $5? It repeats all night.", poor=["all night"])
+    rollout = Rollout("a", "a dog", {}, [], [], "", [], [], True, feedback)
+    prompt = load_teacher_prompt(get_task("slf5k"))
+    text = tokenizer("byte").decode(encode_teacher_prompt(rollout, prompt, WithSystem("own"), tokenizer("byte")))
+    assert text.startswith("Be brief.\n\nSummarise: a dog\n\nA careful reader")
+    assert "Costs $5? It repeats …." in text and "all night" not in text
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback", "plain"])
+def test_every_task_has_a_prompt_for_it(name):
+    prompt = load_teacher_prompt(get_task(name))
+    assert prompt.names == {"prompt", "critique"}
+
+
+# What it changes
+
+
+@pytest.mark.parametrize("kind", ["weight", "gate"])
+def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
+    config = tiny_config(tmp_path, teacher=kind, teacher_scale=0.01, kl_coef=0.0, kl_target=None, max_steps=1)
+    trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",), fail=("post-2",)))
+    seen = []
+    update = trainer.update
+    trainer.update = lambda rollouts, step: seen.extend(rollouts) or update(rollouts, step)
+    metrics = trainer.step(1)
+    changed = 0
+    for rollout in seen:
+        labels = torch.tensor([rollout.received.rewards])
+        gap = (rollout.teacher_logprobs - rollout.old_logprobs)[None]
+        if rollout.id in ("post-1", "post-2"):
+            assert not rollout.taught and gap.abs().max() == 0
+        expected = weighted(labels, gap, 0.2) if kind == "weight" else gated(labels, span_sums(labels, gap), 0.01)
+        torch.testing.assert_close(rollout.rewards[None], expected)
+        changed += int((expected != labels).sum())
+    assert changed > 0 and metrics["teacher/unread"] == sum(not rollout.taught for rollout in seen)
+    assert metrics["seconds/teacher"] > 0
+
+
+def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
+    """Updates on the same rollouts bring the loss down; ``distill`` counts poor tokens alone, ``all`` every one."""
+    first = {}
+    for kind in ("distill", "all"):
+        config = tiny_config(
+            tmp_path, teacher=kind, teacher_coef=20.0, learning_rate=3e-3, output_dir=str(tmp_path / kind)
+        )
+        trainer = prepare("slf5k", config, SpokenRewards())
+        pending = trainer.collect(1, {"rollout": 0.0, "reference": 0.0})
+        trainer.accept(pending.rollouts, pending.feedback())
+        with torch.no_grad():  # a random teacher hardly differs from the policy: make it another one
+            for name, parameter in trainer.scorer.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(0, 0.2, generator=torch.Generator().manual_seed(len(name)))
+            trainer.score(pending.rollouts)
+        trainer.teach(pending.rollouts)
+        trainer.reward_tokens(pending.rollouts)
+        trainer.estimate_advantages(pending.rollouts)
+        if kind == "distill":
+            for rollout in pending.rollouts:
+                rollout.advantages = torch.zeros_like(rollout.advantages)
+        losses = [trainer.update_on(pending.rollouts)["teacher/loss"] for _ in range(12)]
+        assert losses[-1] < 0.6 * losses[0]
+        first[kind] = losses[0]
+    assert 0 < first["distill"] < first["all"]
+
+
+def test_the_weight_of_the_distillation_falls():
+    config = PolicyConfig(teacher="distill", teacher_coef=0.5, teacher_steps=4)
+    assert [coefficient(config, step) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
+    assert coefficient(replace(config, teacher_steps=0), 9) == 0.5
+
+
+# What refuses it
+
+
+def test_no_critique_no_teacher(tmp_path):
+    with pytest.raises(InputError, match=r"--teacher gate reads critiques, and no rollout .* or --teacher off"):
+        optimize("slf5k", tiny_config(tmp_path, teacher="gate"), ScriptedRewards())
+    config = tiny_config(tmp_path, teacher="all")
+    with pytest.raises(InputError, match="need a critic, and --reward_model is none"):
+        ppo.train(ppo.PPOConfig(task="slf5k", reward_model="scalar"), config)
+    with pytest.raises(InputError, match="leave --teacher off"):
+        prm_ppo.train(prm_ppo.PRMConfig(task="slf5k"), config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"teacher": "gate", "reward_placement": "last_sum"}, "--teacher gate changes the labels of tokens"),
+        ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
+        ({"teacher": "every"}, "--teacher"),
+        ({"teacher_alpha": 1.5}, "--teacher_alpha must be in 0..1"),
+        ({"teacher_scale": 0}, "--teacher_scale must be above 0"),
+        ({"teacher_top_k": 0}, "--teacher_top_k must be 1 or more"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        replace(tiny_config(tmp_path), **settings).check()
+
+
+# Resuming, ranks, the ledger
+
+
+def test_a_resumed_run_has_the_same_teacher(tmp_path):
+    config = tiny_config(tmp_path, teacher="gate+distill", teacher_weights="average", teacher_rate=0.5, save_every=1)
+    whole = optimize("slf5k", config, SpokenRewards())
+    config.output_dir = str(tmp_path / "again")
+    half = prepare("slf5k", config, SpokenRewards())
+    half.resume()
+    half.step(1)
+    half.save()
+    again = optimize("slf5k", config, SpokenRewards())
+    for (name, expected), found in zip(whole.scorer.named_parameters(), again.scorer.parameters(), strict=True):
+        assert torch.equal(expected, found), name
+    moved = 0
+    for name, parameter in whole.scorer.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(whole.teacher.average[name], again.teacher.average[name]), name
+            moved += int(not torch.equal(parameter, whole.teacher.average[name]))
+    assert moved  # the average lags behind
+    both = [rows(Path(run) / "metrics.jsonl")[1] for run in (tmp_path / "run", tmp_path / "again")]
+    first, second = ({name: value for name, value in row.items() if "seconds" not in name} for row in both)
+    assert first == second
+    # what is sampled is scored by policy and reference, read by the teacher, and learnt from in two passes
+    rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
+    assert first["ledger/critiques"] == sum(bool(row["response"].strip()) for row in rollouts)
+    encoded = {record_id: len(ids) for record_id, _, ids in whole._prompts([row["id"] for row in rollouts])}
+    tokens = sum(encoded[row["id"]] + len(row["tokens"]) for row in rollouts)
+    assert first["ledger/backward_tokens"] == 2 * tokens
+    assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's
+
+
+def _one_step(folder: str, name: str, ranks: int) -> None:
+    config = tiny_config(
+        Path(folder),
+        output_dir=f"{folder}/{name}",
+        max_steps=1,
+        rollouts_per_device=4 // ranks,
+        micro_batch_size=1,
+        teacher="gate+distill",
+        teacher_weights="average",
+        teacher_coef=20.0,
+    )
+    trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",)))
+    trainer.ids = [f"post-{index}" for index in range(4)]
+    responses = {len(POSTS[i]): [7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)}
+    encoded = {tuple(ids): responses[len(prompt)] for _, prompt, ids in trainer._prompts(trainer.ids)}
+    trainer.sampler.batches = lambda prompts: iter([([encoded[tuple(ids)] for ids in prompts], None)])
+    trainer.train()
+    trainer.accelerator.end_training()
+
+
+def test_two_ranks_make_the_update_of_one(tmp_path):
+    tiny_config(tmp_path)  # writes model and posts once
+    assert run_ranks(_one_step, 1, str(tmp_path), "one", 1) == [0]
+    assert run_ranks(_one_step, 2, str(tmp_path), "two", 2) == [0, 0]
+    one, two = (
+        load_file(tmp_path / name / "checkpoint-1" / "policy" / "adapter_model.safetensors") for name in ("one", "two")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-5)
+    first, second = (rows(tmp_path / name / "metrics.jsonl")[0] for name in ("one", "two"))
+    for name, value in first.items():
+        if not name.startswith("seconds/"):
+            assert second[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
+    assert first["teacher/unread"] == 1 and first["teacher/loss"] > 0

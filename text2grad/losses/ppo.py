@@ -1,0 +1,58 @@
+"""The objectives: the clipped PPO terms (section 3.5), and the NL-Gradient of definition 1 that they follow.
+
+Losses come back per token, ``[B, T]``, so that the caller decides over which tokens of which ranks to average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
+    """max(−ρA, −clip(ρ, 1 ± ε)A) with ρ = π/π_old, and where the clip held the gradient back (as 0/1).
+
+    Source: the policy term of L^PPO, section 3.5.
+    """
+    ratio = torch.exp(logprobs - old_logprobs)
+    plain = -ratio * advantages
+    clipped = -ratio.clamp(1 - clip_range, 1 + clip_range) * advantages
+    return torch.maximum(plain, clipped), (clipped > plain).to(logprobs.dtype).detach()
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | None = None) -> Tensor:
+    """½·max((V − R)², (V_clip − R)²), V_clip within ``clip_range`` of the rollout's value (0: no clip)."""
+    if not clip_range:
+        return 0.5 * (values - returns) ** 2
+    clipped = torch.clamp(values, old_values - clip_range, old_values + clip_range)
+    return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+
+
+def policy_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """How far this update has moved already: k3 of KL(π_old ‖ π) per token, on tokens that π_old sampled."""
+    log_ratio = logprobs - old_logprobs
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def sampler_correction(old_logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
+    """min(π_old/π_sampler, limit) per token, a weight on the policy loss where another engine did the sampling.
+
+    Source: truncated importance sampling, Ionides 2008, as used against the rounding of inference engines. A token
+    whose log-probability the engine did not give (NaN) has weight 1.
+    """
+    ratio = torch.exp(old_logprobs - sampled_with).clamp(max=limit)
+    return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)
+
+
+def nl_gradient(logprobs: Tensor, deltas: Tensor, parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """g = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}), one tensor per parameter. Source: definition 1, section 3.1.
+
+    This is the definition. Training does not call it: tests hold the gradient of the loss above against it.
+
+    Args:
+        logprobs: log π of the sampled tokens, still attached to their graph.
+        deltas: δ_t, of the same shape; 0 on padding.
+    """
+    return torch.autograd.grad((deltas * logprobs).sum(), list(parameters))
