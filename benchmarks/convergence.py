@@ -55,7 +55,7 @@ class StudyConfig:
     already_listed: list[str] = setting(
         [], "methods that another study's table lists; a page's section omits their rows"
     )
-    learning_rates: list[float] = setting([], "learning rates that are tried for every method")
+    learning_rates: list[float] = setting([], "learning rates that are tried for every method; one alone is taken")
     sweep_seeds: list[int] = setting([], "seeds of the sweep; they are not used again")
     seeds: list[int] = setting([], "seeds of the runs that are reported")
     steps: int = setting(60, "steps of a run; a step is one cycle of rollouts and updates")
@@ -79,7 +79,8 @@ class StudyConfig:
 
     def check(self) -> None:
         for item in fields(self):
-            if item.name not in _OPTIONAL and not getattr(self, item.name):
+            swept = item.name != "sweep_seeds" or len(self.learning_rates) > 1
+            if item.name not in _OPTIONAL and swept and not getattr(self, item.name):
                 raise InputError(f"--{item.name} is missing; the files in benchmarks/micro/*.yaml set it")
         if set(self.seeds) & set(self.sweep_seeds):
             raise InputError("--seeds and --sweep_seeds share a seed: rates would be chosen on what is reported")
@@ -144,10 +145,12 @@ class Study:
         sweep: Sweep = {}
         curves: Runs = {}
         for name in tqdm(self.config.methods, desc=self.config.study, unit="method"):
-            tuned_as = method_of(name).tuned_as or name
-            if tuned_as not in sweep:
-                sweep[tuned_as] = self.sweep_rates(tuned_as)
-            chosen[name] = float(max(sweep[tuned_as], key=lambda rate: sweep[tuned_as][rate].value))
+            chosen[name] = self.config.learning_rates[0]
+            if len(self.config.learning_rates) > 1:
+                tuned_as = method_of(name).tuned_as or name
+                if tuned_as not in sweep:
+                    sweep[tuned_as] = self.sweep_rates(tuned_as)
+                chosen[name] = float(max(sweep[tuned_as], key=lambda rate: sweep[tuned_as][rate].value))
             curves[name] = [self.train_or_load(name, chosen[name], seed) for seed in self.config.seeds]
         return curves, chosen, sweep
 
@@ -229,7 +232,9 @@ def summary_table(curves: Runs, chosen: dict[str, float], reference: str, omitte
 
 
 def sweep_table(sweep: Sweep, omitted: Sequence[str] = ()) -> str:
-    """Mean F1 at each learning rate, the best one bold."""
+    """Mean F1 at each learning rate, the best one bold; empty where there was one rate."""
+    if not sweep:
+        return ""
     rates = list(next(iter(sweep.values())))
     rows = []
     for name, figures in sweep.items():
@@ -264,14 +269,14 @@ def draw_study(config: StudyConfig, curves: Runs) -> list[str]:
 def page_section(config: StudyConfig, result: StudyResult, figures: list[str], folder: str) -> str:
     """The study's section of a page; ``folder`` holds the figures, seen from the page."""
     facts, omitted = result.facts, config.already_listed
-    sweep = sweep_table(result.sweep, omitted)
+    sweep = [f"The sweep of learning rates, with {len(config.sweep_seeds)} seeds of its own:"]
+    sweep += [sweep_table(result.sweep, omitted)]
     return "\n\n".join(
         [
             *([reward_models_table(result.reward_models)] if result.reward_models else []),
             summary_table(result.curves, result.learning_rates, config.reference, omitted),
             *(f"![{name}]({Path(folder) / name}.svg)" for name in figures),
-            f"The sweep of learning rates, with {len(config.sweep_seeds)} seeds of its own:",
-            sweep,
+            *(sweep if result.sweep else []),
             f"{facts['runs']} runs, {facts['processor_minutes']} minutes of processor time. "
             f"Machine: {facts['machine']}.",
         ]

@@ -96,3 +96,7 @@ def _graded(statement: Statement, response: str) -> list[tuple[str, float]]:
         (response[end : statement.start + len(statement.text)], lead),
     ]
     return [(piece, score) for piece, score in pieces if piece.strip()]
+
+
+PRAISING = ProfileCritic(praises=True)
+"""For ``--critic benchmarks.micro.critic:PRAISING``."""
