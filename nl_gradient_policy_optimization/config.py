@@ -30,7 +30,7 @@ class PolicyConfig:
     # the run
     data_path: str = setting(
         "",
-        "records of the task (JSON, JSONL or CSV), or a data set of the hub; only their prompts are used",
+        "records of the task (JSON, JSONL, CSV or Parquet), or a data set of the hub; only prompts are used",
         "--dataset_path",
         "--input_file",
         "--responses",

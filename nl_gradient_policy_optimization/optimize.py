@@ -41,7 +41,15 @@ from text2grad.models import (
     portable_base_name,
 )
 from text2grad.models.deepspeed_setup import prepare_deepspeed
-from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json
+from text2grad.records import (
+    check_writable,
+    fingerprint,
+    is_data_set,
+    load_data_set,
+    load_json,
+    load_records,
+    save_json,
+)
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
 
@@ -243,18 +251,10 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
 
 
 def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
-    """Records from a JSON or CSV file, or a data set: of the hub (``owner/name``, ``owner/name#split``) or a folder."""
-    path = Path(config.data_path)
-    if path.suffix in (".json", ".jsonl", ".csv") or path.is_file():
-        return load_records(path, task, responses=False)
-    from datasets import load_dataset
-
-    name, _, split = config.data_path.partition("#")
-    try:
-        rows = load_dataset(name, split=split or "train").to_list()
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{config.data_path}: no .json, .jsonl or .csv file and no data set ({reason})") from None
+    """Records of a file, or of a data set (:func:`load_data_set`), of which the run keeps a copy."""
+    if not is_data_set(config.data_path):
+        return load_records(config.data_path, task, responses=False)
+    rows = load_data_set(config.data_path)
     copy = Path(config.output_dir) / "prompts.jsonl"  # what is trained on, even if the data set changes
     if copy.is_file() and not config.allow_changed and fingerprint(load_json(copy)) != fingerprint(rows):
         raise InputError(

@@ -18,7 +18,7 @@ from text2grad.models.deepspeed_setup import begin_deepspeed
 class RewardModelConfig(SFTConfig):
     """``max_prompt_tokens`` bounds the prompt, ``max_length`` the prompt and z together, in tokens."""
 
-    data_path: str = setting("", "annotated records of stage 1 (JSON or JSONL)")
+    data_path: str = setting("", "annotated records of stage 1: a file, or a data set of the hub")
     model: str = setting("smollm2", "the model to train: hub id, folder, GGUF file, or smollm2")
     validation_path: str | None = setting(None, "annotated records to validate on")
     validation_share: float = setting(0.1, "share of data_path that is held out, by whole prompts; or validation_path")

@@ -68,7 +68,9 @@ class ChatOptions:
 class AnnotateConfig(ChatOptions):
     """Which responses, and who gives feedback on them."""
 
-    data_path: str = setting(MISSING, "responses, in the task's format", "--dataset_path", "--responses")
+    data_path: str = setting(
+        MISSING, "responses, in the task's format: a file, or a data set of the hub", "--dataset_path", "--responses"
+    )
     output_path: str | None = setting(None, "default: beside the data, named .annotated.json", "--output_file")
     critic: str | None = setting(
         None, f"who gives feedback: {CRITIC_FORMS}; {DEFAULT_CRITIC} by default", "--annotator"

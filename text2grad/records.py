@@ -1,4 +1,6 @@
-"""The files between stages (JSON; a user's own may be CSV): read with clear errors, written atomically."""
+"""The files between stages (JSON; a user's own may be CSV, Parquet or a data set): read with clear errors, written
+atomically.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +20,9 @@ from typing import Any
 from text2grad.errors import InputError
 from text2grad.safety.gate import UnreadableError, fault, shown, whole_number
 from text2grad.tasks.base import Record, Task, content_id
+
+_FILES = (".json", ".jsonl", ".csv", ".parquet")
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(#[\w.-]+)?")
 
 
 class Records(dict[str, Record]):
@@ -99,19 +105,84 @@ def load_csv(path: str | Path) -> list[Record]:
     return rows
 
 
+def is_data_set(path: str | Path) -> bool:
+    """Whether a path is a folder, or a name on the hub: ``owner/name`` or ``owner/name#split``."""
+    return Path(str(path).partition("#")[0]).is_dir() or (
+        bool(_HUB_NAME.fullmatch(str(path))) and Path(path).suffix not in _FILES and not Path(path).exists()
+    )
+
+
+def load_data_set(name: str) -> list[Record]:
+    """The rows of a data set: of the hub, or a folder of data files or of ``save_to_disk``. ``#split`` after the name.
+
+    Raises:
+        InputError: there is none, or it cannot be reached.
+    """
+    from datasets import Dataset, load_dataset, load_from_disk
+
+    place, _, split = name.partition("#")
+    try:
+        if (Path(place) / "state.json").is_file() or (Path(place) / "dataset_dict.json").is_file():
+            found = load_from_disk(place)
+            return (found if isinstance(found, Dataset) else found[split or "train"]).to_list()
+        return load_dataset(place, split=split or "train").to_list()
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{name}: no .json, .jsonl, .csv or .parquet file and no data set ({reason}); check the name, and the "
+            "split after #"
+        ) from None
+
+
+def load_parquet(path: str | Path) -> list[Record]:
+    """The rows of a Parquet file. ``InputError`` where it is missing or is none."""
+    from datasets import Dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})")
+    try:
+        with tempfile.TemporaryDirectory() as cache:  # nothing is left behind
+            return Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True).to_list()
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise InputError(f"{path}: no Parquet file that can be read ({reason})") from None
+
+
+def _filled(rows: list[Record], where: str | Path) -> list[Record]:
+    """Rows of a table without their empty fields: a table has every column in every row."""
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            if not isinstance(value, str | int | float | bool | list | dict | None):
+                raise InputError(
+                    f"{where}: record {number} has {type(value).__name__} in {name!r}; records hold what JSON can hold"
+                )
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _read(path: str | Path) -> Any:
+    """What a file, folder or data set holds."""
+    if is_data_set(path):
+        return _filled(load_data_set(str(path)), path)
+    suffix = Path(path).suffix
+    if suffix == ".parquet":
+        return _filled(load_parquet(path), path)
+    return load_csv(path) if suffix == ".csv" else load_json(path)
+
+
 def load_records(path: str | Path, task: Task, responses: bool = True) -> Records:
     """A task's records by id, each checked against the task's format.
 
     Args:
-        path: ``{id: record}`` or a list of records, as JSON or JSONL; or CSV, whose columns are the records' fields.
+        path: ``{id: record}`` or a list of records, as JSON or JSONL; CSV or Parquet, whose columns are the records'
+            fields; or a data set, of the hub or a folder (:func:`load_data_set`).
         responses: False where only prompts matter (stage 3): responses may be missing, and the first record of each
             prompt is kept, by its prompt's id.
 
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    path = Path(path)
-    value = load_csv(path) if path.suffix == ".csv" else load_json(path)
+    value, path = _read(path), Path(path)
     if not isinstance(value, dict | list):
         raise InputError(f"{path}: holds {type(value).__name__}; a {task.name} file is an object or a list of records")
     if not value:

@@ -465,8 +465,8 @@ def test_prompts_come_from_a_data_set_too(tmp_path):
     config.data_path = str(folder)
     trainer = prepare("slf5k", config, ScriptedRewards())
     assert [record["post"] for record in trainer.records.values()] == POSTS[:3]
-    config.data_path = str(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"no .json, .jsonl or .csv file and no data set"):
+    config.data_path = "nobody/nothing"
+    with pytest.raises(InputError, match=r"no .json, .jsonl, .csv or .parquet file and no data set"):
         prepare("slf5k", config, ScriptedRewards())
 
 
