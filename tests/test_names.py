@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("text2grad", "rm_data_anno", "nl_reward_model", "nl_gradient_policy_optimization", "evaluation"),
-    *("benchmarks", "quickstart"),
+    *("benchmarks", "quickstart", "recipes"),
 )
 
 

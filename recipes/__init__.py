@@ -1,0 +1,1 @@
+"""Whole experiments: from published data to the tables of the paper."""

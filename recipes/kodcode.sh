@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# KodCode: Python functions with unit tests, from the published data to table 3 of the paper.
+#   bash recipes/kodcode.sh                  Llama-3.1-8B-Instruct on all GPUs; ends with runs/kodcode/report.html
+#   bash recipes/kodcode.sh --smoke          the same steps on two CPU processes with a tiny random model
+#   bash recipes/kodcode.sh --print          only say the commands; each can be run alone
+#   --annotator CRITIC                       who annotates (openai:gpt-4o)
+#   --judge openai:gpt-4o                    also the win-rate curve over the checkpoints
+#   --model NAME, --run_dir DIR, --seed N    another policy, folder, seed
+#   DATA=solutions.json PROMPTS=prompts.json files in place of the hub's sets
+# Interrupted? The same command goes on where it was.
+set -euo pipefail
+task=kodcode first=base base_model=meta-llama/Llama-3.1-8B-Instruct
+data=${DATA:-KodCode/KodCode-V1-SFT-4o} prompts=${PROMPTS:-KodCode/KodCode-Light-RL-10K}
+source "$(dirname "$0")/setup.sh"
+draw=(--easy_samples 4000 --medium_samples 4000 --hard_samples 4000 --train_samples 8000 --target_total_size 11800)
+policy_prompts=(--policy_path "$prompts")
+if $smoke; then data=recipes/sample/kodcode.json draw=() policy_prompts=(--shares 0.3 0.4 0.3); fi
+
+# Data: completions whose tests were run, half of them failing; a fifth for SFT, 9000 for the reward model, 500 for
+# evaluation. The policy's questions are a set of their own.
+run python rm_data_anno/kodcode/test_case.py --data_path "$data" --output_path "$run/tested.json" --seed "$seed" "${draw[@]}"
+run python recipes/splits.py --task kodcode --data_path "$run/tested.json" "${policy_prompts[@]}" --seed "$seed" \
+    --output_dir "$run/data" "${splits[@]}"
+
+# What an annotator says of the reward model's part; SFT is a baseline here, not the start.
+run python rm_data_anno/kodcode/dual_feedback_annotation_RM.py --critic "$annotator" \
+    --data_path "$run/data/reward_model.json" --output_path "$run/annotated.json"
+run $baseline sft kodcode --data_path "$run/data/sft.json" --model "$model" --output_dir "$run/sft" --seed "$seed" "${sft[@]}"
+
+# The reward model, and the process reward model of PRM-PPO.
+run bash nl_reward_model/kodcode/deepspeed_train_kodcode.sh --model "$model" --data_path "$run/annotated.json" \
+    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
+run python nl_reward_model/kodcode/evaluation/2_infer.py --model "$run/reward_model" --split validation \
+    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
+run python nl_reward_model/kodcode/evaluation/3_metrics.py --data_path "$run/feedback.json" \
+    --output_path "$run/reward_model.metrics.json"
+run $baseline step_labels kodcode --data_path "$run/annotated.json" --output_path "$run/steps.json"
+run bash nl_reward_model/kodcode/deepspeed_train_kodcode.sh --model "$model" --data_path "$run/steps.json" \
+    --output_dir "$run/process_reward_model" --seed "$seed" "${train_rm[@]}"
+
+# Pairs of passing and failing programs, and the scalar reward model of PPO.
+run $baseline pairs kodcode --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
+run $baseline scalar_reward kodcode --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
+    --seed "$seed" "${scalar[@]}"
+
+# Text2Grad and every baseline, from the same start.
+start=(--model "$model" --seed "$seed")
+on_questions=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
+run bash nl_gradient_policy_optimization/kodcode/train_kodcode.sh --critic "$run/reward_model" \
+    --output_dir "$run/text2grad" "${on_questions[@]}" "${critic[@]}"
+run $baseline ppo kodcode --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_questions[@]}"
+run $baseline ppo_delta kodcode --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_questions[@]}" \
+    "${critic[@]}"
+run $baseline prm_ppo kodcode --critic "$run/process_reward_model" --output_dir "$run/prm_ppo" "${on_questions[@]}" \
+    "${critic[@]}"
+run $baseline dpo kodcode --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+
+# HumanEval, MBPP and the held-out questions.
+benchmarks=(--benchmarks "humaneval mbpp")
+$smoke && benchmarks=(--only kodcode)
+for system in base sft text2grad ppo ppo_delta prm_ppo dpo; do
+    policy_folder=$run/$system/policy
+    case $system in base) policy_folder=$model ;; sft | dpo) policy_folder=$run/$system ;; esac
+    run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
+        "${measure[@]}"
+done
+run $baseline reflect kodcode --data_path "$run/evaluation/base/answers.json" --model "$model" \
+    --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
+run python evaluation/kodcode/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
+    --output_path "$run/evaluation/reflect/result.json"
+if [ -n "$judge" ]; then
+    for system in text2grad ppo; do
+        run bash evaluation/win_rate_curve.sh --run "$run/$system" --task kodcode --data_path "$run/data/evaluation.json" \
+            --baseline "$run/evaluation/base/answers.json" --baseline_system base --judge "$judge" --system $system \
+            --output_dir "$run/curve/$system" "${measure[@]}"
+    done
+fi
+
+source recipes/report.sh

@@ -1,0 +1,93 @@
+"""Published data sets as records in the tasks' formats: SLF5K, UltraFeedback-binarized and KodCode, files or hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rm_data_anno.kodcode.test_case import from_row
+from text2grad.errors import InputError
+from text2grad.records import load_csv, load_json
+from text2grad.tasks import Record, Task
+
+
+def read_published(source: str, task: Task) -> list[Record]:
+    """The rows of a file, or of a data set (``owner/name#split``; ``train`` by default), each as the task's records.
+
+    Raises:
+        InputError: there is no such file or set, or a row has not the fields of its data set; names the row.
+    """
+    convert = READERS.get(task.name, lambda row: [row])
+    records: list[Record] = []
+    for index, row in enumerate(_rows(source)):
+        try:
+            found = convert(row)
+            for record in found:
+                if not task.prompt(record).strip():
+                    raise InputError("its prompt is empty")
+        except (InputError, KeyError, TypeError, AttributeError) as error:
+            problem = f"has no field {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"{source}: record {index}: {problem}; {task.format_help}") from None
+        records += found
+    if not records:
+        raise InputError(f"{source}: holds no records")
+    return records
+
+
+def slf5k(row: Mapping[str, Any]) -> list[Record]:
+    """SLF5K: the summary that got feedback is the response. Records in the task's own format stay as they are."""
+    record = {name: value for name, value in row.items() if value is not None}
+    if "generated_summary" not in record and record.get("generated_summary_for_feedback"):
+        record["generated_summary"] = record["generated_summary_for_feedback"]
+    return [record]
+
+
+def ultrafeedback(row: Mapping[str, Any]) -> list[Record]:
+    """UltraFeedback-binarized: a row's chosen and rejected conversation are two records."""
+    if "chosen" not in row:
+        return [dict(row)]
+    scores = {"score_chosen": row["score_chosen"], "score_rejected": row["score_rejected"]}
+    about = {"prompt": row["prompt"], "prompt_id": row["prompt_id"], **scores}
+    return [
+        {
+            **about,
+            "response": [{"content": turn["content"], "role": turn["role"]} for turn in row[kind]],
+            "is_chosen": kind == "chosen",
+            "score": row[f"score_{kind}"],
+            "critique": "",
+        }
+        for kind in ("chosen", "rejected")
+        if row[kind][-1]["content"].strip()
+    ]
+
+
+def kodcode(row: Mapping[str, Any]) -> list[Record]:
+    """KodCode: GPT-4o's solution where a row has one. Records whose tests were run keep their log."""
+    return [dict(row) if "log" in row else from_row(row)]
+
+
+READERS: dict[str, Callable[[Mapping[str, Any]], list[Record]]] = {
+    "slf5k": slf5k,
+    "ultrafeedback": ultrafeedback,
+    "kodcode": kodcode,
+}
+
+
+def _rows(source: str) -> list[Mapping[str, Any]]:
+    path = Path(source)
+    if path.suffix == ".csv":
+        return list(load_csv(path))
+    if path.suffix in (".json", ".jsonl") or path.is_file():
+        value = load_json(path)
+        if isinstance(value, dict):
+            return [{"id": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
+        return value
+    from datasets import load_dataset
+
+    name, _, split = source.partition("#")
+    try:
+        return load_dataset(name, split=split or "train").to_list()
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source}: no .json, .jsonl or .csv file and no data set ({reason})") from None

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SLF5K: summaries of Reddit posts, from the published data to table 2 of the paper.
+#   bash recipes/slf5k.sh                    Llama-3.1-8B-Instruct on all GPUs; ends with runs/slf5k/report.html
+#   bash recipes/slf5k.sh --smoke            the same steps on two CPU processes with a tiny random model
+#   bash recipes/slf5k.sh --print            only say the commands; each can be run alone
+#   --annotator CRITIC                       who annotates (openai:gpt-4o)
+#   --judge openai:gpt-4o                    also win rates, and their curve over the checkpoints
+#   --model NAME, --run_dir DIR, --seed N    another policy, folder, seed
+#   DATA=posts.json EVALUATION=held_out.json files in place of the hub's sets
+# Interrupted? The same command goes on where it was.
+set -euo pipefail
+task=slf5k first=sft base_model=meta-llama/Llama-3.1-8B-Instruct
+data=${DATA:-JeremyAlain/SLF5K#train} held_out=${EVALUATION:-JeremyAlain/SLF5K#validation}
+source "$(dirname "$0")/setup.sh"
+$smoke && data=quickstart/data/posts_train.json held_out=quickstart/data/posts_validation.json
+
+# Data: the paper uses all posts for SFT, reward model and policy, and 500 others for evaluation.
+run python recipes/splits.py --task slf5k --data_path "$data" --evaluation_path "$held_out" --seed "$seed" \
+    --output_dir "$run/data" "${splits[@]}"
+
+# The start: a policy that writes summaries of the right length.
+run $baseline sft slf5k --data_path "$run/data/sft.json" --model "$model" --output_dir "$run/sft" --seed "$seed" "${sft[@]}"
+
+# Its answers, two to a post, and what an annotator says of them.
+run python evaluation/generate.py --task slf5k --model "$run/sft" --data_path "$run/data/reward_model.json" \
+    --num_samples 2 --temperature 1 --skip_empty true --output_path "$run/answers.json" "${answers[@]}"
+run python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --critic "$annotator" --data_path "$run/answers.json" \
+    --output_path "$run/annotated.json"
+
+# The reward model, and the process reward model of PRM-PPO.
+run bash nl_reward_model/slf5k/deepspeed_train_slf5k.sh --model "$model" --data_path "$run/annotated.json" \
+    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
+run python nl_reward_model/slf5k/evaluation/2_infer.py --model "$run/reward_model" --split validation \
+    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
+run python nl_reward_model/slf5k/evaluation/3_metrics.py --data_path "$run/feedback.json" \
+    --output_path "$run/reward_model.metrics.json"
+run $baseline step_labels slf5k --data_path "$run/annotated.json" --output_path "$run/steps.json"
+run bash nl_reward_model/slf5k/deepspeed_train_slf5k.sh --model "$model" --data_path "$run/steps.json" \
+    --output_dir "$run/process_reward_model" --seed "$seed" "${train_rm[@]}"
+
+# Pairs: people's comparisons where the data has them, else the annotator's; and the scalar reward model of PPO.
+run $baseline pairs slf5k --data_path "$run/answers.json" --critic "$annotator" --output_path "$run/pairs.json" "${pairs[@]}"
+run $baseline scalar_reward slf5k --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
+    --seed "$seed" "${scalar[@]}"
+
+# Text2Grad and every baseline, from the same start.
+start=(--model "$run/sft" --seed "$seed")
+on_posts=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
+run bash nl_gradient_policy_optimization/slf5k/train_slf5k.sh --critic "$run/reward_model" --output_dir "$run/text2grad" \
+    "${on_posts[@]}" "${critic[@]}"
+run $baseline ppo slf5k --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_posts[@]}"
+run $baseline ppo_delta slf5k --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_posts[@]}" "${critic[@]}"
+run $baseline prm_ppo slf5k --critic "$run/process_reward_model" --output_dir "$run/prm_ppo" "${on_posts[@]}" "${critic[@]}"
+run $baseline dpo slf5k --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+
+# Held-out posts.
+run $evaluate --model "$run/sft" --system sft --output_dir "$run/evaluation/sft" "${measure[@]}"
+for system in text2grad ppo ppo_delta prm_ppo dpo; do
+    policy_folder=$run/$system
+    [ "$system" = dpo ] || policy_folder=$run/$system/policy
+    run $evaluate --model "$policy_folder" --system $system --baseline "$run/evaluation/sft" \
+        --output_dir "$run/evaluation/$system" ${judge:+--judge "$judge"} "${measure[@]}"
+done
+run $baseline reflect slf5k --data_path "$run/evaluation/sft/answers.json" --model "$run/sft" --critic "$run/reward_model" \
+    --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
+run python evaluation/slf5k/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
+    --output_path "$run/evaluation/reflect/result.json"
+if [ -n "$judge" ]; then
+    for system in text2grad ppo; do
+        run bash evaluation/win_rate_curve.sh --run "$run/$system" --task slf5k --data_path "$run/data/evaluation.json" \
+            --baseline "$run/evaluation/sft/answers.json" --baseline_system sft --judge "$judge" --system $system \
+            --output_dir "$run/curve/$system" "${measure[@]}"
+    done
+fi
+
+source recipes/report.sh

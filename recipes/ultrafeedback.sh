@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# UltraFeedback: answers to open questions, from the published data to table 4 of the paper.
+#   bash recipes/ultrafeedback.sh            Llama-3.1-8B-Instruct on all GPUs; ends with runs/ultrafeedback/report.html
+#   bash recipes/ultrafeedback.sh --smoke    the same steps on two CPU processes with a tiny random model
+#   bash recipes/ultrafeedback.sh --print    only say the commands; each can be run alone
+#   --annotator CRITIC                       who annotates (openai:gpt-4o)
+#   --judge openai:gpt-4-1106-preview        also AlpacaEval 2.0 and MT-Bench; ALPACA and MT_BENCH name their files
+#   --model NAME, --run_dir DIR, --seed N    another policy, folder, seed
+#   DATA=pairs.json EVALUATION=held_out.json files in place of the hub's sets
+# Interrupted? The same command goes on where it was.
+set -euo pipefail
+task=ultrafeedback first=sft base_model=meta-llama/Llama-3.1-8B-Instruct
+data=${DATA:-HuggingFaceH4/ultrafeedback_binarized#train_prefs}
+held_out=${EVALUATION:-HuggingFaceH4/ultrafeedback_binarized#test_prefs}
+source "$(dirname "$0")/setup.sh"
+if $smoke; then data=recipes/sample/ultrafeedback.json held_out=''; fi
+
+# Data: 30 % of the prompts for SFT, 50 % for the reward model, 20 % for the policy.
+run python recipes/splits.py --task ultrafeedback --data_path "$data" --evaluation_path "$held_out" --seed "$seed" \
+    --output_dir "$run/data" "${splits[@]}"
+
+# The start: the better answers of the first part.
+run $baseline sft ultrafeedback --data_path "$run/data/sft.json" --model "$model" --output_dir "$run/sft" --seed "$seed" \
+    "${sft[@]}"
+
+# What an annotator says of the published answers, and the reward model.
+run python rm_data_anno/ultrafeedback/dual_feedback_annotation_RM.py --critic "$annotator" \
+    --data_path "$run/data/reward_model.json" --output_path "$run/annotated.json"
+run bash nl_reward_model/ultrafeedback/deepspeed_train_ultrafeedback.sh --model "$model" --data_path "$run/annotated.json" \
+    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
+run python nl_reward_model/ultrafeedback/evaluation/2_infer.py --model "$run/reward_model" --split validation \
+    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
+run python nl_reward_model/ultrafeedback/evaluation/3_metrics.py --data_path "$run/feedback.json" \
+    --output_path "$run/reward_model.metrics.json"
+
+# The data set's own pairs, and the scalar reward model of PPO. There are no steps here, so there is no PRM-PPO.
+run $baseline pairs ultrafeedback --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
+run $baseline scalar_reward ultrafeedback --data_path "$run/pairs.json" --model "$model" \
+    --output_dir "$run/scalar_reward" --seed "$seed" "${scalar[@]}"
+
+# Text2Grad and every baseline, from the same start.
+start=(--model "$run/sft" --seed "$seed")
+on_requests=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
+run bash nl_gradient_policy_optimization/ultrafeedback/train_ultrafeedback.sh --critic "$run/reward_model" \
+    --output_dir "$run/text2grad" "${on_requests[@]}" "${critic[@]}"
+run $baseline ppo ultrafeedback --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_requests[@]}"
+run $baseline ppo_delta ultrafeedback --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_requests[@]}" \
+    "${critic[@]}"
+run $baseline dpo ultrafeedback --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+
+# ARC-Challenge and the held-out requests; with a judge AlpacaEval 2.0 and MT-Bench.
+benchmarks=()
+$smoke && benchmarks=(--only held_out)
+[ -z "$judge" ] || benchmarks=(--judge "$judge" --alpaca_path "${ALPACA:-hub}" ${MT_BENCH:+--mt_bench_path "$MT_BENCH"})
+for system in sft text2grad ppo ppo_delta dpo; do
+    policy_folder=$run/$system/policy
+    case $system in sft | dpo) policy_folder=$run/$system ;; esac
+    run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
+        "${measure[@]}"
+done
+run $baseline reflect ultrafeedback --data_path "$run/evaluation/sft/answers.json" --model "$run/sft" \
+    --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
+run python evaluation/ultrafeedback/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
+    --output_path "$run/evaluation/reflect/result.json"
+
+source recipes/report.sh

@@ -1,0 +1,81 @@
+"""The recipes: their commands are ones that the stages take, and the small version of each ends in a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from tests.conftest import ROOT
+from text2grad.configs import parse
+
+METHODS = {
+    "slf5k": {"sft", "text2grad", "ppo", "ppo_delta", "prm_ppo", "dpo", "reflect"},
+    "kodcode": {"base", "sft", "text2grad", "ppo", "ppo_delta", "prm_ppo", "dpo", "reflect"},
+    "ultrafeedback": {"sft", "text2grad", "ppo", "ppo_delta", "dpo", "reflect"},
+}
+"""The systems of each task's table; UltraFeedback has no steps, so no PRM-PPO."""
+
+
+def recipe(task: str, *flags: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess:
+    command = ["bash", str(ROOT / "recipes" / f"{task}.sh"), *flags]
+    return subprocess.run(
+        command, env={**os.environ, **variables}, text=True, capture_output=True, timeout=timeout, check=False
+    )
+
+
+@pytest.mark.parametrize("task", METHODS)
+@pytest.mark.parametrize("flags", [(), ("--smoke",)], ids=["full", "smoke"])
+def test_each_line_is_a_command_of_its_own(task, flags):
+    printed = recipe(task, "--print", *flags)
+    assert printed.returncode == 0, printed.stderr
+    lines = [shlex.split(line.removeprefix("$ ")) for line in printed.stdout.splitlines() if line.startswith("$ ")]
+    assert len(lines) > 15
+    for line in lines:
+        assert line[0] in ("python", "bash") and (ROOT / line[1]).is_file()
+    policies = [line for line in lines if line[1].endswith(f"train_{task}.sh") and "policy" in line[1]]
+    policies += [line for line in lines if line[1].endswith("run.sh") and line[2] in ("ppo", "ppo_delta", "prm_ppo")]
+    assert {Path(line[line.index("--output_dir") + 1]).name for line in policies} == METHODS[task] & {
+        "text2grad", "ppo", "ppo_delta", "prm_ppo"
+    }  # fmt: skip
+    for line in policies:
+        words = line[4:] if line[1].endswith("run.sh") else line[2:]
+        if "--reward_model" in words:
+            at = words.index("--reward_model")
+            words = words[:at] + words[at + 2 :]
+        own = str(ROOT / "nl_gradient_policy_optimization" / task / "config.yaml")
+        parse(PolicyConfig, args=["--config", own, *words]).check()
+    measured = {line[line.index("--system") + 1] for line in lines if "--system" in line}
+    assert measured == METHODS[task]
+
+
+def test_an_unknown_option_is_refused():
+    result = recipe("slf5k", "--fast")
+    assert result.returncode == 2 and "--fast" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("task", METHODS)
+def test_the_small_version_ends_in_a_report_and_repeats_nothing(task, tmp_path):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    first = recipe(task, "--smoke", "--run_dir", str(tmp_path), timeout=3000, PATH=path)
+    assert first.returncode == 0, (first.stdout + first.stderr)[-5000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["tables"] and "<html" in (tmp_path / "report.html").read_text()[:500]
+    results = [json.loads(file.read_text()) for file in (tmp_path / "evaluation").rglob("result.json")]
+    assert {result["system"] for result in results} == METHODS[task]
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert bool(manifest["shared"]) == (task == "slf5k")
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("rollouts.jsonl")}
+    weights = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("adapter_model.safetensors")}
+    assert kept and weights
+    second = recipe(task, "--smoke", "--run_dir", str(tmp_path), timeout=3000, PATH=path)
+    assert second.returncode == 0, (second.stdout + second.stderr)[-5000:]
+    assert {file: file.read_bytes() for file in kept} == kept

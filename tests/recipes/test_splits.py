@@ -1,0 +1,127 @@
+"""Published data become parts that share no prompt, unless the paper's do; a manifest notices every change."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from recipes.published import read_published
+from recipes.splits import SplitsConfig, split
+from text2grad.errors import InputError
+from text2grad.records import load_records
+from text2grad.tasks import get_task
+
+PARTS = ("sft", "reward_model", "policy", "evaluation")
+
+
+def binarized(count: int, begin: int = 0) -> list[dict]:
+    """Rows as the hub's UltraFeedback-binarized has them."""
+
+    def chat(prompt: str, answer: str) -> list[dict]:
+        return [{"content": prompt, "role": "user"}, {"content": answer, "role": "assistant"}]
+
+    return [
+        {
+            "prompt": f"Question {n}?",
+            "prompt_id": f"p{n}",
+            "chosen": chat(f"Question {n}?", f"Answer {n}."),
+            "rejected": chat(f"Question {n}?", "No."),
+            "messages": [],
+            "score_chosen": 8.0,
+            "score_rejected": 2.0,
+        }
+        for n in range(begin, begin + count)
+    ]
+
+
+def config(folder, task="ultrafeedback", rows=None, **settings) -> SplitsConfig:
+    path = folder / "data.json"
+    path.write_text(json.dumps(binarized(100) if rows is None else rows))
+    defaults = {"data_path": str(path), "output_dir": str(folder / "parts"), "evaluation_records": 10}
+    return SplitsConfig(task=task, **{**defaults, **settings})
+
+
+def prompts(folder, task="ultrafeedback") -> dict[str, set[str]]:
+    known = get_task(task)
+    return {
+        part: {
+            known.prompt(r) for r in load_records(folder / "parts" / f"{part}.json", known, responses=False).values()
+        }
+        for part in PARTS
+    }
+
+
+def test_ultrafeedback_is_dealt_thirty_fifty_twenty(tmp_path):
+    about = split(config(tmp_path))
+    parts = prompts(tmp_path)
+    assert [len(parts[name]) for name in PARTS] == [27, 45, 18, 10]
+    assert len(set.union(*parts.values())) == 100 and about["shared"] == []
+    records = load_records(tmp_path / "parts" / "reward_model.json", get_task("ultrafeedback"))
+    assert len(records) == 90 == about["parts"]["reward_model"]["records"]
+    assert sorted({(r["is_chosen"], r["score"]) for r in records.values()}) == [(False, 2.0), (True, 8.0)]
+
+
+def test_neither_the_order_of_the_file_nor_its_spelling_moves_a_prompt(tmp_path):
+    split(config(tmp_path))
+    before = prompts(tmp_path)
+    shuffled = random.Random(1).sample(binarized(100), 100)
+    (tmp_path / "again").mkdir()
+    split(config(tmp_path / "again", rows=shuffled))
+    assert prompts(tmp_path / "again") == before
+    (tmp_path / "other").mkdir()
+    split(config(tmp_path / "other", seed=7))
+    assert prompts(tmp_path / "other") != before
+
+
+def test_slf5k_shares_its_posts_as_in_the_paper_unless_told_otherwise(tmp_path):
+    rows = [
+        {"id": f"t3_{n}", "post": f"Post {n}.", "title": None, "generated_summary_for_feedback": f"Summary {n}.",
+         "ideal_human_summary": f"S{n}."} for n in range(50)
+    ]  # fmt: skip
+    about = split(config(tmp_path, "slf5k", rows))
+    parts = prompts(tmp_path, "slf5k")
+    assert parts["sft"] == parts["reward_model"] == parts["policy"] and len(parts["sft"]) == 40
+    assert not parts["sft"] & parts["evaluation"] and len(about["shared"]) == 3
+    (record, *_) = load_records(tmp_path / "parts" / "sft.json", get_task("slf5k")).values()
+    assert record["generated_summary"].startswith("Summary") and "title" not in record
+    (tmp_path / "apart").mkdir()
+    apart = split(config(tmp_path / "apart", "slf5k", rows, shares=[0.3, 0.5, 0.2]))
+    assert apart["shared"] == [] and [apart["parts"][name]["prompts"] for name in PARTS] == [12, 20, 8, 10]
+
+
+def test_a_policy_set_of_its_own_takes_its_prompts_from_no_other_part(tmp_path):
+    def rows(numbers, **more):
+        return [{"question_id": f"q{n}", "question": f"Write f{n}.", "test": "assert True", **more} for n in numbers]
+
+    (tmp_path / "policy.json").write_text(json.dumps(rows(range(40, 60), test_code="assert 1")))
+    graded = rows(range(50), solution="def f(): pass", log={"passed": True})
+    about = split(config(tmp_path, "kodcode", graded, policy_path=str(tmp_path / "policy.json"), evaluation_records=5))
+    parts = prompts(tmp_path, "kodcode")
+    assert about["left_out"] == {"policy": 10} and about["shared"] == []
+    assert [len(parts[name]) for name in PARTS] == [7, 28, 20, 5]
+
+
+def test_the_manifest_notices_other_settings_and_changed_files(tmp_path):
+    first = split(config(tmp_path))
+    assert split(config(tmp_path)) == first
+    with pytest.raises(InputError, match=r"manifest.json: was made with other settings.*choose another --output_dir"):
+        split(config(tmp_path, seed=1))
+    path = tmp_path / "parts" / "policy.json"
+    path.write_text(path.read_text().replace("Question", "Request", 1))
+    with pytest.raises(InputError, match=r"policy.json: was changed since manifest.json was written"):
+        split(config(tmp_path))
+
+
+def test_what_cannot_be_dealt_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"leave none for .*; give more"):
+        split(config(tmp_path, rows=binarized(2)))
+    with pytest.raises(InputError, match="--shares names 2 of sft, reward_model, policy"):
+        split(config(tmp_path, shares=[0.5, 0.5]))
+    broken = binarized(3)
+    del broken[1]["score_chosen"]
+    with pytest.raises(InputError, match=r"data.json: record 1: has no field 'score_chosen'"):
+        split(config(tmp_path, rows=broken))
+    with pytest.raises(InputError, match="file and no data set"):
+        read_published(str(tmp_path / "nowhere"), get_task("slf5k"))
