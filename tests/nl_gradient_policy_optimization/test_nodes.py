@@ -1,0 +1,165 @@
+"""Several machines: two launches with a rank each, and the job files for Slurm and Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.tiny import tiny_model
+from tests.tiny_runs import posts_file, rows
+from tests.vllm_servers import free_port
+
+STAGE = ROOT / "nl_gradient_policy_optimization"
+VARIABLES = {"NODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
+    """The job file as bash runs it, with stand-ins for Slurm's own commands and for torchrun."""
+    stand_ins = {
+        "scontrol": 'printf "worker-3\\nworker-4\\n"',
+        "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@"; done',
+        "torchrun": 'echo "$@"',
+        "python": "echo 8",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, body in stand_ins.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "env.sh").touch()
+    (root / STAGE.name).symlink_to(STAGE)
+    variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "worker-[3-4]", "SLURM_JOB_ID": "20007"}
+    done = subprocess.run(
+        ["bash", str(STAGE / "cluster" / "slurm.sh"), "slf5k", "--seed", "3"],
+        cwd=root, env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **variables}, text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    started = done.stdout.splitlines()
+    assert len(started) == 2
+    for node, line in enumerate(started):
+        begin = f"--nproc_per_node 8 --nnodes 2 --node_rank {node} --master_addr worker-3 --master_port 20007 "
+        assert line.startswith(begin) and line.endswith("--seed 3") and "/slf5k/train.py" in line
+    lines = (STAGE / "cluster" / "slurm.sh").read_text().splitlines()
+    directives = dict(line[len("#SBATCH --") :].partition("=")[::2] for line in lines if line.startswith("#SBATCH "))
+    assert directives["ntasks-per-node"] == "1" and directives["nodes"] == "2" and "requeue" in directives
+
+
+def test_kubernetes_starts_one_launcher_in_each_pod():
+    service, job = yaml.safe_load_all((STAGE / "cluster" / "kubernetes.yaml").read_text())
+    spec = job["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert int(variables["NODES"]) == spec["completions"] == spec["parallelism"]
+    assert variables.keys() | {"NODE_RANK"} == VARIABLES and spec["completionMode"] == "Indexed"
+    name, subdomain = job["metadata"]["name"], spec["template"]["spec"]["subdomain"]
+    assert variables["MASTER_ADDR"] == f"{name}-0.{subdomain}" and subdomain == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["selector"] == {"job-name": name}
+    (words,) = container["args"]
+    script = next(word for word in words.split() if word.endswith(".sh"))
+    assert (ROOT / script).is_file() and words.startswith("NODE_RANK=$JOB_COMPLETION_INDEX ")
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+
+
+def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **settings: object) -> subprocess.Popen:
+    """The task's launcher on machine ``rank`` of ``nodes``; one machine has two processes, each of two has one."""
+    chosen = {
+        "model": folder.parent / "model",
+        "data_path": posts_file(folder.parent),
+        "critic": "programmatic",
+        "output_dir": folder,
+        "deepspeed": sharding and STAGE / "deepspeed" / f"{sharding}.json",
+        "dtype": "float32",
+        "max_steps": 6,
+        "save_every": 1,
+        "rollouts_per_device": 2,
+        "micro_batch_size": 2,
+        "max_new_tokens": 8,
+        "ppo_epochs": 2,
+        "lora_dropout": 0,
+        "optimizer": "adamw",
+        "learning_rate": 1e-2,
+        "report_to": "none",
+        "gradient_checkpointing": False,
+        **settings,
+    }
+    variables = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "NODES": str(nodes),
+        "NODE_RANK": str(rank),
+        "PROCESSES": str(2 // nodes),
+        "MASTER_ADDR": f"127.0.0.{1 if nodes == 1 else 2}",
+        "MASTER_PORT": str(port),
+        "MAX_RESTARTS": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh")]
+    command += [str(part) for name, value in chosen.items() for part in (f"--{name}", value)]
+    with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
+        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+
+
+def cut_power(machine: subprocess.Popen) -> None:
+    """SIGKILL to the launcher and all that it started; torchrun gives its processes sessions of their own."""
+    started = [machine.pid]
+    for pid in started:
+        found = subprocess.run(["pgrep", "-P", str(pid)], text=True, capture_output=True, check=False)
+        started += [int(line) for line in found.stdout.split()]
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    machine.wait()
+
+
+def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900) -> list[int]:
+    """Exit codes; all are killed where one does not end in time."""
+    try:
+        return [process.wait(timeout) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                cut_power(process)
+
+
+def figures(folder: Path) -> list[dict]:
+    """What a run logged, without its times."""
+    log = rows(folder / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in log]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("sharding", ["", "zero2", "zero3"], ids=["ddp", "zero2", "zero3"])
+def test_two_machines_equal_one_of_two_processes_also_after_a_kill(tmp_path, sharding):
+    """With a shared folder. Machine 1 is killed in the middle: machine 0 ends, and the same two commands go on."""
+    tiny_model(tmp_path / "model")
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    assert ended([launch(alone, 1, 0, free_port(), sharding)], alone) == [0], (tmp_path / "alone-0.log").read_text()
+
+    port = free_port()
+    first = [launch(both, 2, rank, port, sharding) for rank in (0, 1)]
+    while not (both / "checkpoint-2").is_dir():
+        assert all(process.poll() is None for process in first), (tmp_path / "both-0.log").read_text()
+        time.sleep(0.02)
+    cut_power(first[1])
+    codes = ended(first, both, timeout=300)
+    assert codes[0] not in (0, 2) and len(figures(both)) < 6, (tmp_path / "both-0.log").read_text()
+
+    port = free_port()
+    again = [launch(both, 2, rank, port, sharding) for rank in (0, 1)]
+    assert ended(again, both) == [0, 0], (tmp_path / "both-0.log").read_text()
+    assert "going on after step" in (tmp_path / "both-0.log").read_text()
+    assert figures(both) == figures(alone)
+    weights = [(run / "policy" / "adapter_model.safetensors").read_bytes() for run in (alone, both)]
+    assert weights[0] == weights[1]
