@@ -53,7 +53,7 @@ class Ledger:
             "ledger/critiques": self.critiques,
             "ledger/forward_tokens": self.forward_tokens,
             "ledger/backward_tokens": self.backward_tokens,
-            "seconds/total": self.seconds,
+            "ledger/seconds": self.seconds,
         }
 
     def state(self) -> dict[str, float]:

@@ -27,6 +27,9 @@ METHODS = {
     "ppo_last_sum": "PPO, sum of δ on the last token",
     "ppo_last_mean": "PPO, mean of δ on the last token",
     "prm_ppo": "PRM-PPO",
+    "capo": "CAPO",
+    "sdpo": "SDPO",
+    "rltf_fm": "RLTF-FM",
     "grpo": "GRPO",
     "dpo": "DPO",
     "sft": "SFT",
@@ -34,7 +37,10 @@ METHODS = {
 
 PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/update")
 
-_SECONDARY = ("policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "updates", "rollouts")
+_SECONDARY = (
+    "policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "updates", "rollouts",
+    "ledger/critiques", "ledger/forward_tokens", "ledger/backward_tokens", "ledger/seconds",
+)  # fmt: skip
 
 
 def is_secondary(name: str) -> bool:

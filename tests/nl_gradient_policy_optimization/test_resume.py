@@ -65,7 +65,7 @@ def digest(run_folder: Path, steps: int = STEPS) -> dict[str, str]:
         for index, state in torch.load(checkpoint / name, weights_only=True)["state"].items():
             states |= {f"{name}/{index}/{key}": torch.as_tensor(value) for key, value in state.items()}
     metrics = [
-        {name: value for name, value in json.loads(line).items() if not name.startswith("seconds/")}
+        {name: value for name, value in json.loads(line).items() if "seconds" not in name}
         for line in (run_folder / "metrics.jsonl").read_text().splitlines()
     ]
     return {
