@@ -1,0 +1,183 @@
+"""How fast each phase of the quickstart is on a CPU, beside an earlier commit, in turn on one machine.
+
+    python benchmarks/speed.py --before 59db182 --rounds 5
+
+The model is SmolLM2 with LoRA adapters on all layers. Rollouts, scoring and update: eight posts, 48 response tokens,
+as in a step of the quickstart. Answers: sixteen posts through ``evaluation/generate.py``'s policy. Reward model: an
+update of four records by the real training command. Seconds are processor time, so that other work on the machine
+adds little; the two commits take turns, round after round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from accelerate import Accelerator
+from peft import LoraConfig, get_peft_model
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.policy import PolicyScorer
+from nl_gradient_policy_optimization.rollouts import encode_prompt, padded
+from nl_gradient_policy_optimization.sampling import make_sampler
+from text2grad.configs import parse, setting
+from text2grad.errors import InputError, command
+from text2grad.models import load_model, load_tokenizer
+from text2grad.models.answering import LocalPolicy, SamplingConfig
+from text2grad.records import load_records
+from text2grad.tasks import get_task
+
+ROOT = Path(__file__).resolve().parents[1]
+PHASES = ("rollouts", "scoring", "update", "answers", "reward_model")
+
+
+@dataclass
+class SpeedConfig:
+    before: str = setting("", "a commit to compare with; without one only this checkout is measured")
+    rounds: int = setting(5, "how often each phase is measured in each commit")
+    phases: list[str] = setting(list(PHASES), f"which of {', '.join(PHASES)}")
+    data_path: str = setting("quickstart/data/posts_train.json", "posts")
+    model: str = setting("smollm2", "the model")
+    new_tokens: int = setting(48, "response tokens")
+    one: str = setting("", "measure this phase once, here, and print the seconds (what --before runs in each commit)")
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    work()  # caches, and what is built once
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def measure(phase: str, config: SpeedConfig) -> float:
+    """Processor seconds of one phase in this checkout."""
+    task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
+    records = list(load_records(config.data_path, task, responses=False).values())
+    if phase == "reward_model":
+        return _reward_model_update(config)
+    if phase == "answers":
+        policy = LocalPolicy(config.model, device="cpu", batch_size=16)
+        chats = [task.messages(task.prompt(record)) for record in records[:16]]
+        sampling = SamplingConfig(max_new_tokens=config.new_tokens, temperature=1.0)
+        return processor_seconds(lambda: policy(chats, [str(i) for i in range(16)], sampling))
+    torch.manual_seed(0)
+    adapters = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(load_model(config.model, device="cpu"), adapters)
+    prompts = [encode_prompt(task.prompt(record), task, tokenizer)[-400:] for record in records[:8]]
+    if phase == "rollouts":
+        settings = PolicyConfig(
+            data_path=config.data_path, output_dir="none", model=config.model, max_new_tokens=config.new_tokens
+        )
+        sampler = make_sampler(model, model, tokenizer, [], settings, Accelerator(cpu=True))
+        return processor_seconds(lambda: list(sampler.batches(prompts)))
+    return _scored(PolicyScorer(model.train()), prompts, phase, config)
+
+
+def _scored(scorer: PolicyScorer, prompts: list[list[int]], phase: str, config: SpeedConfig) -> float:
+    generator = torch.Generator().manual_seed(0)
+    responses = torch.randint(0, 49_000, (len(prompts), config.new_tokens), generator=generator)
+    ids = torch.cat([padded(prompts, torch.long, "left"), responses], 1)
+    mask = torch.cat([padded([[1] * len(row) for row in prompts], torch.long, "left"), torch.ones_like(responses)], 1)
+    response_mask = torch.ones(responses.shape)
+    optimizer = torch.optim.AdamW([p for p in scorer.parameters() if p.requires_grad], lr=1e-6)
+
+    def scoring() -> None:
+        with torch.no_grad():
+            scorer(ids, mask, response_mask, kl="full", entropy=True)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        logprobs, entropy, _ = scorer(ids, mask, response_mask, entropy=True)
+        (logprobs.mean() + 0.01 * entropy.mean()).backward()
+        optimizer.step()
+
+    return processor_seconds(scoring if phase == "scoring" else update)
+
+
+def _reward_model_update(config: SpeedConfig) -> float:
+    """Of one update, from two real runs: what six more updates cost, by six."""
+    with tempfile.TemporaryDirectory() as folder:
+        posts = json.loads(Path(config.data_path).read_text(encoding="utf-8"))
+        answered = {key: post | {"generated_summary": post["ideal_human_summary"]} for key, post in posts.items()}
+        Path(folder, "answers.json").write_text(json.dumps(answered), encoding="utf-8")
+        script = "rm_data_anno/slf5k/dual_feedback_annotation_RM.py"
+        annotated = ["--data_path", f"{folder}/answers.json", "--output_path", f"{folder}/annotated.json"]
+        _child(script, "--critic", "programmatic", *annotated)
+        seconds = []
+        for updates in (2, 8):
+            options = ["--max_steps", str(updates), "--save_strategy", "no", "--eval_strategy", "no"]
+            files = ["--data_path", f"{folder}/annotated.json", "--output_dir", f"{folder}/{updates}"]
+            settings = ["--config", "quickstart/reward_model.yaml", "--model", config.model]
+            begun = resource.getrusage(resource.RUSAGE_CHILDREN)
+            _child("nl_reward_model/slf5k/train_rm.py", *settings, *files, *options)
+            ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime)
+    return (seconds[1] - seconds[0]) / 6
+
+
+def _child(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{arguments[0]} failed: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def in_checkout(folder: Path, phase: str, config: SpeedConfig) -> float:
+    """One phase with the code in ``folder``, by a process of its own."""
+    before = Path.cwd(), os.environ.get("PYTHONPATH", "")
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    try:
+        same = ["--data_path", config.data_path, "--model", config.model, "--new_tokens", str(config.new_tokens)]
+        return float(_child(str(Path(__file__).resolve()), "--one", phase, *same).split()[-1])
+    finally:
+        os.chdir(before[0])
+        os.environ["PYTHONPATH"] = before[1]
+
+
+@command
+def main() -> None:
+    config = parse(SpeedConfig)
+    if unknown := set(config.phases) - set(PHASES):
+        raise InputError(f"--phases {' '.join(sorted(unknown))}: give some of {', '.join(PHASES)}")
+    if config.one:
+        print(measure(config.one, config))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        checkouts = {"now": ROOT}
+        if config.before:
+            subprocess.run(["git", "worktree", "add", "-q", "--detach", f"{folder}/w", config.before], check=True)
+            checkouts = {config.before: Path(folder, "w"), **checkouts}
+        try:
+            for phase in config.phases:
+                rows = [
+                    {name: in_checkout(at, phase, config) for name, at in checkouts.items()}
+                    for _ in range(config.rounds)
+                ]
+                _print_phase(phase, rows)
+        finally:
+            if config.before:
+                subprocess.run(["git", "worktree", "remove", "--force", f"{folder}/w"], check=True)
+
+
+def _print_phase(phase: str, rows: list[dict[str, float]]) -> None:
+    seconds = {name: median(row[name] for row in rows) for name in rows[0]}
+    line = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    if len(seconds) == 2:
+        ratios = sorted(first / second for first, second in (row.values() for row in rows))
+        line += f", ratio {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+    print(f"{phase}: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
