@@ -1,6 +1,7 @@
 """How fast each phase of the quickstart is on a CPU, beside an earlier commit, in turn on one machine.
 
     python benchmarks/speed.py --before 59db182 --rounds 5
+    python benchmarks/speed.py --profile rollouts scoring update     # where the time goes, here
 
 The model is SmolLM2 with LoRA adapters on all layers. Rollouts, scoring and update: eight posts, 48 response tokens,
 as in a step of the quickstart. Answers: sixteen posts through ``evaluation/generate.py``'s policy. Reward model: an
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -49,7 +51,38 @@ class SpeedConfig:
     data_path: str = setting("quickstart/data/posts_train.json", "posts")
     model: str = setting("smollm2", "the model")
     new_tokens: int = setting(48, "response tokens")
+    profile: list[str] = setting(
+        [], "instead: the share of each kind of operation in these phases, all but reward_model"
+    )
     one: str = setting("", "measure this phase once, here, and print the seconds (what --before runs in each commit)")
+
+
+KINDS = {
+    "products": ("mm", "bmm", "addmm", "linear", "_linear_pointwise", "mkldnn_linear"),
+    "attention": (
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    ),
+    "softmax and sums": ("_log_softmax", "_softmax", "logsumexp", "sum", "mean", "cumsum", "exp", "log"),
+    "copies and conversions": ("copy_", "cat", "clone", "index", "index_put_", "index_select", "fill_", "zero_"),
+    "other arithmetic": ("mul", "mul_", "add", "add_", "sub", "div", "pow", "rsqrt", "silu", "silu_backward", "neg"),
+}
+
+
+def shares(work: Callable[[], object]) -> dict[str, float]:
+    """The share of each kind of operation in the time of ``work``; what is left is Python and all other operations."""
+    work()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        begun = time.perf_counter()
+        work()
+        whole = time.perf_counter() - begun
+    spent = dict.fromkeys(KINDS, 0.0)
+    for event in profiler.key_averages():
+        for kind, names in KINDS.items():
+            if event.key.rpartition("::")[2] in names:
+                spent[kind] += event.self_cpu_time_total / 1e6
+    parts = {kind: seconds / whole for kind, seconds in spent.items()}
+    return parts | {"Python and the rest": 1 - sum(parts.values())}
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
@@ -59,8 +92,8 @@ def processor_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
-def measure(phase: str, config: SpeedConfig) -> float:
-    """Processor seconds of one phase in this checkout."""
+def measure(phase: str, config: SpeedConfig, how: Callable[[Callable[[], object]], Any] = processor_seconds) -> Any:
+    """``how`` of one phase in this checkout: its processor seconds, or its :func:`shares`."""
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = list(load_records(config.data_path, task, responses=False).values())
     if phase == "reward_model":
@@ -69,7 +102,7 @@ def measure(phase: str, config: SpeedConfig) -> float:
         policy = LocalPolicy(config.model, device="cpu", batch_size=16)
         chats = [task.messages(task.prompt(record)) for record in records[:16]]
         sampling = SamplingConfig(max_new_tokens=config.new_tokens, temperature=1.0)
-        return processor_seconds(lambda: policy(chats, [str(i) for i in range(16)], sampling))
+        return how(lambda: policy(chats, [str(i) for i in range(16)], sampling))
     torch.manual_seed(0)
     adapters = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(load_model(config.model, device="cpu"), adapters)
@@ -79,11 +112,12 @@ def measure(phase: str, config: SpeedConfig) -> float:
             data_path=config.data_path, output_dir="none", model=config.model, max_new_tokens=config.new_tokens
         )
         sampler = make_sampler(model, model, tokenizer, [], settings, Accelerator(cpu=True))
-        return processor_seconds(lambda: list(sampler.batches(prompts)))
-    return _scored(PolicyScorer(model.train()), prompts, phase, config)
+        return how(lambda: list(sampler.batches(prompts)))
+    return how(_scored(PolicyScorer(model.train()), prompts, phase, config))
 
 
-def _scored(scorer: PolicyScorer, prompts: list[list[int]], phase: str, config: SpeedConfig) -> float:
+def _scored(scorer: PolicyScorer, prompts: list[list[int]], phase: str, config: SpeedConfig) -> Callable[[], None]:
+    """One scoring pass, or one update, of random responses to the prompts."""
     generator = torch.Generator().manual_seed(0)
     responses = torch.randint(0, 49_000, (len(prompts), config.new_tokens), generator=generator)
     ids = torch.cat([padded(prompts, torch.long, "left"), responses], 1)
@@ -101,7 +135,7 @@ def _scored(scorer: PolicyScorer, prompts: list[list[int]], phase: str, config: 
         (logprobs.mean() + 0.01 * entropy.mean()).backward()
         optimizer.step()
 
-    return processor_seconds(scoring if phase == "scoring" else update)
+    return scoring if phase == "scoring" else update
 
 
 def _reward_model_update(config: SpeedConfig) -> float:
@@ -148,8 +182,16 @@ def in_checkout(folder: Path, phase: str, config: SpeedConfig) -> float:
 @command
 def main() -> None:
     config = parse(SpeedConfig)
-    if unknown := set(config.phases) - set(PHASES):
-        raise InputError(f"--phases {' '.join(sorted(unknown))}: give some of {', '.join(PHASES)}")
+    if unknown := {*config.phases, *config.profile} - set(PHASES):
+        raise InputError(f"{' '.join(sorted(unknown))}: give some of {', '.join(PHASES)}")
+    for phase in config.profile:
+        print(
+            phase,
+            ", ".join(f"{kind} {share:.0%}" for kind, share in measure(phase, config, shares).items()),
+            flush=True,
+        )
+    if config.profile:
+        return
     if config.one:
         print(measure(config.one, config))
         return
