@@ -12,6 +12,7 @@ from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
+from text2grad.models.hub import PUSH_HELP, check_repository
 from text2grad.token_rewards import Scheme
 
 TeacherKind = Literal["off", "weight", "gate", "distill", "gate+distill", "all"]
@@ -210,6 +211,7 @@ class PolicyConfig:
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
     )
     report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
+    push_to_hub: str = setting("", PUSH_HELP)
     merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
 
     def __post_init__(self) -> None:
@@ -227,6 +229,7 @@ class PolicyConfig:
     def check(self) -> None:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
         check_choices(self)
+        check_repository(self.push_to_hub)
         for name in ("model", "data_path", "output_dir"):
             if not getattr(self, name):
                 raise InputError(f"--{name} is missing; see --help")

@@ -28,6 +28,7 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelD
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
 from text2grad.models import load_model, load_tokenizer, long_dtype_name, lora_config, portable_base_name
+from text2grad.models.hub import check_repository, folder_files, publish
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
@@ -54,6 +55,7 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
         InputError: a file, record or setting that the user has to correct.
     """
     task, output = get_task(task), Path(config.output_dir)
+    repository, config.push_to_hub = _repository(config), False  # TRL would upload before the card is written
     file = load_prompt(find_prompt(task, "reward_model", config.prompt))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
@@ -70,6 +72,7 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     if (output / DESCRIPTION_FILE).is_file():
         if config.process_index == 0:
             print(f"{output}: this training has finished; delete the folder to train again")
+            _upload(output, repository, task)
             _say_next(task, config)
         return
 
@@ -85,7 +88,23 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
         save_text(output / "README.md", reward_model_card(description, file, bool(config.lora_r)))
         print(f"finished: {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
         print(f"reward model: {output}")
+        _upload(output, repository, task)
         _say_next(task, config)
+
+
+def _repository(config: RewardModelConfig) -> str:
+    """Where ``--push_to_hub`` uploads to; empty where it is not given."""
+    if not config.push_to_hub:
+        return ""
+    if not config.hub_model_id:
+        raise InputError("--push_to_hub: needs --hub_model_id owner/name")
+    check_repository(config.hub_model_id)
+    return config.hub_model_id
+
+
+def _upload(output: Path, repository: str, task: Task) -> None:
+    if repository:
+        publish(folder_files(output), repository, "model", f"A reward model for {task.name}")
 
 
 def _say_next(task: Task, config: RewardModelConfig) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
+from rm_data_anno.data_card import data_card
 from rm_data_anno.validation import Validated, validate
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
@@ -28,6 +29,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
+from text2grad.models.hub import PUSH_HELP, check_repository, publish
 from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import stage_command
@@ -77,6 +79,7 @@ class AnnotateConfig(ChatOptions):
     )
     retry_failed: bool = setting(False, "try the records again that failed in earlier runs")
     batch_size: int = setting(8, "records that a critic in this process works on at one time")
+    push_to_hub: str = setting("", PUSH_HELP)
 
     @property
     def critic_spec(self) -> str:
@@ -109,6 +112,7 @@ def annotate(
         SystemExit: code 1 where records failed or the run ended early.
     """
     task = get_task(task)
+    check_repository(config.push_to_hub)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
@@ -125,7 +129,13 @@ def annotate(
             status=work.status,
         )
     outcome.stopped = outcome.stopped or work.stopped
-    _write(task, records, outcome, output, work)
+    report = _write(task, records, outcome, output, work)
+    if config.push_to_hub:
+        prompt = work.chat.prompt.text if work.chat else ""
+        card = _beside(output, "card.md")
+        save_text(card, data_card(task, work.settings, work.critic.name, prompt, report))
+        files = {"README.md": card, f"train{output.suffix}": output, "report.json": _beside(output, "report.json")}
+        publish(files, config.push_to_hub, "dataset", f"Feedback on {task.name} by {work.critic.name}")
 
 
 class _Annotation:
@@ -308,7 +318,7 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> None:
+def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> dict[str, Any]:
     annotated = {}
     for record_id, added in outcome.results.items():
         before = {key: value for key, value in records[record_id].items() if key != task.fields.scores}
@@ -339,6 +349,7 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
         f"next: train a reward model, {stage_command('reward_model', task)} --data_path {output} "
         f"--output_dir runs/{task.name}/reward_model"
     )
+    return report
 
 
 @command
