@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 
 from text2grad.errors import InputError
-from text2grad.records import save_json
+from text2grad.journal.checksums import checksums, damaged_file
+from text2grad.records import fingerprint, save_json, usual_mode
+from text2grad.safety.gate import UnreadableError, read_json
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 STATE = "state.json"
@@ -24,25 +26,53 @@ class Checkpoints:
     """``RUN/checkpoint-N``, N the number of finished steps.
 
     A checkpoint is written beside its place and renamed when it is complete; its ``state.json``, written last, lists
-    every file with its size. A folder that does not agree with its list (half copied, say) is skipped with a warning.
+    every file with its checksum. A folder that does not agree with its list is skipped with a warning, and set aside.
     """
 
     def __init__(self, run: Path, limit: int, accelerator: Accelerator):
         self.run, self.limit, self.accelerator = run, limit, accelerator
+        self._found: tuple[Path | None, dict[str, Any], list[Path]] | None = None
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest complete checkpoint and its state."""
+        """The newest whole checkpoint and its state; the main process looks, and tells the others."""
+        if self._found is None:
+            found: list[Any] = [self._look()] if self.accelerator.is_main_process else [None]
+            if self.accelerator.num_processes > 1:
+                broadcast_object_list(found)
+            self._found = found[0]
+        folder, state, _ = self._found
+        return (folder, state) if folder else None
+
+    def finished_steps(self) -> int:
+        """The steps that the newest whole checkpoint has; 0 where there is none."""
+        found = self.newest()
+        return found[1]["step"] if found else 0
+
+    def set_aside(self) -> int:
+        """Remove what a killed run left half-written, and rename what is damaged; returns how many are damaged."""
+        self.newest()
+        damaged = self._found[2] if self._found else []
+        if self.accelerator.is_main_process:
+            for folder in self.run.glob("checkpoint-*.partial"):
+                shutil.rmtree(folder)
+            for folder in damaged:
+                aside = folder.with_name(f"{folder.name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                if folder.exists():
+                    folder.rename(aside)
+        self.accelerator.wait_for_everyone()
+        return len(damaged)
+
+    def _look(self) -> tuple[Path | None, dict[str, Any], list[Path]]:
+        """The newest whole checkpoint, its state, and the newer ones, which are damaged."""
+        damaged: list[Path] = []
         for folder in reversed(self._all()):
             problem, state = _inspect(folder)
             if problem is None:
-                return folder, state
+                return folder, state, damaged
+            damaged.append(folder)
             self.accelerator.print(f"skipping {folder}: {problem}")
-        return None
-
-    def finished_steps(self) -> int:
-        """The steps that the newest complete checkpoint has; 0 where there is none."""
-        complete = (state["step"] for problem, state in map(_inspect, reversed(self._all())) if problem is None)
-        return next(complete, 0)
+        return None, {}, damaged
 
     @contextmanager
     def write(self, step: int, state: dict[str, Any], size: int) -> Iterator[Path]:
@@ -64,22 +94,17 @@ class Checkpoints:
         yield partial
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            files = {str(path.relative_to(partial)): path.stat().st_size for path in _files(partial)}
             for path in _files(partial):
+                usual_mode(path)
                 _sync(path)
-            save_json(partial / STATE, {**state, "step": step, "files": files})
+            whole = {**state, "step": step, "files": checksums(partial, _files(partial))}
+            save_json(partial / STATE, {**whole, "digest": fingerprint(whole)})
             shutil.rmtree(final, ignore_errors=True)
             os.replace(partial, final)
             _sync(self.run)
             for old in self._all()[: -self.limit]:
                 shutil.rmtree(old)
-        self.accelerator.wait_for_everyone()
-
-    def clear_partial(self) -> None:
-        """Remove what a killed run left half-written."""
-        if self.accelerator.is_main_process:
-            for folder in self.run.glob("checkpoint-*.partial"):
-                shutil.rmtree(folder)
+        self._found = None
         self.accelerator.wait_for_everyone()
 
     def _all(self) -> list[Path]:
@@ -98,14 +123,15 @@ class Checkpoints:
 def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
     """What is wrong with a checkpoint (None: nothing), and its state."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+        state = read_json((folder / STATE).read_bytes())
+    except (OSError, UnreadableError) as error:
         return f"its {STATE} cannot be read ({error}); it was not written to the end", {}
-    for name, size in state["files"].items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"its file {name} is missing or cut off", {}
-    return None, state
+    kinds = {"step": int, "files": dict, "kl_coef": float, "rollouts": int, "processes": int}
+    if not isinstance(state, dict) or any(not isinstance(state.get(name), kind) for name, kind in kinds.items()):
+        return f"its {STATE} lacks {', '.join(kinds)}", {}
+    if state.pop("digest", None) not in (None, fingerprint(state)):
+        return f"its {STATE} is damaged (other content than was written)", {}
+    return damaged_file(folder, state["files"]), state
 
 
 def _files(folder: Path) -> list[Path]:

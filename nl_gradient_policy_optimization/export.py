@@ -10,6 +10,8 @@ from nl_gradient_policy_optimization.run_record import RUN_FILE
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.configs import current_names
+from text2grad.journal.checksums import save_checksums
+from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
 from text2grad.models.hub import folder_files, publish
 from text2grad.records import load_json, save_text
@@ -40,6 +42,7 @@ def export(trainer: NLGradientTrainer) -> None:
         trainer.tokenizer.save_pretrained(folder)
         if trainer.value_function:
             trainer.value_function.save(folder, with_optimizer=False)
+        save_checksums(folder)
         save_text(folder / "README.md", model_card(trainer))
         if trainer.config.merge and is_adapter(str(folder)):
             merge_adapter(str(folder), trainer.run / "merged")
@@ -65,9 +68,7 @@ def model_card(trainer: NLGradientTrainer) -> str:
     last, adapter = rows[-1], hasattr(trainer.scorer.model, "peft_config")
     header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
     settings = "\n".join(f"- {name}: {config[name]}" for name in _SETTINGS)
-    for change in about.get("changes", []):
-        changed = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
-        settings += f"\n- changed from step {change['from_step']} on: {changed}"
+    settings += changes_shown(about.get("changes", []))
     return f"""{header}
 # {model}, after {last["step"]} steps of {method} on {about["task"]}
 

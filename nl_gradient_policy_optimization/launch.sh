@@ -4,10 +4,13 @@
 #   PROCESSES=2       so many processes on this machine (default: one per GPU, or one on the CPU)
 #   NODES=4 NODE_RANK=0 MASTER_ADDR=host MASTER_PORT=29500    the same line on each of several machines
 #   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so many times; bad input is not retried
+# SIGTERM, SIGUSR1 and Ctrl-C go to every process: the run writes a checkpoint and ends with 128 + the signal's number.
 set -uo pipefail
 here=$(cd "$1" && pwd)
 stage=$(cd "$(dirname "$0")" && pwd)
 shift
+# shellcheck source=text2grad/journal/launching.sh
+. "$stage/../text2grad/journal/launching.sh"
 nodes=${NODES:-1}
 processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')}
 settings=(--config "$here/config.yaml")
@@ -23,9 +26,9 @@ if [ "$((processes * nodes))" -gt 1 ]; then
     settings+=(--deepspeed "$stage/deepspeed/zero2.json")
 fi
 for ((attempt = 0; ; attempt++)); do
-    "${command[@]}" "$here/train.py" "${settings[@]}" "$@"
+    launch "${command[@]}" "$here/train.py" "${settings[@]}" "$@"
     code=$?
-    case $code in 0 | 2 | 130) exit $code ;; esac
+    case $code in 0 | 2 | 129 | 130 | 138 | 143) exit $code ;; esac
     if [ "$attempt" -ge "${MAX_RESTARTS:-3}" ]; then
         echo "the run failed ($code) after $attempt restarts" >&2
         exit $code

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization import audit
 from nl_gradient_policy_optimization.rollouts import Rollout, counting_mask, read_column
@@ -93,6 +94,13 @@ def measure_effect(rollouts: Sequence[Rollout], reduce: Reduce) -> dict[str, flo
         result[f"effect/{kind}_rose"] = rose / max(count, 1)
         result[f"effect/{kind}_moved"] = total / max(count, 1)
     return result
+
+
+def progress(finished: int, total: int, quiet: bool) -> tqdm:
+    """The bar over the steps that are left."""
+    return tqdm(
+        range(finished + 1, total + 1), initial=finished, total=total, desc="policy", unit="step", disable=quiet
+    )
 
 
 def shown_figures(metrics: Mapping[str, float], kl: str) -> dict[str, str]:

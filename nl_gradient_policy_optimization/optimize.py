@@ -6,6 +6,7 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from text2grad.critics import Critic, is_served, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
+from text2grad.journal.run_folder import claimed
 from text2grad.models import (
     base_model,
     best_dtype,
@@ -65,10 +67,12 @@ def optimize(
         rewards: where rewards come from; by default the critic that the settings name.
         wrap: what to make of that critic's rewards (process rewards are such a wrapper).
     """
-    trainer = prepare(task, config, rewards, wrap)
-    trainer.train()
-    export(trainer)
-    trainer.accelerator.end_training()
+    config.check()
+    with claimed(config.output_dir, int(os.environ.get("RANK", 0))):
+        trainer = prepare(task, config, rewards, wrap)
+        trainer.train()
+        export(trainer)
+        trainer.accelerator.end_training()
     trainer.accelerator.print(summary(trainer))
     return trainer
 
@@ -102,6 +106,7 @@ def prepare(
         rewards = audited(rewards, config, task, tokenizer, accelerator)
     policy = make_policy(config, accelerator.device)
     trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
+    trainer.checkpoints = checkpoints  # which has read through the checkpoints once already
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return trainer

@@ -58,8 +58,10 @@ class PendingRollouts:
 
     def feedback(self) -> list[RolloutFeedback]:
         """All of it, in the order of the rollouts; waits for what has not come yet."""
-        with self._pool:
+        try:
             begun = [feedback for part in self._begun for feedback in part.result()]
+        finally:  # an interrupted run saves its checkpoint before it waits for what is in flight
+            self._pool.shutdown(wait=False, cancel_futures=True)
         return begun or self._rewards(self.rollouts)
 
     def state(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -208,9 +209,18 @@ class StepLog:
     def __init__(self, path: Path):
         self.path = path
 
-    def rewind(self, step: int) -> None:
-        """Drop the rows of steps after ``step`` (and a line that a kill cut in two)."""
+    def rewind(self, step: int, lost: bool = False) -> None:
+        """Drop the rows of steps after ``step`` (and a line that a kill cut in two).
+
+        Args:
+            lost: there were checkpoints, and none is whole: the rows of a run that starts over go to another file.
+        """
         if not self.path.exists():
+            return
+        if lost and step == 0:
+            aside = self.path.with_name(f"{self.path.stem}.before{self.path.suffix}")
+            os.replace(self.path, aside)
+            print(f"no checkpoint is whole: starting over; the rows so far are in {aside}", file=sys.stderr)
             return
         lines = self.path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]

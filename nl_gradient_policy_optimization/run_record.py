@@ -15,8 +15,9 @@ from typing import Any
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.configs import current_names
+from text2grad.journal.run_folder import changes_of, check_fixed, settings_at
 from text2grad.models import weights_fingerprint
-from text2grad.records import check_same_settings, differing_settings, fingerprint, load_json
+from text2grad.records import check_same_settings, fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -32,6 +33,8 @@ _LENGTH = {
     "audit_gap_limit", "sampler_limit",
 }  # fmt: skip
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
+_FIXED = ("lora_r", "lora_target_modules", "optimizer", "advantage", "deepspeed")
+"""Settings that a checkpoint's files depend on."""
 _PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed")
 
 
@@ -74,20 +77,19 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     begun = load_json(path)
     for name in ("data", "weights"):
         begun.setdefault(name, now[name])
-    wanted = _settings(now)
-    changes = begun.get("changes", [])
-    last, applied = (_settings(begun) | _changed(changes, step) for step in (None, finished))
-    if not now["config"]["allow_changed"] and wanted != applied:
+    wanted, changes = _settings(now), begun.get("changes", [])
+    last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
+    if now["config"]["allow_changed"]:
+        check_fixed(path.parent, applied, wanted, _FIXED if finished else ())
+    elif wanted != applied:
         remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
         then = {name: value for name, value in last.items() if name not in _LENGTH}
         here = {name: value for name, value in wanted.items() if name not in _LENGTH}
         if _steps(wanted, now, ranks) < _steps(last, now, ranks):
             then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
         check_same_settings(path.parent, then, here, remedy)
-    changes = [change for change in changes if change["from_step"] <= finished]
-    differing = differing_settings(applied, wanted)
-    if differing and finished < _steps(wanted, now, ranks):
-        changes.append({"from_step": finished + 1, "settings": {name: value for name, (_, value) in differing.items()}})
+    more = finished < _steps(wanted, now, ranks)
+    changes = changes_of(changes, _settings(begun), wanted, finished, more)
     return {**begun, "changes": changes} if changes or "changes" in begun else begun
 
 
@@ -101,15 +103,6 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
 
 def _lasting(name: str) -> str:
     return str(Path(name).resolve()) if name and Path(name).exists() else name
-
-
-def _changed(changes: list[dict[str, Any]], step: int | None) -> dict[str, Any]:
-    """The changes up to a step (None: all), the later ones over the earlier ones."""
-    merged: dict[str, Any] = {}
-    for change in changes:
-        if step is None or change["from_step"] <= step:
-            merged |= change["settings"]
-    return merged
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:

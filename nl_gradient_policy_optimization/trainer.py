@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.critique_writing import CritiqueWriting, with_critiques
 from nl_gradient_policy_optimization.ledger import Ledger
-from nl_gradient_policy_optimization.metrics import measure, measure_effect, shown_figures, timed
+from nl_gradient_policy_optimization.metrics import measure, measure_effect, progress, shown_figures, timed
 from nl_gradient_policy_optimization.objective import Losses, ppo_losses, stop_if_broken
+from nl_gradient_policy_optimization.pauses import Pauses
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource, check_failures
 from nl_gradient_policy_optimization.rollouts import (
@@ -51,7 +53,7 @@ from nl_gradient_policy_optimization.rollouts import (
     shown,
     write_column,
 )
-from nl_gradient_policy_optimization.sampling import SamplerError, check_sampler, make_sampler
+from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import (
     learning_rate_share,
     mixed_seed,
@@ -65,7 +67,7 @@ from nl_gradient_policy_optimization.teacher import Teacher, teacher_figures
 from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
 from text2grad.advantages import gae, group_advantages, total_rewards, whiten
-from text2grad.errors import InputError
+from text2grad.errors import InputError, Interrupted
 from text2grad.losses import KLController
 from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
@@ -110,7 +112,8 @@ class NLGradientTrainer:
         self.checkpoints = Checkpoints(self.run, config.save_total_limit, accelerator)
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
-        self.finished_steps = 0
+        self.pauses = Pauses(accelerator)
+        self.finished_steps = self.saved_steps = 0
         self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
@@ -129,42 +132,36 @@ class NLGradientTrainer:
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
         self.resume()
-        bar = tqdm(
-            range(self.finished_steps + 1, self.total_steps + 1),
-            initial=self.finished_steps,
-            total=self.total_steps,
-            desc="policy",
-            unit="step",
-            disable=not self.accelerator.is_local_main_process,
-        )
-        for step in bar:
-            try:
+        bar = progress(self.finished_steps, self.total_steps, not self.accelerator.is_local_main_process)
+        with self.pauses:
+            for step in bar:
                 metrics = self.step(step)
-            except SamplerError:  # the steps before it are whole
-                if self.checkpoints.finished_steps() < self.finished_steps:
+                bar.set_postfix(shown_figures(metrics, self.config.kl))
+                reason, asked = stop_reason(self.config, metrics, self.metrics_log), self.pauses.asked_anywhere()
+                due = step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0)
+                if due or reason or asked:
                     self.save()
-                raise
-            bar.set_postfix(shown_figures(metrics, self.config.kl))
-            if reason := stop_reason(self.config, metrics, self.metrics_log):
-                self.accelerator.print(f"stopping: {reason}")
-                self.save()
-                break
-            if step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0):
-                self.save()
+                if asked:
+                    raise Interrupted(asked)
+                if reason:
+                    self.accelerator.print(f"stopping: {reason}")
+                    break
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
         seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
         seconds |= {"teacher": 0.0} if self.teacher else {}
         self._seed(step)
+        before = self.ahead
         # 1 rollouts
-        pending = self.ahead or self.collect(step, seconds)
-        sample_ahead = self.config.rollouts_ahead and step < self.total_steps
-        self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
+        with self.pauses.droppable(partial(self._drop, before), common=False):
+            pending = before or self.collect(step, seconds)
+            sample_ahead = self.config.rollouts_ahead and step < self.total_steps
+            self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
         rollouts = pending.rollouts
         # 2 feedback
-        with timed(seconds, "critique"):  # of a remote critic only the rest of the waiting
-            self.accept(rollouts, pending.feedback())
+        with self.pauses.droppable(partial(self._drop, before), common=True), timed(seconds, "critique"):
+            self.accept(rollouts, self.pauses.together(pending.feedback))  # of a remote critic the rest of the waiting
         if self.teacher:
             with timed(seconds, "teacher"):
                 self.teach(rollouts)
@@ -412,8 +409,15 @@ class NLGradientTrainer:
 
     # Checkpoints
 
+    def _drop(self, ahead: PendingRollouts | None) -> None:
+        """Keep the steps before one that will not be finished, whose rollouts may have been sampled ahead."""
+        self.ahead = ahead
+        self.save()
+
     def save(self) -> None:
-        """Write a checkpoint of everything the next step depends on."""
+        """Write a checkpoint of everything the next step depends on, unless there is one."""
+        if self.finished_steps == self.saved_steps:
+            return
         state = {
             "rollouts": self.rollout_count,
             "kl_coef": self.kl.coef,
@@ -429,10 +433,11 @@ class NLGradientTrainer:
                 self.teacher.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
+        self.saved_steps = self.finished_steps
 
     def resume(self) -> None:
-        """Go on from the newest complete checkpoint, where there is one."""
-        self.checkpoints.clear_partial()
+        """Go on from the newest whole checkpoint, where there is one."""
+        damaged = self.checkpoints.set_aside()
         if (found := self.checkpoints.newest()) is not None:
             folder, state = found
             if state["processes"] != self.accelerator.num_processes:
@@ -449,11 +454,11 @@ class NLGradientTrainer:
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
                 self.ahead = self._load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
-            self.finished_steps = state["step"]
+            self.finished_steps = self.saved_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
         if self.accelerator.is_main_process:
-            self.metrics_log.rewind(self.finished_steps)
-            self.rollout_log.rewind(self.finished_steps)
+            for log in (self.metrics_log, self.rollout_log):
+                log.rewind(self.finished_steps, lost=bool(damaged))
         self.accelerator.wait_for_everyone()
 
     def _load_ahead(self, path: Path) -> PendingRollouts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
+from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading
 from text2grad.prompts import Prompt
 from text2grad.tasks import task_of
@@ -34,6 +35,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     rows = "\n".join(f"| {label} | {metrics[name]:.4g} |" for name, label in _METRICS.items() if name in metrics)
     table = f"| measured in training | |\n| --- | ---: |\n{rows}\n" if rows else "Not measured yet.\n"
     settings = "\n".join(f"- {name}: {value}" for name, value in description.settings.items() if name != "model")
+    settings += changes_shown(description.changes)
     versions = ", ".join(f"{name} {version}" for name, version in description.versions.items())
     own = f" and validation records from {Path(data['validation_path']).name}" if data.get("validation_path") else ""
     return f"""{card_header(description.base_model, adapter, ["reward-model", task.name])}

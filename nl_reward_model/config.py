@@ -25,6 +25,9 @@ class RewardModelConfig(SFTConfig):
     prompt: str = setting(
         "cot", "cot or no_cot (the task's prompts/), or a file of your own", "--prompt_file", "--prompt_variant"
     )
+    allow_changed: bool = setting(
+        False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
+    )
     max_prompt_tokens: int = setting(900, "tokens that the prompt may have", "--prompt_max_length")
     max_length: int = setting(1400, "tokens that prompt and feedback may have together")
     shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")

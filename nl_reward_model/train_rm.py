@@ -16,7 +16,6 @@ from typing import Any
 
 from datasets import Dataset, disable_progress_bars
 from transformers import TrainerState
-from transformers.trainer_utils import get_last_checkpoint
 
 from nl_reward_model.card import reward_model_card
 from nl_reward_model.config import RewardModelConfig
@@ -27,10 +26,21 @@ from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
-from text2grad.models import load_model, load_tokenizer, long_dtype_name, lora_config, portable_base_name
+from text2grad.journal import finetuning
+from text2grad.journal.checksums import save_checksums
+from text2grad.journal.finetuning import begin
+from text2grad.journal.run_folder import claimed
+from text2grad.models import (
+    load_model,
+    load_tokenizer,
+    long_dtype_name,
+    lora_config,
+    portable_base_name,
+    weights_fingerprint,
+)
 from text2grad.models.hub import check_repository, folder_files, publish
 from text2grad.prompts import Prompt, find_prompt, load_prompt
-from text2grad.records import Records, check_same_settings, check_writable, fingerprint, load_json, save_json, save_text
+from text2grad.records import Records, check_writable, fingerprint, load_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
 from text2grad.tasks.commands import stage_command
 
@@ -52,9 +62,13 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     """Train, and leave in ``config.output_dir`` weights, tokenizer, prompt, description and a card.
 
     Raises:
-        InputError: a file, record or setting that the user has to correct.
+        InputError: a file, record or setting that the user has to correct, or another run in the folder.
     """
-    task, output = get_task(task), Path(config.output_dir)
+    with claimed(config.output_dir, config.process_index):
+        _train(get_task(task), Path(config.output_dir), config)
+
+
+def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     repository, config.push_to_hub = _repository(config), False  # TRL would upload before the card is written
     file = load_prompt(find_prompt(task, "reward_model", config.prompt))
     records = load_annotated(config.data_path, task)
@@ -68,8 +82,8 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     description = _describe(task, config, encoded, held_out, records)
     if config.process_index == 0:
         _report_data(description.data)
-    _begin_or_resume(output, description, file, config)
-    if (output / DESCRIPTION_FILE).is_file():
+    description.changes, more = _begin_or_resume(output, description, file, config, validation)
+    if not more:
         if config.process_index == 0:
             print(f"{output}: this training has finished; delete the folder to train again")
             _upload(output, repository, task)
@@ -78,12 +92,13 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
 
     monitor = Monitor(description, prompt, validation, config)
     trainer = _trainer(config, tokenizer, encoded, held_out, monitor)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(output))
+    finetuning.train(trainer)
     if held_out.examples and not _evaluated(trainer.state):
         trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():
         description.metrics = monitor.metrics(trainer.state)
+        save_checksums(output)
         description.save(output, file)
         save_text(output / "README.md", reward_model_card(description, file, bool(config.lora_r)))
         print(f"finished: {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
@@ -191,20 +206,22 @@ def _report_data(data: dict[str, Any]) -> None:
 
 
 def _begin_or_resume(
-    output: Path, description: RewardModelDescription, prompt: Prompt, config: RewardModelConfig
-) -> None:
-    """Refuse to mix two runs in one folder."""
+    output: Path, description: RewardModelDescription, prompt: Prompt, config: RewardModelConfig, validation: Records
+) -> tuple[list[dict[str, Any]], bool]:
+    """Refuse to mix two runs in one folder; returns the changes since it was begun, and whether anything is left."""
     run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
+    run |= {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
     path = output / RUN_FILE
-    if path.is_file():
-        check_same_settings(output, _in_present_names(load_json(path)), run)
+    begun = None
     with config.main_process_first():
-        if config.process_index == 0 and not path.is_file():
-            save_json(path, run)
+        if path.is_file():
+            begun = {"weights": run["weights"], "validation": run["validation"]} | _in_present_names(load_json(path))
         if config.process_index == 0:
             for folder in output.glob("checkpoint-*"):  # a kill while one was being written
                 if not (folder / DESCRIPTION_FILE).is_file():
                     shutil.rmtree(folder)
+    run, more = begin(path, begun, run, DESCRIPTION_FILE, config)
+    return run.get("changes", []), more
 
 
 def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
@@ -213,13 +230,6 @@ def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
     if not run.pop("lora", True):
         run["lora_r"] = 0
     return run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
-
-
-def _last_checkpoint(output: Path) -> str | None:
-    checkpoint = get_last_checkpoint(str(output))
-    if checkpoint:
-        print(f"going on from {checkpoint}")
-    return checkpoint
 
 
 def _trainer(

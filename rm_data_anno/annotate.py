@@ -6,11 +6,10 @@ python rm_data_anno/annotate.py --task my_task.py --data_path responses.json --c
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -116,7 +115,7 @@ def annotate(
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
-    with closing(work), _interruptible(work.client) if work.client else nullcontext():
+    with closing(work), work.client.interruptible() if work.client else nullcontext():
         outcome = map_records(
             records,
             work,
@@ -282,23 +281,6 @@ def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
         max_tokens=config.max_new_tokens,
         **({"poll_seconds": config.batch_poll_seconds} if config.batch_api else {}),
     )
-
-
-@contextmanager
-def _interruptible(client: ChatClient) -> Iterator[None]:
-    """Ctrl-C sends nothing more and keeps what is still coming in; a second one leaves at once."""
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-        client.stop()
-        print("\nwaiting for requests in flight; Ctrl-C again leaves at once", file=sys.stderr)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _beside(output: Path, ending: str) -> Path:

@@ -60,6 +60,7 @@ class FaultServer:
         self.answer, self.faults, self.rate, self.refuses, self.key = answer, faults, rate, refuses, key
         self.stall, self.retry_after, self.batch_delay, self.on_request = stall, retry_after, batch_delay, on_request
         self.raw = raw
+        self.down = False  # every connection is reset
         self.requests: list[dict] = []
         self.times: list[float] = []
         self.headers: list[dict[str, str]] = []
@@ -194,6 +195,8 @@ class FaultServer:
                 return server.batches[name]
 
             def _complete(self, body: dict) -> None:
+                if server.down:
+                    return self._reset()
                 with server._lock:
                     server.requests.append(body)
                     server.times.append(time.monotonic())
@@ -224,10 +227,7 @@ class FaultServer:
                 if fault == "500":
                     return self._error(500, "the model fell over")
                 if fault == "reset":
-                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    self.connection.close()
-                    self.close_connection = True
-                    return None
+                    return self._reset()
                 if fault == "stall":
                     time.sleep(server.stall)
                     self.close_connection = True
@@ -259,6 +259,11 @@ class FaultServer:
                     value["choices"] = []
                 self._json(200, value)
                 return None
+
+            def _reset(self) -> None:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                self.close_connection = True
 
             def _raw(self, status: int, headers: dict[str, str], content: bytes | Iterable[bytes]) -> None:
                 if isinstance(content, bytes):

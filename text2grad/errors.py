@@ -1,14 +1,29 @@
-"""Errors a user can correct, and the one place that turns them into an exit code."""
+"""Errors a user can correct, signals that ask a run to end, and the one place that turns both into an exit code."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
+import os
+import signal
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from text2grad.safety.redaction import redacted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Ctrl-C, and what schedulers send before they end a job."""
+WORKERS = "TEXT2GRAD_WORKERS"
+"""Set by launchers: the folder in which every process that may be sent a signal leaves its number."""
+_ONE_WISH = 2.0  # seconds in which two signals count as one: a launcher may pass on what the terminal sent as well
 
 
 class InputError(ValueError):
@@ -25,8 +40,56 @@ class StopRunError(Exception):
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """One of ``SIGNALS`` asked the run to end."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+_actions: list[Callable[[], Any]] = []
+
+
+@contextmanager
+def when_interrupted(action: Callable[[], Any]) -> Iterator[None]:
+    """Call ``action`` at once when a signal comes inside the block: a client, say, sends nothing more."""
+    _actions.append(action)
+    try:
+        yield
+    finally:
+        _actions.remove(action)
+
+
+@contextmanager
+def handling(handler: Callable[[int], None]) -> Iterator[None]:
+    """Inside, ``handler`` gets the number of each of ``SIGNALS``; a second Ctrl-C leaves at once.
+
+    Threads cannot handle signals: in them nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first: list[float] = []
+
+    def received(number: int, frame: FrameType | None) -> None:
+        first.append(time.monotonic())
+        if number == signal.SIGINT and first[-1] - first[0] > _ONE_WISH:
+            os._exit(128 + number)
+        for action in list(_actions):
+            action()
+        handler(number)
+
+    before = {number: signal.signal(number, received) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
+
+
 def command(main: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an entry script's ``main``: ``InputError`` and ``StopRunError`` exit with 2, Ctrl-C with 130.
+    """Wrap an entry script's ``main``: ``InputError`` and ``StopRunError`` exit with 2, a signal n with 128 + n.
 
     All else is a bug and traces. Remarks of libraries about themselves stay off the screen.
     """
@@ -36,12 +99,45 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         warnings.filterwarnings("ignore", ".*gradient_checkpointing` is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
         try:
-            main(*args, **kwargs)
+            with handling(_interrupt), _known_to_the_launcher():
+                main(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            print(
+                f"error: {error.filename or 'a file'}: no room left on the disk; make some and run again",
+                file=sys.stderr,
+            )
+            raise SystemExit(2) from None
         except (InputError, StopRunError) as error:
             print(f"error: {redacted(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
-        except KeyboardInterrupt:
-            print("\ninterrupted; run the same command again to go on from here", file=sys.stderr)
-            raise SystemExit(130) from None
+        except KeyboardInterrupt as error:
+            number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+            name = signal.Signals(number).name
+            print(f"\ninterrupted ({name}); run the same command again to go on from here", file=sys.stderr)
+            raise SystemExit(128 + number) from None
 
     return wrapped
+
+
+def _interrupt(number: int) -> None:
+    raise Interrupted(number)
+
+
+@contextmanager
+def _known_to_the_launcher() -> Iterator[None]:
+    """Leave this process' number where the launcher looks for whom to send signals to."""
+    folder = os.environ.get(WORKERS)
+    if not folder:
+        yield
+        return
+    mark = Path(folder) / str(os.getpid())
+    try:
+        mark.touch()
+    except FileNotFoundError:  # the launcher has ended
+        raise Interrupted(signal.SIGTERM) from None
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)

@@ -242,7 +242,7 @@ def save_text(path: str | Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        usual_mode(temporary)
         os.replace(temporary, path)
     except BaseException as error:
         os.unlink(temporary)
@@ -313,7 +313,8 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
 
 
-def _umask() -> int:
+def usual_mode(path: str | Path) -> None:
+    """Let a file be read by whom the umask lets; libraries that write a temporary file first let the owner alone."""
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    os.chmod(path, 0o666 & ~mask)

@@ -17,6 +17,7 @@ import numpy as np
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.journal.run_folder import changes_shown
 from text2grad.records import load_json
 from text2grad.tasks import Interval, task_of
 from text2grad.token_rewards import span_intervals
@@ -107,6 +108,7 @@ def load_run(folder: str | Path) -> Run:
     rollouts = _rollouts(path, about["task"], notes) if path.exists() else []
     if not rollouts:
         notes.append("logged no rollouts")
+    notes += [f"was {line[2:]}" for line in changes_shown(_changes(about, folder)).splitlines()[1:]]
     return Run(
         path=folder.resolve(),
         task=about["task"],
@@ -120,6 +122,15 @@ def load_run(folder: str | Path) -> Run:
         rollouts=rollouts,
         notes=notes,
     )
+
+
+def _changes(about: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The settings that changed while it ran, as ``run.json`` has them."""
+    changes = about.get("changes") or []
+    try:
+        return [{"from_step": int(each["from_step"]), "settings": dict(each["settings"])} for each in changes]
+    except (TypeError, ValueError, KeyError):
+        raise InputError(f"{folder / 'run.json'}: its changes are not a list of from_step and settings") from None
 
 
 def load_runs(folders: list[str]) -> list[Run]:

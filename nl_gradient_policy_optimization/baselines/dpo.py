@@ -15,7 +15,7 @@ from trl import DPOConfig, DPOTrainer
 from nl_gradient_policy_optimization.baselines.finetuning import (
     Encoded,
     FineTuning,
-    begin,
+    begun,
     encode,
     finish,
     run,
@@ -26,7 +26,7 @@ from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.models import is_adapter, load_model, load_tokenizer
-from text2grad.tasks import get_task
+from text2grad.tasks import Task, get_task
 
 
 @dataclass
@@ -55,8 +55,12 @@ def train(config: DPOSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
     task = get_task(config.task)
     items = items_of(load_pairs(config.data_path))
-    if not begin(config, "dpo", items):
-        return
+    with begun(config, "dpo", items) as more:
+        if more:
+            fine_tune(config, task, items)
+
+
+def fine_tune(config: DPOSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
     tokenizer = load_tokenizer(config.model)
     training, validation = split(items, encode(items, task, tokenizer, config), example, config)
     full = not config.lora and not is_adapter(config.model)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase, Trainer
-from transformers.trainer_utils import get_last_checkpoint
 
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from text2grad.configs import TASK_HELP, check_choices, current_names, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
+from text2grad.journal.checksums import save_checksums
+from text2grad.journal.finetuning import begin, train
+from text2grad.journal.run_folder import changes_shown, claimed
 from text2grad.models import (
     DtypeName,
     best_device,
@@ -27,9 +30,10 @@ from text2grad.models import (
     lora_config,
     named_dtype,
     portable_base_name,
+    weights_fingerprint,
 )
 from text2grad.models.deepspeed_setup import begin_deepspeed
-from text2grad.records import check_same_settings, check_writable, fingerprint, load_json, save_json, save_text
+from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task
 
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
@@ -77,6 +81,9 @@ class FineTuning(_Mixed):
         128, "longer responses are left out, and counted", "--max_response_tokens", "--max_tokens"
     )
     validation_share: float = setting(0.1, "share of the prompts that is held out and measured")
+    allow_changed: bool = setting(
+        False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
+    )
 
     def __post_init__(self) -> None:
         for name in ("task", "data_path", "output_dir"):
@@ -161,34 +168,36 @@ def split(
     return training, Dataset.from_list([example(encoded[key]) for key in held]) if held else None
 
 
-def begin(config: FineTuning, method: str, data: Any) -> bool:
-    """Write ``run.json``, or check it; whether there is anything left to train.
+@contextmanager
+def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
+    """Hold the run's folder and write ``run.json``, or check it; whether there is anything left to train.
 
     Raises:
-        InputError: the folder holds a run with other settings or data.
+        InputError: the folder holds a run with other settings, data or base model, or another run is working there.
     """
     folder = Path(config.output_dir)
     run = {"method": method, "data": fingerprint(data), **{name: getattr(config, name) for name in _DECIDING}}
-    path = folder / RUN_FILE
-    check_writable(path)
-    with config.main_process_first():
+    run["weights"] = weights_fingerprint(config.model)
+    with claimed(folder, config.process_index):
+        path = folder / RUN_FILE
+        former = None
         if path.is_file():
-            check_same_settings(folder, current_names(type(config), load_json(path)), run)
-        elif config.process_index == 0:
-            save_json(path, run)
-    if (folder / RESULT_FILE).is_file():
-        print(f"{folder}: this training has finished; delete the folder to train again")
-        return False
-    return True
+            former = {"weights": run["weights"]} | current_names(type(config), load_json(path))
+        _, more = begin(path, former, run, RESULT_FILE, config)
+        if not more:
+            print(f"{folder}: this training has finished; delete the folder to train again")
+        yield more
 
 
 def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     """Train from the newest checkpoint, measure on what was held out, save the model; returns the measures."""
     if config.lora and not is_adapter(config.model):  # a path that only this working directory resolves would be kept
         trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
+    train(trainer)
     measures = trainer.evaluate() if trainer.eval_dataset is not None else {}
     trainer.save_model()
+    if config.process_index == 0:
+        save_checksums(config.output_dir)
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     measures |= {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
     return {name: value for name, value in measures.items() if isinstance(value, float)}
@@ -217,6 +226,7 @@ def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> s
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)
     settings = "\n".join(f"- {name}: {getattr(config, name)}" for name in _DECIDING if name != "task")
+    settings += changes_shown(load_json(Path(config.output_dir) / RUN_FILE).get("changes", []))
     figures = "\n".join(f"- {name}: {value:.4g}" for name, value in measures.items()) or "- nothing"
     return f"""{header}
 # {config.model}, after {method} on {config.task}

@@ -28,4 +28,6 @@ run=(python)
 if [[ $method != pairs && $method != reflect && $method != step_labels ]] && ((processes > 1)); then
   run=(torchrun --nproc_per_node "$processes")
 fi
-exec "${run[@]}" "$here/$method.py" --task "$task" "$@"
+# shellcheck source=text2grad/journal/launching.sh
+. "$here/../../text2grad/journal/launching.sh"
+launch "${run[@]}" "$here/$method.py" --task "$task" "$@"

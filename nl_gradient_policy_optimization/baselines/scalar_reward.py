@@ -20,7 +20,7 @@ from nl_gradient_policy_optimization.baselines.dpo import items_of
 from nl_gradient_policy_optimization.baselines.finetuning import (
     Encoded,
     FineTuning,
-    begin,
+    begun,
     encode,
     finish,
     run,
@@ -31,7 +31,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescrip
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.models import load_tokenizer
-from text2grad.tasks import get_task
+from text2grad.tasks import Task, get_task
 
 
 @dataclass
@@ -48,8 +48,12 @@ def train(config: ScalarRewardSettings) -> None:
     """Train, and leave a folder that says how its scores are standardised."""
     task = get_task(config.task)
     items = items_of(load_pairs(config.data_path))
-    if not begin(config, "scalar_reward", items):
-        return
+    with begun(config, "scalar_reward", items) as more:
+        if more:
+            fine_tune(config, task, items)
+
+
+def fine_tune(config: ScalarRewardSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
     tokenizer = load_tokenizer(config.model)
     training, validation = split(items, encode(items, task, tokenizer, config), example, config)
     set_seed(config.seed)  # the reward head starts at random

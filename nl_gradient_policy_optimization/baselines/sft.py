@@ -15,7 +15,7 @@ from trl import SFTConfig, SFTTrainer
 from nl_gradient_policy_optimization.baselines.finetuning import (
     Encoded,
     FineTuning,
-    begin,
+    begun,
     encode,
     finish,
     run,
@@ -67,8 +67,12 @@ def train(config: SFTSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
     task = get_task(config.task)
     items = demonstrations(load_records(config.data_path, task), task, config.target)
-    if not begin(config, "sft", items):
-        return
+    with begun(config, "sft", items) as more:
+        if more:
+            fine_tune(config, task, items)
+
+
+def fine_tune(config: SFTSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
     tokenizer = load_tokenizer(config.model)
     training, validation = split(items, encode(items, task, tokenizer, config), example, config)
     trainer = SFTTrainer(

@@ -22,5 +22,7 @@ fi
 if [ "${DS_ACCELERATOR:-}" = cpu ]; then
     RANKS=${RANKS:-1}
 fi
-exec deepspeed --no_local_rank --master_port "${MASTER_PORT:-29500}" \
+# shellcheck source=text2grad/journal/launching.sh
+. "$stage/../text2grad/journal/launching.sh"
+launch deepspeed --no_local_rank --master_port "${MASTER_PORT:-29500}" \
     ${HOSTFILE:+--hostfile "$HOSTFILE"} ${RANKS:+--num_gpus "$RANKS"} "${settings[@]}"

@@ -134,6 +134,18 @@ def test_tokens_that_share_a_character_keep_their_places(tmp_path):
     assert spans == rows(folder / "rollouts.jsonl")[0]["spans"]
 
 
+def test_settings_that_changed_on_the_way_are_told(tmp_path, run_script):
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
+    about = json.loads((folder / "run.json").read_text())
+    about["changes"] = [{"from_step": 2, "settings": {"learning_rate": 0.001}}]
+    (folder / "run.json").write_text(json.dumps(about))
+    assert "was changed from step 2 on: learning_rate 0.001" in load_run(folder).notes
+    done = run_script("evaluation/report.py", folder, "--output_path", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    for name in ("report.html", "report.md"):
+        assert "was changed from step 2 on: learning_rate 0.001" in (tmp_path / name).read_text()
+
+
 def test_hostile_text_stays_text(tmp_path, run_script):
     run, result = write_hostile(tmp_path)
     output = tmp_path / "report.html"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import rows
+from tests.tiny_runs import rows, tiny_config
 
 STAGE = Path(__file__).resolve().parents[2] / "nl_gradient_policy_optimization"
 
@@ -125,3 +127,44 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
     assert done.returncode == 0, done.stderr[-3000:]
     assert [row["rollouts"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [2 * ranks, 4 * ranks]
     assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("ranks", [1, 2], ids=["alone", "torchrun and ZeRO-2"])
+def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ranks, number):
+    """The same command then goes on from there, to the rollouts of a run that nobody touched."""
+    config = tiny_config(tmp_path, max_steps=30, save_every=0, rollouts_per_device=2)
+
+    def started(name: str) -> subprocess.Popen:
+        chosen = {**vars(config), "output_dir": tmp_path / name, "critic": "programmatic"}
+        names = ("model", "data_path", "output_dir", "critic", "max_steps", "save_every", "rollouts_per_device",
+                 "micro_batch_size", "ppo_epochs", "max_new_tokens", "learning_rate", "dtype")  # fmt: skip
+        arguments = [part for each in names for part in (f"--{each}", str(chosen[each]))]
+        variables = {**os.environ, "PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
+        variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *arguments, "--report_to", "none"]
+        return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def working(name: str) -> list[str]:
+        programs = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+        return [program.decode(errors="replace") for program in programs if str(tmp_path / name).encode() in program]
+
+    whole = started("whole")
+    output, _ = whole.communicate(timeout=400)
+    assert whole.returncode == 0, output[-3000:]
+    process, log = started("run"), tmp_path / "run" / "metrics.jsonl"
+    while not (log.exists() and len(rows(log)) >= 3) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 128 + number, output[-3000:]
+    assert not working("run")
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    assert 3 <= int(checkpoint.name.partition("-")[2]) < 30
+    process = started("run")
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0 and "going on after step" in output, output[-3000:]
+    done = [(tmp_path / name / "rollouts.jsonl").read_bytes() for name in ("whole", "run")]
+    assert done[0] == done[1]

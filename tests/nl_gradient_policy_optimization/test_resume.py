@@ -20,7 +20,7 @@ from nl_gradient_policy_optimization.optimize import make_accelerator, optimize,
 from tests.processes import die, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
 from text2grad.errors import InputError
-from text2grad.records import save_json
+from text2grad.records import fingerprint, save_json
 
 STEPS = 4
 
@@ -186,7 +186,7 @@ def test_a_broken_checkpoint_is_skipped(tmp_path, capsys):
     assert trainer.finished_steps == 1
     said = capsys.readouterr().out
     assert "checkpoint-3: its state.json cannot be read" in said
-    assert "checkpoint-2: its file policy/adapter_model.safetensors is missing or cut off" in said
+    assert "checkpoint-2: its file policy/adapter_model.safetensors is damaged" in said
     assert [row["step"] for row in trainer.metrics_log.rows()] == [1]
 
 
@@ -214,7 +214,9 @@ def test_another_number_of_processes_is_refused(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())
     path = Path(config.output_dir) / "checkpoint-1" / "state.json"
-    save_json(path, {**json.loads(path.read_text()), "processes": 8})
+    state = {**json.loads(path.read_text()), "processes": 8}
+    del state["digest"]
+    save_json(path, {**state, "digest": fingerprint(state)})
     with pytest.raises(InputError, match="written by 8 processes"):
         optimize("slf5k", config, ScriptedRewards())
 

@@ -69,6 +69,17 @@ def launch(task_name: str, arguments: list[str], zero: int) -> subprocess.Popen:
     )
 
 
+def kill_session(leader: int) -> None:
+    """SIGKILL for every process of a session, as a scheduler ends a job."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            session = int(stat.read_text().rpartition(")")[2].split()[3])
+        except FileNotFoundError:
+            continue
+        if session == leader:
+            os.kill(int(stat.parent.name), signal.SIGKILL)
+
+
 def finish(process: subprocess.Popen) -> None:
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output[-3000:]
@@ -122,6 +133,27 @@ def test_ranks_see_different_data_and_together_all_of_it(tmp_path, zero):
     assert len(seen[0]) == len(seen[1]) == 3 and not seen[0] & seen[1]
 
 
+def test_sigterm_to_the_launcher_leaves_a_checkpoint_and_no_process(tmp_path):
+    """Through deepspeed's own launcher, which would kill the ranks."""
+    changes = {"max_steps": 8, "lora_dropout": 0.1, "judge_records": 0, "save_steps": 100}
+    finish(launch("slf5k", flags(tmp_path, "slf5k", "whole", **changes), 2))
+    process = launch("slf5k", flags(tmp_path, "slf5k", "run", **changes), 2)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "'loss'" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM, "".join(lines)[-2000:] + output[-3000:]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(str(tmp_path / "run").encode() in command for command in commands)
+    assert list((tmp_path / "run").glob("checkpoint-*/reward_model.json"))
+    assert not (tmp_path / "run" / "reward_model.json").exists()
+    finish(launch("slf5k", flags(tmp_path, "slf5k", "run", **changes), 2))
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 def test_killed_ranks_go_on_exactly(tmp_path, zero):
     changes = {"max_steps": 4, "lora_dropout": 0.1, "judge_records": 0}
@@ -131,7 +163,7 @@ def test_killed_ranks_go_on_exactly(tmp_path, zero):
     while not (tmp_path / "killed" / "checkpoint-2" / "reward_model.json").exists():
         assert killed.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    os.killpg(killed.pid, signal.SIGKILL)
+    kill_session(killed.pid)
     killed.communicate()
     assert not (tmp_path / "killed" / "reward_model.json").exists()
     finish(launch("slf5k", flags(tmp_path, "slf5k", "killed", **changes), zero))

@@ -80,3 +80,37 @@ def test_lora_from_settings(targets, expected):
     assert (made.r, made.lora_alpha, made.lora_dropout, made.target_modules) == (4, 9, 0.25, expected)
     assert (made.task_type, made.modules_to_save) == ("CAUSAL_LM", ["score"])
     assert lora_config(settings, task_type="SEQ_CLS").task_type == "SEQ_CLS"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"{", "cannot be read"),
+        (b"[]", "names no base model"),
+        (b'{"base_model_name_or_path": null}', "names no base model"),
+        (b'{"base_model_name_or_path": 3}', "names no base model"),
+        (b'{"base_model_name_or_path": "\xff"}', "cannot be read"),
+        (b"[" * 100_000, "nests"),
+    ],
+)
+def test_a_broken_adapter_config_is_named(tmp_path, content, told):
+    (tmp_path / "adapter_config.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"adapter_config.json: .*{told}"):
+        base_of(str(tmp_path))
+
+
+def test_an_adapter_of_itself_is_refused(tmp_path):
+    with pytest.raises(InputError, match="names the adapter itself"):
+        base_of(adapter(tmp_path / "a", str(tmp_path / "a" / ".." / "a")))
+
+
+def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
+    """On a terminal transformers would ask, and wait."""
+    folder = Path(tiny_model(tmp_path / "model"))
+    about = json.loads((folder / "config.json").read_text())
+    about |= {"model_type": "unheard-of", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.M"}}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "code.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    with pytest.raises(InputError, match="brings code of its own, which is not run"):
+        load_model(str(folder))

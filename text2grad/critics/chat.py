@@ -10,7 +10,7 @@ from typing import Any
 
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
-from text2grad.errors import InputError
+from text2grad.errors import InputError, when_interrupted
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
 from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.safety.gate import as_storable, storable
@@ -96,7 +96,8 @@ class ChatCritic:
     ) -> list[Feedback | FeedbackError]:
         """Feedback in order; a request that failed is a ``FeedbackError``."""
         about = records if records is not None else [None] * len(prompts)
-        with ThreadPoolExecutor(max(1, min(self.client.concurrency, len(prompts)))) as pool:
+        workers = max(1, min(self.client.concurrency, len(prompts)))
+        with when_interrupted(self.client.stop), ThreadPoolExecutor(workers) as pool:
             return [given.feedback for given in pool.map(self.feedback_on, prompts, responses, about)]
 
     def feedback_on(

@@ -11,13 +11,15 @@ import logging
 import os
 import random
 import re
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import InputError, StopRunError, when_interrupted
 
 try:
     import openai
@@ -249,6 +251,17 @@ class ChatClient:
     def stop(self) -> None:
         """Send nothing more; requests in flight still end."""
         self._stopped.set()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a signal that ends the run lets what is in flight come in, and sends nothing more."""
+
+        def stop() -> None:
+            self.stop()
+            print("\nwaiting for requests in flight; Ctrl-C again leaves at once", file=sys.stderr)
+
+        with when_interrupted(stop):
+            yield
 
     def bound(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, length: int) -> float:
         """USD that a request can cost at most."""

@@ -109,7 +109,8 @@ def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
             max_tokens=config.judge_max_new_tokens,
             cache=cache,
         )
-        yield Judge(config, client, cache)
+        with client.interruptible():
+            yield Judge(config, client, cache)
     finally:
         cache.close()
 

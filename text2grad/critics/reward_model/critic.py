@@ -45,6 +45,8 @@ class RewardModelDescription:
     metrics: dict[str, Any] = field(default_factory=dict)
     task_source: str = ""
     """Where a user's own task is loaded from."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """Settings that were changed while it was trained, and from which step on."""
 
     def save(self, folder: str | Path, prompt: Prompt) -> None:
         save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")

@@ -1,0 +1,223 @@
+"""Long disturbances of annotation, judging and policy optimisation: the result is that of an undisturbed run.
+
+Each is sent 20 signals at random moments, has its disk filled twice, and loses its server twice.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge
+from nl_gradient_policy_optimization.optimize import optimize
+from rm_data_anno.annotate import AnnotateConfig, annotate
+from tests.annotation_runs import judge, posts, rows
+from tests.fault_server import FaultServer
+from tests.nl_gradient_policy_optimization.test_resume import digest
+from tests.processes import PRELOADED
+from tests.tiny_runs import tiny_config
+from text2grad.errors import command
+from text2grad.records import load_json, save_json
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+STEPS = 16
+
+
+def annotation(folder: Path, url: str) -> None:
+    records = folder / "in.json"
+    if not records.exists():
+        save_json(records, posts(400))
+    config = AnnotateConfig(
+        data_path=str(records), output_path=str(folder / "out.json"), base_url=url, model="m", concurrency=4
+    )
+    annotate("slf5k", config)
+
+
+def judging(folder: Path, url: str) -> None:
+    for name in ("own", "other"):
+        if not (folder / f"{name}.json").exists():
+            summary = {"generated_summary": f"A summary by {name}."}
+            save_json(folder / f"{name}.json", {key: record | summary for key, record in posts(200).items()})
+    pair = WinRateConfig(
+        task="slf5k", data_path=str(folder / "own.json"), system="own", baseline=str(folder / "other.json"),
+        baseline_system="other", output_path=str(folder / "out.json"),
+    )  # fmt: skip
+    with open_judge(JudgeConfig(judge=f"{url}#m", concurrency=4), folder / "out.json") as asked:
+        compare_pairwise(asked, pair)
+
+
+def policy(folder: Path, url: str) -> None:
+    model = folder.with_name("tiny-llama")  # beside the small disk
+    config = tiny_config(
+        folder, model=str(model), output_dir=str(folder / "run"), max_steps=STEPS, save_every=3, log_rollouts_every=1,
+        lora_dropout=0.1, critic=f"{url}#m", max_critic_failures=1.0,
+    )  # fmt: skip
+    optimize("slf5k", config)
+
+
+def answer(body: dict) -> str:
+    """A critique, or a verdict, that only the question decides."""
+    text = body["messages"][0]["content"]
+    if "<summary>" in text and re.search(r"Dog \d+ ran off", text):
+        return judge(body)
+    if "winner" in text:
+        return json.dumps({"reasoning": "Its length.", "winner": ("first", "second", "tie")[len(text) % 3]})
+    return json.dumps({"reasoning": "-", "textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
+
+
+def annotated(folder: Path) -> Any:
+    return (folder / "out.json").read_bytes()
+
+
+def judged(folder: Path) -> Any:
+    result = load_json(folder / "out.json")
+    return {name: result[name] for name in ("metrics", "system", "baseline")}
+
+
+def optimised(folder: Path) -> Any:
+    return digest(folder / "run", STEPS)
+
+
+CASES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], Any], str]] = {
+    "annotation": (annotation, annotated, "out.json.replies.jsonl"),
+    "judge": (judging, judged, "out.json.replies.jsonl"),
+    "policy": (policy, optimised, "run/critic_replies-0.jsonl"),
+}
+
+
+@contextmanager
+def small_disk(folder: Path, size: str = "48m") -> Iterator[Path]:
+    """A file system of its own, which can be filled."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False).returncode:
+        pytest.skip("a small file system can only be mounted as root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+        except OSError:
+            pass
+        try:
+            while True:
+                file.write(b"x")
+        except OSError:
+            pass
+    return path
+
+
+def _entry(work: Callable[[Path, str], None], folder: Path, url: str) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    command(work)(folder, url)
+
+
+class Soak:
+    """One kind of work, its folder and server, and what happened to it."""
+
+    def __init__(self, case: str, disk: Path, server: FaultServer, seed: int):
+        self.work, self.result, self.replies = CASES[case]
+        self.disk, self.server, self.draw = disk, server, random.Random(seed)
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload([*PRELOADED, "tests.test_soak"])
+        self.codes: Counter = Counter()
+
+    def start(self, folder: Path) -> Any:
+        process = self.context.Process(target=_entry, args=(self.work, folder, self.server.url))
+        process.start()
+        return process
+
+    def ended(self, process: Any, what: str) -> int:
+        process.join(120)
+        assert process.exitcode is not None, f"{what}: it hangs"
+        self.codes[f"{what} {process.exitcode}"] += 1
+        return process.exitcode
+
+    def disturbed(self, event: str, folder: Path, longest: float) -> int:
+        """The exit code of a run to which an event happens."""
+        moment = self.draw.uniform(0.0, longest)
+        if event == "disk":
+            process = self.start(folder)
+            time.sleep(moment)
+            filler = fill(self.disk)
+            process.join(2)
+            filler.unlink()
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGTERM)
+            return self.ended(process, event)
+        process = self.start(folder)
+        time.sleep(moment)
+        if event == "down":
+            self.server.down = True
+            time.sleep(1.5)
+            self.server.down = False
+            time.sleep(0.5)
+            event, number = "down, then SIGTERM", signal.SIGTERM
+        else:
+            number = signal.Signals[event]
+        if process.is_alive():
+            os.kill(process.pid, number)
+        return self.ended(process, event)
+
+    def check_payments(self, folder: Path) -> None:
+        paid = [row["key"] for row in rows(folder / self.replies) if "reply" in row]
+        voided = [row for row in rows(folder / self.replies) if "void" in row]
+        assert len(paid) - len(set(paid)) <= len(voided)
+        assert paid
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_signals_two_full_disks_two_outages(tmp_path, case):
+    """Where it ended before all of that had happened, it begins another run; each of them ends alike."""
+    seed = 7
+    tiny_config(tmp_path)  # writes the model once
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        FaultServer(answer, on_request=lambda body: time.sleep(0.03)) as server,
+    ):
+        soak = Soak(case, disk, server, seed)
+        whole, run = disk / "whole", disk / "disturbed"
+        whole.mkdir()
+        begin = time.monotonic()
+        assert soak.ended(soak.start(whole), "whole") == 0
+        longest = 0.3 * (time.monotonic() - begin)
+        expected = soak.result(whole)
+        events = ["SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1"] * 5 + ["disk", "down"] * 2
+        soak.draw.shuffle(events)
+        run.mkdir()
+        finished = 0
+        while True:
+            code = soak.disturbed(events[-1], run, longest) if events else soak.ended(soak.start(run), "last")
+            if code == 0:
+                assert soak.result(run) == expected
+                soak.check_payments(run)
+                finished += 1
+                if not events:
+                    break
+                shutil.rmtree(run)
+                run.mkdir()
+                continue
+            events.pop()
+        print(f"{case}: {dict(soak.codes)}, {finished} runs finished, {len(server.requests)} requests")

@@ -1,0 +1,106 @@
+"""A run's folder: one process, one set of settings, files that are what was written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from text2grad.errors import InputError
+from text2grad.journal.checksums import CHECKSUMS, damage, damaged_file, save_checksums
+from text2grad.journal.run_folder import changes_shown, claimed, continued, settings_at
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path):
+    program = (
+        "import sys, time\nfrom text2grad.journal.run_folder import claimed\n"
+        f"with claimed({str(tmp_path)!r}):\n    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=rf"another run is working there \(process {holder.pid} on "):
+            claimed(tmp_path).__enter__()
+        with claimed(tmp_path, rank=1):  # another rank holds its own lock
+            pass
+        link = tmp_path.with_name(f"{tmp_path.name}-link")
+        link.symlink_to(tmp_path)
+        with pytest.raises(InputError, match="another run"):
+            claimed(link).__enter__()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        with claimed(tmp_path):
+            pass
+
+
+BEGUN = {"rate": 1, "data": "a", "size": 8}
+
+
+def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
+    path = tmp_path / "run.json"
+    assert continued(path, BEGUN, BEGUN, 0, False) == BEGUN
+    with pytest.raises(InputError, match=r"begun with other settings \(rate: 1 then, 2 now\).*--allow_changed true"):
+        continued(path, BEGUN, BEGUN | {"rate": 2}, 4, False)
+    run = continued(path, BEGUN, BEGUN | {"rate": 2}, 4, True)
+    assert run == BEGUN | {"changes": [{"from_step": 5, "settings": {"rate": 2}}]}
+    assert continued(path, run, BEGUN | {"rate": 2}, 9, False) == run  # what it was last continued with
+    with pytest.raises(InputError, match="rate: 2 then, 1 now"):
+        continued(path, run, BEGUN, 9, False)
+    # killed before step 5 was saved: the change counts from the step that is really repeated
+    again = continued(path, run, BEGUN | {"rate": 2}, 3, True)
+    assert again["changes"] == [{"from_step": 4, "settings": {"rate": 2}}]
+    both = continued(path, run, BEGUN | {"rate": 2, "data": "b"}, 9, True)
+    assert settings_at(BEGUN, both["changes"], 6) == BEGUN | {"rate": 2}
+    assert settings_at(BEGUN, both["changes"]) == BEGUN | {"rate": 2, "data": "b"}
+    assert changes_shown(both["changes"]).splitlines()[2] == "- changed from step 10 on: data b"
+    assert continued(path, run, BEGUN | {"rate": 3}, 9, True, more=False) == run  # nothing is left to do with it
+
+
+def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
+    path = tmp_path / "run.json"
+    assert "changes" in continued(path, BEGUN, BEGUN | {"size": 4}, 0, True, fixed=("size",))
+    with pytest.raises(InputError, match=r"checkpoints were written with other settings \(size: 8 then, 4 now\)"):
+        continued(path, BEGUN, BEGUN | {"size": 4}, 1, True, fixed=("size",))
+
+
+def test_damage_of_equal_size_is_found(tmp_path):
+    (tmp_path / "part").mkdir()
+    weights, other = tmp_path / "a.safetensors", tmp_path / "part" / "b.pt"
+    weights.write_bytes(bytes(range(256)) * 40)
+    other.write_bytes(b"state")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert damage(tmp_path) is None  # nothing is known of it
+    save_checksums(tmp_path)
+    other.write_bytes(b"other")  # by default only the weights beside it count
+    assert damage(tmp_path) is None
+    save_checksums(tmp_path, "**/*")
+    assert damage(tmp_path) is None
+    other.write_bytes(b"sta7e")
+    assert damage(tmp_path) == f"its file part{os.sep}b.pt is damaged (other content than was written)"
+    other.write_bytes(b"state")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:5000] + bytes(len(whole) - 5000))
+    assert "a.safetensors is damaged" in damage(tmp_path)
+    weights.unlink()
+    assert "a.safetensors is missing or cut off" in damage(tmp_path)
+    assert damaged_file(tmp_path, {"notes.txt": 4}) is None  # sizes, as earlier versions listed
+    assert "cut off" in damaged_file(tmp_path, {"notes.txt": 5})
+    for content in (b"[]", b"\xff\xfe", b'{"a": ', b"null"):
+        (tmp_path / CHECKSUMS).write_bytes(content)
+        assert damage(tmp_path)
+
+
+def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
+    weights = tmp_path / "a.safetensors"
+    weights.write_bytes(b"weights")
+    weights.chmod(0o600)
+    before = os.umask(0o027)
+    try:
+        save_checksums(tmp_path)
+    finally:
+        os.umask(before)
+    assert weights.stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,109 @@
+"""Signals: entry scripts end with 128 + n, launchers pass them on to the processes that do the work and leave none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.fast
+
+LAUNCHING = ROOT / "text2grad" / "journal" / "launching.sh"
+WORKER = """
+import os, pathlib, sys, time
+from text2grad.errors import command
+
+@command
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    try:
+        (folder / f"begun-{os.getpid()}").touch()
+        time.sleep(60)
+    finally:
+        time.sleep(0.3)
+        (folder / f"saved-{os.getpid()}").touch()
+
+main()
+"""
+AGENT = """
+import subprocess, sys
+workers = [subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True) for _ in range(2)]
+codes = [worker.wait() for worker in workers]
+sys.exit(any(codes))
+"""
+"""What torchrun does: workers in sessions of their own, no handler for SIGUSR1, its own exit code."""
+
+
+def wait_for(folder: Path, pattern: str, count: int) -> list[int]:
+    """The process numbers in the names of so many files."""
+    for _ in range(1000):
+        found = [int(path.name.partition("-")[2]) for path in folder.glob(pattern)]
+        if len(found) >= count:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{pattern}: {len(found)} of {count}")
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def started(folder: Path, *command: str) -> subprocess.Popen:
+    (folder / "worker.py").write_text(WORKER)
+    (folder / "agent.py").write_text(AGENT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_command_ends_with_the_signals_code(tmp_path, number):
+    process = started(tmp_path, sys.executable, str(tmp_path / "worker.py"), str(tmp_path))
+    wait_for(tmp_path, "begun-*", 1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert f"interrupted ({number.name}); run the same command again" in errors and "Traceback" not in errors
+    assert list(tmp_path.glob("saved-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("between", [False, True], ids=["alone", "with an agent between"])
+def test_a_launcher_passes_signals_on_and_waits(tmp_path, number, between):
+    command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
+    if between:
+        command.insert(1, str(tmp_path / "agent.py"))
+    process = started(tmp_path, "bash", "-euc", f'. {LAUNCHING}; launch "$@"', "launcher", *command)
+    workers = wait_for(tmp_path, "begun-*", 2 if between else 1)
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert len(list(tmp_path.glob("saved-*"))) == len(workers)
+    assert not any(map(alive, workers))
+
+
+def test_workers_whose_agent_was_killed_are_not_left_behind(tmp_path):
+    command = [sys.executable, str(tmp_path / "agent.py"), str(tmp_path / "worker.py"), str(tmp_path)]
+    process = started(tmp_path, "bash", "-euc", f'. {LAUNCHING}; launch "$@"', "launcher", *command)
+    workers = wait_for(tmp_path, "begun-*", 2)
+    agent = int(Path(f"/proc/{workers[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert not any(map(alive, workers))
+
+
+@pytest.mark.parametrize("code", [0, 2, 7])
+def test_the_commands_own_code_is_passed_on(tmp_path, code):
+    done = started(tmp_path, "bash", "-uc", f'. {LAUNCHING}; launch "$@"', "launcher", "bash", "-c", f"exit {code}")
+    done.communicate(timeout=20)
+    assert done.returncode == code

@@ -1,0 +1,68 @@
+"""Checksums of a folder's files: damage that keeps the sizes is found, too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from text2grad.records import save_json, usual_mode
+from text2grad.safety.gate import UnreadableError, read_json
+
+CHECKSUMS = "checksums.json"
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(folder: Path, files: Iterable[Path]) -> dict[str, str]:
+    """The checksum of each file, by its path inside the folder."""
+    return {str(path.relative_to(folder)): checksum(path) for path in sorted(files)}
+
+
+def save_checksums(folder: str | Path, *patterns: str) -> None:
+    """Write ``checksums.json`` about a folder's files; its README.md is for people, who may edit it.
+
+    Args:
+        patterns: which files; its weights by default. They get the usual mode.
+    """
+    folder = Path(folder)
+    files = {path for pattern in patterns or WEIGHTS for path in folder.glob(pattern)}
+    files = {path for path in files if path.is_file() and path.name not in (CHECKSUMS, "README.md")}
+    for path in files:
+        usual_mode(path)
+    save_json(folder / CHECKSUMS, checksums(folder, files))
+
+
+def damage(folder: str | Path) -> str | None:
+    """Which file is not what was written, by the folder's ``checksums.json``; None where there is none such."""
+    folder = Path(folder)
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return None
+    try:
+        listed = read_json(path.read_bytes())
+    except UnreadableError as error:
+        return f"its {CHECKSUMS} cannot be read ({error})"
+    return damaged_file(folder, listed)
+
+
+def damaged_file(folder: Path, listed: Any) -> str | None:
+    """Which of the listed files is missing, cut off or changed.
+
+    Args:
+        listed: checksums by path, or sizes, which earlier versions listed.
+    """
+    if not isinstance(listed, Mapping):
+        return "its list of files is not one"
+    for name, expected in listed.items():
+        path = folder / name
+        if not path.is_file() or (isinstance(expected, int) and path.stat().st_size != expected):
+            return f"its file {name} is missing or cut off"
+        if not isinstance(expected, int) and checksum(path) != expected:
+            return f"its file {name} is damaged (other content than was written)"
+    return None
