@@ -1,5 +1,8 @@
 # Sourced by evaluate_*.sh: runs each benchmark on its own, and tells at the end what did not run and why.
 evaluation=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=text2grad/journal/launching.sh
+. "$evaluation/../text2grad/journal/launching.sh"
+python() { launch command python "$@"; }  # signals reach it, and it is not left behind
 only='' skip='' status=0 not_run=() results=()
 
 # check_names NAME ...: every name in --only and --skip is a benchmark of this script.
@@ -28,7 +31,7 @@ benchmark() {
         return 0
     fi
     "$@" || code=$?
-    [ "$code" -ne 130 ] || exit 130
+    case $code in 129 | 130 | 138 | 143) exit "$code" ;; esac  # a signal ends all of it
     if [ "$code" -eq 0 ]; then results+=("$result"); else not_run+=("$name: failed, see its message above"); status=$code; fi
 }
 

@@ -7,6 +7,9 @@
 # Further flags: --limit N, --batch_size N, --max_new_tokens N, --max_cost_usd USD (for each checkpoint)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=text2grad/journal/launching.sh
+. "$here/../text2grad/journal/launching.sh"
+python() { launch command python "$@"; }  # signals reach it, and it is not left behind
 answer=() judge=() run= task= output= system=
 while [ $# -gt 0 ]; do
     [ $# -gt 1 ] || { echo "error: $1 needs a value; see the head of $0" >&2; exit 2; }

@@ -23,6 +23,9 @@ done
 # shellcheck disable=SC1091
 source env.sh
 export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu} PYTHONWARNINGS=ignore::FutureWarning
+# shellcheck source=text2grad/journal/launching.sh
+. text2grad/journal/launching.sh
+python() { launch command python "$@"; }  # signals reach it, and it is not left behind
 train=quickstart/data/posts_train.json
 held_out=quickstart/data/posts_validation.json
 if $smoke; then

@@ -3,4 +3,4 @@
 # Annotates a file with GPT-4o (set OPENAI_API_KEY), or with the critic that --critic names.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-python "$here/dual_feedback_annotation_RM.py" "$@"
+exec python "$here/dual_feedback_annotation_RM.py" "$@"

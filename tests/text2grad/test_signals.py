@@ -102,6 +102,18 @@ def test_workers_whose_agent_was_killed_are_not_left_behind(tmp_path):
     assert not any(map(alive, workers))
 
 
+def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
+    """As in quickstart/run.sh and the scripts of evaluation/."""
+    script = f'. {LAUNCHING}; python() {{ launch command {sys.executable} "$@"; }}; python "$@"; echo later'
+    arguments = [str(tmp_path / "worker.py"), str(tmp_path)]
+    process = started(tmp_path, "bash", "-euc", script, "script", *arguments)
+    (worker,) = wait_for(tmp_path, "begun-*", 1)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (143, "")
+    assert list(tmp_path.glob("saved-*")) and not alive(worker)
+
+
 @pytest.mark.parametrize("code", [0, 2, 7])
 def test_the_commands_own_code_is_passed_on(tmp_path, code):
     done = started(tmp_path, "bash", "-uc", f'. {LAUNCHING}; launch "$@"', "launcher", "bash", "-c", f"exit {code}")
