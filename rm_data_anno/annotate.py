@@ -77,6 +77,9 @@ class AnnotateConfig(ChatOptions):
         None, f"who gives feedback: {CRITIC_FORMS}; {DEFAULT_CRITIC} by default", "--annotator"
     )
     retry_failed: bool = setting(False, "try the records again that failed in earlier runs")
+    allow_changed: bool = setting(
+        False, "go on with another model, prompt or temperature; each record and the report say which"
+    )
     batch_size: int = setting(8, "records that a critic in this process works on at one time")
     push_to_hub: str = setting("", PUSH_HELP)
 
@@ -124,6 +127,7 @@ def annotate(
             batch_size=len(records) if config.batch_api else config.batch_size if not work.client else 1,
             workers=config.concurrency if work.client and not config.batch_api else 1,
             retry_failed=config.retry_failed,
+            allow_changed=config.allow_changed,
             description=f"annotating {task.name}",
             status=work.status,
         )
@@ -315,6 +319,7 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
     left = len(records) - len(annotated) - len(outcome.failures)
     report = fidelity.annotation_report(task, annotated, outcome.failures) | work.spending()
     report["records"] |= {"left": left} if left else {}
+    report |= {"changes": outcome.changes} if outcome.changes else {}
     save_json(_beside(output, "report.json"), report)
     shown = report if annotated else {name: report[name] for name in ("records", "failures")}
     table = fidelity.report_table({output.name: shown})

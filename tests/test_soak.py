@@ -62,7 +62,7 @@ def judging(folder: Path, url: str) -> None:
 
 
 def policy(folder: Path, url: str) -> None:
-    model = folder.with_name("tiny-llama")  # beside the small disk
+    model = folder.parent.parent / "tiny-llama"  # not on the small disk
     config = tiny_config(
         folder, model=str(model), output_dir=str(folder / "run"), max_steps=STEPS, save_every=3, log_rollouts_every=1,
         lora_dropout=0.1, critic=f"{url}#m", max_critic_failures=1.0,

@@ -208,6 +208,23 @@ def test_other_settings_need_another_output(tmp_path):
             annotate("slf5k", config)
 
 
+def test_allowed_changes_are_recorded(tmp_path):
+    with FaultServer(judge) as server:
+        annotate("slf5k", setting(tmp_path, server, posts(2)))
+        changed = {"prompt_variant": "no_cot", "temperature": 0.5}
+        for count in (3, 4):  # the second time nothing has changed since, so that no permission is needed
+            annotate("slf5k", setting(tmp_path, server, posts(count), **changed, allow_changed=count == 3))
+        with pytest.raises(InputError, match="variant: 'no_cot' then, 'cot' now"):
+            annotate("slf5k", setting(tmp_path, server, posts(4)))
+        assert len(server.requests) == 4
+    (change,) = read(tmp_path, ".report.json")["changes"]
+    assert change["from_record"] == 3
+    assert {"variant": "no_cot", "temperature": 0.5}.items() <= change["settings"].items()
+    prompts = [record["annotation"]["prompt"] for record in read(tmp_path).values()]
+    assert prompts == ["cot", "cot", "no_cot", "no_cot"]
+    assert "from_record" in (tmp_path / "out.json.report.md").read_text()
+
+
 def test_a_prompt_is_a_variant_or_a_file(tmp_path):
     """--prompt no_cot and --prompt_variant no_cot are one setting; a file may ask for any form of reply."""
     (tmp_path / "mine.txt").write_text("${prompt}\n<summary>\n${response}\n</summary>\n")

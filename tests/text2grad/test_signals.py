@@ -102,6 +102,22 @@ def test_workers_whose_agent_was_killed_are_not_left_behind(tmp_path):
     assert not any(map(alive, workers))
 
 
+def test_a_rank_whose_launcher_is_gone_is_asked_to_end(tmp_path):
+    child = (
+        "import pathlib, time\nfrom text2grad.journal.interruption import Interruption\n"
+        "with Interruption() as interruption:\n    before = interruption.asked()\n"
+        f"    pathlib.Path({str(tmp_path / 'begun-1')!r}).touch()\n"
+        "    while not interruption.asked(): time.sleep(0.02)\n"
+        f"pathlib.Path({str(tmp_path)!r}, f'asked-{{before}}{{int(interruption.asked())}}').touch()\n"
+    )
+    program = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\ntime.sleep(60)\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOCAL_RANK": "0"}
+    with subprocess.Popen([sys.executable, "-c", program, child], env=environment) as launcher:
+        wait_for(tmp_path, "begun-*", 1)
+        launcher.send_signal(signal.SIGKILL)
+    assert wait_for(tmp_path, "asked-*", 1) == [signal.SIGTERM]
+
+
 def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
     """As in quickstart/run.sh and the scripts of evaluation/."""
     script = f'. {LAUNCHING}; python() {{ launch command {sys.executable} "$@"; }}; python "$@"; echo later'

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from text2grad.errors import InputError, StopRunError
-from text2grad.records import check_same_settings, check_writable, fingerprint
+from text2grad.records import check_same_settings, check_writable, differing_settings, fingerprint
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json
 
 _ROOM = 2 << 20  # bytes that a disk must have left before more is paid for
@@ -117,10 +117,18 @@ class Journal:
 
     The first line holds the settings of the run; a journal begun with other settings is refused. Each further line is
     ``{"id", "input", "result"}`` or ``{"id", "input", "error"}``, on disk before the call returns.
+
+    Args:
+        allow_changed: go on with other settings; a further line of settings says where they begin to apply.
+
+    Attributes:
+        changes: ``{"from_record", "settings"}`` of each such line: which record came next, and what was changed.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any]):
+    def __init__(self, path: str | Path, settings: dict[str, Any], allow_changed: bool = False):
         self.path = Path(path)
+        self.changes: list[dict[str, Any]] = []
+        self._allow_changed = allow_changed
         self.results: dict[str, tuple[str, Any]] = {}
         self.errors: dict[str, tuple[str, str]] = {}
         self._log = LockedLog(path)
@@ -132,23 +140,35 @@ class Journal:
             self._log.clear()
             self._log.append({"settings": settings})
             return
+        last: dict[str, Any] = {}
         for number, row in enumerate(rows, 1):
             try:
                 _check_row(row, first=number == 1)
             except UnreadableError as error:
                 raise self._log.broken(number, str(error)) from None
-            if number == 1:
-                try:
-                    remedy = "choose another output path, or delete the journal to start over"
-                    check_same_settings(self.path, row["settings"], settings, remedy)
-                except InputError:
-                    self._log.close()
-                    raise
+            if "settings" in row:
+                if number > 1:
+                    self._changed(last, row["settings"])
+                last = row["settings"]
             elif "error" in row:
                 self.errors[row["id"]] = (row["input"], row["error"])
             else:
                 self.results[row["id"]] = (row["input"], row["result"])
                 self.errors.pop(row["id"], None)
+        if differing_settings(last, settings):
+            self._go_on(last, settings)
+
+    def _go_on(self, then: dict[str, Any], now: dict[str, Any]) -> None:
+        """Refuse other settings, or note that they apply from here on."""
+        if not self._allow_changed:
+            self._log.close()
+            check_same_settings(self.path, then, now, "choose another output path, or delete the journal to start over")
+        self._changed(then, now)
+        self._log.append({"settings": now})
+
+    def _changed(self, then: dict[str, Any], now: dict[str, Any]) -> None:
+        differing = {name: value for name, (_, value) in differing_settings(then, now).items()}
+        self.changes.append({"from_record": len(self.results) + len(self.errors) + 1, "settings": differing})
 
     def add(self, record_id: str, input_hash: str, result: Any) -> None:
         self.results[record_id] = (input_hash, result)
@@ -165,10 +185,13 @@ class Journal:
 
 def _check_row(row: dict[str, Any], first: bool) -> None:
     """Raise ``UnreadableError`` where a row is none of a journal."""
-    kinds = {"settings": dict} if first else {"id": str, "input": str}
+    about_settings = first or "settings" in row
+    kinds = {"settings": dict} if about_settings else {"id": str, "input": str}
     if any(not isinstance(row.get(name), kind) for name, kind in kinds.items()):
         raise UnreadableError(f"it lacks {' or '.join(kinds)}")
-    if not first and not (isinstance(row.get("error"), str) or "result" in row):
+    if about_settings and not first and not row["settings"]:
+        raise UnreadableError("it holds no settings")
+    if not about_settings and not (isinstance(row.get("error"), str) or "result" in row):
         raise UnreadableError("it holds neither a result nor an error")
 
 
@@ -183,6 +206,8 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
     resumed: int = 0
     stopped: str = ""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The settings that were changed on the way; see :class:`Journal`."""
 
 
 def map_records(
@@ -194,6 +219,7 @@ def map_records(
     batch_size: int = 1,
     workers: int = 1,
     retry_failed: bool = False,
+    allow_changed: bool = False,
     description: str = "",
     status: Callable[[], dict[str, Any]] | None = None,
 ) -> Outcome:
@@ -208,10 +234,11 @@ def map_records(
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
         workers: threads that call ``work`` at the same time.
         retry_failed: try the records again that an earlier run gave up on; they stay failed otherwise.
+        allow_changed: go on with other settings than the journal was begun with.
         description, status: label and figures of the progress bar.
     """
     hashes = {record_id: fingerprint(value) for record_id, value in records.items()}
-    book = Journal(journal, settings)
+    book = Journal(journal, settings, allow_changed)
 
     def kept(rows: dict[str, tuple[str, Any]]) -> dict[str, Any]:
         return {
@@ -246,7 +273,8 @@ def map_records(
         stopped = str(stop)
     finally:
         book.close()
-    return Outcome(kept(book.results), kept(book.errors), resumed=len(records) - len(todo), stopped=stopped)
+    resumed = len(records) - len(todo)
+    return Outcome(kept(book.results), kept(book.errors), resumed, stopped, book.changes)
 
 
 def _in_threads(run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int) -> Iterator[int]:
