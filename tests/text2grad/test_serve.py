@@ -231,13 +231,13 @@ def free_port() -> int:
 class Serving:
     """The real command in a process of its own."""
 
-    def __init__(self, folder, port: int):
-        self.port, self.folder = port, folder
+    def __init__(self, folder, port: int, task: str = "plain"):
+        self.port, self.folder, self.task = port, folder, task
         (folder / "critic.py").write_text(CRITIC)
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", "plain", "--port", str(self.port)]
+        command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", self.task, "--port", str(self.port)]
         self.process = subprocess.Popen(
             [*command, "--critic", str(self.folder / "critic.py:judge")], cwd=ROOT, text=True,
             env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE, stderr=(self.folder / "log").open("a"),
@@ -297,3 +297,27 @@ def test_what_a_client_cannot_help_ends_the_run_with_a_remedy(tmp_path, monkeypa
         ServedCritic(f"http://127.0.0.1:{port}", get_task("plain"), patience=0.1)
     with pytest.raises(InputError, match="write served:http://HOST:PORT"):
         load_critic("served:localhost", "plain")
+
+
+@pytest.mark.slow
+def test_a_policy_trains_with_a_served_critic_of_its_task_alone(tmp_path, monkeypatch):
+    from nl_gradient_policy_optimization.optimize import optimize
+    from tests.tiny_runs import rows, tiny_config
+
+    monkeypatch.setenv(TOKEN, SECRET)
+    port = free_port()
+    server = Serving(tmp_path, port, "slf5k")
+    try:
+        server.wait()
+        optimize("slf5k", tiny_config(tmp_path, max_steps=1, critic=f"served:http://127.0.0.1:{port}"))
+        logged = rows(tmp_path / "run" / "rollouts.jsonl")
+        assert len(logged) == 4
+        assert all(row["critique"] == f"On {row['prompt']}." or not row["response"].strip() for row in logged)
+        with pytest.raises(InputError, match="holds a critic of 'slf5k', not plain"):
+            load_critic(f"served:http://127.0.0.1:{port}", "plain")
+        monkeypatch.setenv(TOKEN, "another-token-than-the-servers")
+        critic = load_critic(f"served:http://127.0.0.1:{port}", "slf5k")
+        with pytest.raises(InputError, match=r"HTTP 401.*set TEXT2GRAD_TOKEN"):
+            critic(["x"], ["good"])
+    finally:
+        server.process.kill()
