@@ -5,6 +5,7 @@
     python benchmarks/convergence.py --config benchmarks/micro/questions.yaml     # graded rewards, critics that err
     python benchmarks/convergence.py --config benchmarks/micro/reward_models.yaml # learnt rewards
     python benchmarks/convergence.py --config benchmarks/micro/ahead.yaml         # rollouts that are one update old
+    python benchmarks/convergence.py --config benchmarks/micro/teacher.yaml       # critiques as teachers
 
 Each study sweeps the learning rate of every method over the same values with the same seeds, and trains with other
 seeds at the best one. It writes the study's JSON and figures to ``--report_dir`` and prints its tables. Finished runs
