@@ -48,7 +48,7 @@ if $smoke; then
     answers=(--max_new_tokens 16 --batch_size 32)
     train_rm=("${fast[@]}" --prompt no_cot --max_prompt_tokens 900 --max_length 1400 --max_steps 2 --eval_steps 2
         --save_steps 2 --feedback_records 1)
-    infer=(--constrained quotes --max_new_tokens 48 --limit 4)
+    infer=(--constrained quotes)
     pairs=(--tokenizer "$model")
     critic=(--critic_constrained quotes --max_critic_failures 1)
     policy=("${fast[@]}" --max_prompt_tokens 600 --max_new_tokens 16 --rollouts_per_device 2 --ppo_epochs 1 --max_steps 2
