@@ -34,7 +34,7 @@ def evaluate(task: str | Task, config: MeasureConfig) -> dict[str, Any]:
         "finished": share_finished(records),
     }
     by_critic, extra = critic_figures(config, records, task)
-    return compare_and_save(config, task, task.name, {**by_critic, **figures}, responses, extra)
+    return compare_and_save(config, task, task.name, {**by_critic, **figures}, records, extra)
 
 
 @command

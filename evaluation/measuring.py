@@ -17,6 +17,7 @@ from evaluation.results import (
     print_differences,
     print_metrics,
     print_next_step,
+    prompt_of,
     save_result,
 )
 from text2grad.configs import setting
@@ -76,10 +77,15 @@ def compare_and_save(
     task: Task,
     benchmark: str,
     figures: Mapping[str, Figure],
-    responses: Mapping[str, str],
+    records: Mapping[str, Record],
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Compare, write the result file, print the figures, and return the result."""
+    """Compare, write the result file, print the figures, and return the result.
+
+    The file holds each prompt once, so that the report can show it beside its responses.
+    """
+    responses = {key: task.response(record) for key, record in records.items()}
+    asked = {prompt_of(key): task.prompt(record) for key, record in records.items()}
     compared: dict[str, Any] = {}
     if config.compare_with:
         other = load_result(config.compare_with)
@@ -92,7 +98,7 @@ def compare_and_save(
         figures=figures,
         responses=responses,
         settings=asdict(config),
-        extra={**extra, **({"compared_with": compared} if compared else {})},
+        extra={"prompts": asked, **extra, **({"compared_with": compared} if compared else {})},
     )
     prompts = len(by_prompt(responses))
     count = f"{prompts} prompts" if prompts == len(responses) else f"{len(responses)} answers to {prompts} prompts"

@@ -2,6 +2,8 @@
 
     python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output_path report.html
 
+    python evaluation/report.py RUN_DIR --watch --output_path report.html       # while the run trains
+
 The page opens without a network. The same figures lie beside it as Markdown and as JSON; ``--figures DIR`` writes each
 figure as SVG and PDF.
 """
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, pairs
+from evaluation.reporting.live import watch
 from evaluation.reporting.page import html, markdown
 from evaluation.reporting.runs import load_runs
 from evaluation.reporting.viewer import packs
@@ -36,7 +39,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--figures", metavar="DIR", help="also write each figure there as SVG and PDF")
     parser.add_argument(
-        "--max_rollouts", type=int, default=40_000, help="answers in the page; more are thinned by whole steps"
+        "--max_rollouts", type=int, default=50_000, help="answers in the page; more are thinned by whole steps"
+    )
+    parser.add_argument(
+        "--watch", type=float, nargs="?", const=10.0, metavar="SECONDS", help="follow runs that still train (10)"
     )
     return parser.parse_args()
 
@@ -53,17 +59,37 @@ def main() -> None:
 
     for task in args.task:
         get_task(task)
+    if args.watch is None:
+        build(args, output)
+        return
+    if args.watch <= 0:
+        raise InputError(f"--watch {args.watch:g}: must be above 0 seconds")
+    files = [*args.results, *args.annotation, *args.reward_model]
+    try:
+        watch(args.runs, files, lambda goes_on: build(args, output, args.watch if goes_on else 0.0), args.watch)
+    except KeyboardInterrupt:
+        print(f"no longer watching; {output} is as of the last step seen")
+
+
+def build(args: argparse.Namespace, output: Path, refresh: float = 0.0) -> None:
+    """Write the page and what lies beside it.
+
+    Args:
+        refresh: seconds after which the page loads itself again; 0 for a page that stays as it is.
+    """
     results = load_results(args.results)
     report, variants = assemble(load_runs(args.runs), results, args.baseline, args.annotation, args.reward_model)
     side_by_side = [pair for table in report["tables"] for pair in pairs(results, table)]
     packed, report["viewer"] = packs(variants, side_by_side, args.max_rollouts)
 
-    page, plain = html(report, packed, report["viewer"]), markdown(report, report["viewer"])
+    page, plain = html(report, packed, report["viewer"], refresh), markdown(report, report["viewer"])
     save_json(output.with_suffix(".json"), report)
     save_text(output.with_suffix(".md"), plain)
     save_text(output, page)
     size = f"{output.stat().st_size / 1e6:.1f} MB"
-    print(f"report -> {output} ({size}), {output.stem}.md and {output.stem}.json; open the page in a browser")
+    print(
+        f"report -> {output} ({size}), {output.stem}.md and {output.stem}.json; open the page in a browser", flush=True
+    )
     if args.figures:
         from evaluation.reporting.figures import write_figures
 

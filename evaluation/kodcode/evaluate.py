@@ -88,8 +88,8 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
         "errors": dict(errors.most_common()),
         "verdicts": {name: [{"id": key, **tested[key]} for key in keys] for name, keys in samples.items()},
     }
-    responses = {name: task.response(records[keys[0]]) for name, keys in samples.items()}
-    result = compare_and_save(config, task, "kodcode", figures, responses, extra)
+    first = {name: records[keys[0]] for name, keys in samples.items()}
+    result = compare_and_save(config, task, "kodcode", figures, first, extra)
     if errors:
         print("  failures: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluation.reporting import comparing, story, training
+from evaluation.reporting import comparing, opening, story, training
 from evaluation.reporting.runs import Run
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import is_secondary, method_name, wording
@@ -45,6 +45,8 @@ def assemble(
         "annotations": _columns(annotations or []),
         "reward_models": _columns(reward_models or []),
     }
+    pairs = [pair for table in report["tables"] for pair in comparing.pairs(results, table)]
+    report["example"] = opening.example(pairs, groups)
     report["headline"] = story.headline(report)
     report["standfirst"] = story.standfirst(report)
     report["cautions"] = story.cautions(report, results)

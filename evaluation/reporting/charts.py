@@ -210,3 +210,59 @@ def bar_chart(rows: list[dict[str, Any]], parts: list[tuple[str, str]], width: i
         f'<svg class="chart bars" viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
         f"<title>Seconds of a step by phase</title>{''.join(drawn)}</svg>"
     )
+
+
+ROW, VALUE = 24, 54
+
+
+def row_chart(chart: dict[str, Any], width: int = 340) -> str:
+    """A small chart with one row for each name (see ``panels``): dots with their ends, or bars of shares."""
+    draw = _dot_row if chart["kind"] == "dots" else _stack_row
+    height = ROW * len(chart["rows"]) + 4
+    rows = [draw(row, chart, ROW * number + ROW / 2, width) for number, row in enumerate(chart["rows"])]
+    return (
+        f'<svg class="chart rows" viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        f"<title>{escape(chart['title'])}</title><desc>{escape(_told(chart))}</desc>{''.join(rows)}</svg>"
+    )
+
+
+def _told(chart: dict[str, Any]) -> str:
+    """The chart in words, for those who cannot see it."""
+    if chart["kind"] == "dots":
+        rows = (f"{row['label']}: {show(row['value'], row['style'])}" for row in chart["rows"])
+    else:
+        shares = lambda row: ", ".join(f"{part['label']} {show(part['share'], 'share')}" for part in row["parts"])  # noqa: E731
+        rows = (f"{row['label'] or 'all'}: {shares(row)}" for row in chart["rows"])
+    return "; ".join(rows)
+
+
+def _dot_row(row: dict[str, Any], chart: dict[str, Any], middle: float, width: int) -> str:
+    left = 14 + 6.4 * max(len(row["label"]) for row in chart["rows"])
+    x = Scale(0.0, chart["high"], left, width - VALUE)
+    slot, y = row["slot"] % SLOTS, f"{middle:.1f}"
+    parts = [
+        f'<text class="rowlabel" x="0" y="{y}" dy="4">{escape(row["label"])}</text>',
+        f'<line class="grid" x1="{left:.1f}" x2="{width - VALUE}" y1="{y}" y2="{y}"/>',
+        f'<line class="line s{slot}" x1="{x(row["low"]):.1f}" x2="{x(row["high"]):.1f}" y1="{y}" y2="{y}"/>',
+    ]
+    if row["chance"] is not None:
+        parts.append(f'<circle class="chance" cx="{x(row["chance"]):.1f}" cy="{y}" r="4.5"/>')
+    parts.append(mark(slot, x(row["value"]), middle))
+    parts.append(f'<text class="rowvalue" x="{width}" y="{y}" dy="4">{show(row["value"], row["style"])}</text>')
+    return "".join(parts)
+
+
+def _stack_row(row: dict[str, Any], chart: dict[str, Any], middle: float, width: int) -> str:
+    left = 74 if row["label"] else 0
+    x = Scale(0.0, 1.0, left, width)
+    parts = [f'<text class="rowlabel" x="0" y="{middle:.1f}" dy="4">{escape(row["label"])}</text>']
+    position = 0.0
+    for part in row["parts"]:
+        start, end = x(position), x(position + part["share"])
+        position += part["share"]
+        shade, told = chart["keys"][part["label"]], show(part["share"], "share")
+        box = f'x="{start:.1f}" y="{middle - 9:.1f}" width="{max(end - start - 1, 0):.1f}" height="18"'
+        parts.append(f'<rect class="phase p{shade}" {box}><title>{escape(part["label"])}: {told}</title></rect>')
+        if end - start > 46:
+            parts.append(f'<text class="inbar p{shade}" x="{start + 6:.1f}" y="{middle:.1f}" dy="4">{told}</text>')
+    return "".join(parts)

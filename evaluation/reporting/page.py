@@ -14,6 +14,8 @@ from markupsafe import Markup
 
 from evaluation.reporting import charts, story
 from evaluation.reporting.assemble import judge_charts, update_charts
+from evaluation.reporting.opening import pieces
+from evaluation.reporting.panels import annotation_charts, reward_model_charts
 from evaluation.reporting.wording import PHASES, method_name, wording
 from text2grad.statistics import RESAMPLES
 from text2grad.tasks import get_task
@@ -30,6 +32,9 @@ VERDICTS = {
 HEALTH = ("entropy", "length/mean", "length/finished", "spans/found")
 """What shows a collapse, besides KL: shown right below the results of a single run."""
 JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "judge_failures")
+FEW_METRICS = 5
+"""A table with more is folded below one line per group of metrics."""
+PANELS = {"annotations": annotation_charts, "reward_models": reward_model_charts}
 EXTRAS = (
     ("annotations", "Annotation", "Counts of stage 1: spans, tokens, cost."),
     (
@@ -40,9 +45,13 @@ EXTRAS = (
 )
 
 
-def html(report: dict[str, Any], packs: dict[str, str], viewer: dict[str, Any]) -> str:
-    """The page."""
-    script = "\n".join(_asset(name) for name in ("charts.js", "viewer.js"))
+def html(report: dict[str, Any], packs: dict[str, str], viewer: dict[str, Any], refresh: float = 0.0) -> str:
+    """The page.
+
+    Args:
+        refresh: seconds after which it loads itself again, for runs that still train; 0 for never.
+    """
+    script = "\n".join(_asset(name) for name in ("charts.js", "viewer.js", *(["live.js"] if refresh else [])))
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return _render(
         "page.html.j2",
@@ -53,6 +62,7 @@ def html(report: dict[str, Any], packs: dict[str, str], viewer: dict[str, Any]) 
         script_hash=digest,
         packs={name: Markup(content) for name, content in packs.items()},
         viewer=viewer,
+        refresh=refresh,
         chart_data=Markup(_chart_data(report)),
         sections=_sections(report, viewer),
     )
@@ -80,6 +90,11 @@ def _render(template: str, report: dict[str, Any], escape: bool, **values: Any) 
         two_systems=len(report["tables"]) > 0 and all(len(table["systems"]) <= 2 for table in report["tables"]),
         many_benchmarks=lambda table: len({metric["benchmark"] for metric in table["metrics"]}) > 1,
         forest=forest,
+        short=lambda table: len(table["groups"]) < len(table["metrics"]) > FEW_METRICS,
+        tally=tally,
+        pieces=pieces,
+        small_charts=lambda name: PANELS[name](report[name]),
+        draw_rows=lambda chart: Markup(charts.row_chart(chart)),
         draw=lambda chart, width=360, height=216: Markup(charts.line_chart(chart, width, height)),
         draw_bars=lambda width: Markup(charts.bar_chart(*timing_bars(report), width)),
         gloss=_gloss(report),
@@ -106,6 +121,12 @@ def _render(template: str, report: dict[str, Any], escape: bool, **values: Any) 
         resamples=f"{RESAMPLES:,}",
         **values,
     )
+
+
+def tally(group: dict[str, Any], system: str) -> str:
+    """How the metrics of a group turned out: ``3 better, 1 unclear``."""
+    words = {verdict: text.lstrip("▲▼△▽ ") for verdict, text in VERDICTS.items()}
+    return ", ".join(f"{count} {words[verdict]}" for verdict, count in group["verdicts"].get(system, {}).items())
 
 
 def forest(change: dict[str, Any]) -> Markup:
@@ -169,7 +190,7 @@ def _is_health(name: str) -> bool:
 
 
 def _sections(report: dict[str, Any], viewer: dict[str, Any]) -> list[tuple[str, str]]:
-    wanted = (
+    wanted: tuple[tuple[str, str, Any], ...] = (
         ("results", "Results", report["tables"]),
         ("judges", "Judge", report["judges"]),
         ("training", "Training", report["training"]),

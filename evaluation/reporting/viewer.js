@@ -125,7 +125,10 @@
     const code = rollout.run && rollout.run.task === "kodcode";
     const element = make("p", { class: `response${code ? " code" : ""}`, tabindex: rollout.series ? 0 : null });
     element.rollout = rollout;
-    if (rollout.series) element.setAttribute("aria-label", "Response. Arrow keys step through its tokens.");
+    if (rollout.series) {
+      element.setAttribute("role", "group");
+      element.setAttribute("aria-label", "Response. Arrow keys step through its tokens.");
+    }
     paint(element);
     return element;
   }
@@ -254,21 +257,33 @@
       field(name).value = field(name).placeholder = value;
     }
 
-    async function texts(query, isCurrent) {
-      const packs = Math.ceil(run.length / index.pack);
-      const found = new Set(), prompts = (await unpack("prompts")).map((text) => text.toLowerCase().includes(query));
+    // What is searched: one lower-case text for each response. It is unpacked when the page is idle, or by the first search.
+    const haystack = [], packs = Math.ceil(run.length / index.pack);
+    let prompts = null;
+    async function readPack(at) {
+      prompts ??= (await unpack("prompts")).map((text, number) => `${text}\0${index.prompts[number]}`.toLowerCase());
+      const rows = await unpack(`text-${at}`);
+      rows.forEach(([response, critique, error], offset) => {
+        haystack[at * index.pack + offset] ??= `${response}\0${critique}\0${error}`.toLowerCase();
+      });
+    }
+    async function readAhead() {
       for (let at = 0; at < packs; at += 1) {
-        const rows = await unpack(`text-${at}`);
-        if (!isCurrent()) return found;
-        rows.forEach(([response, critique, error], offset) => {
-          const number = at * index.pack + offset;
-          const isHit = prompts[prompt[number]] || index.prompts[prompt[number]].toLowerCase().includes(query)
-            || [response, critique, error].some((text) => text.toLowerCase().includes(query));
-          if (isHit) found.add(number);
-        });
+        await new Promise((done) => { (window.requestIdleCallback || setTimeout)(done); });
+        await readPack(at);
+      }
+      root.dataset.searchable = packs;
+    }
+
+    async function texts(query, isCurrent) {
+      for (let at = 0; at < packs; at += 1) {
+        if (haystack[Math.min((at + 1) * index.pack, run.length) - 1] !== undefined) continue;
+        await readPack(at);
+        if (!isCurrent()) return null;
         if (at % 8 === 7) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
       }
-      return found;
+      const asked = prompts.map((text) => text.includes(query));
+      return haystack.map((text, number) => asked[prompt[number]] || text.includes(query));
     }
 
     async function refresh() {
@@ -283,7 +298,7 @@
         poor: (n) => flags[n] & POOR, good: (n) => flags[n] & GOOD, failed: (n) => flags[n] & FAILED, cut: (n) => flags[n] & CUT,
         negative: (n) => mean[n] !== null && mean[n] < 0, positive: (n) => mean[n] !== null && mean[n] > 0,
       }[field("sign").value];
-      hits = [...order].filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found.has(n))
+      hits = [...order].filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found[n])
         && (!task || index.runs[run[n]].task === task)
         && (kind === "all" || (kind === "run" ? run[n] === Number(wanted) : index.runs[run[n]].label === wanted)));
       const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
@@ -313,10 +328,10 @@
     root.addEventListener("input", ({ target }) => {
       if (!target.name || target.closest(".mode")) return;
       clearTimeout(typing);
-      typing = setTimeout(refresh, target.name === "query" ? 250 : 0);
+      typing = setTimeout(refresh, target.name === "query" ? 80 : 0);
     });
     more.addEventListener("click", () => showMore(turn, field("query").value.trim().toLowerCase()));
-    refresh();
+    refresh().then(readAhead);
   }
 
   function highlight(root, query) {

@@ -12,6 +12,7 @@ import numpy as np
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name
+from evaluation.results import prompt_of
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
@@ -37,7 +38,7 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     prompts: dict[tuple[str, str], int] = {}
     columns: dict[str, list] = {name: [] for name in ("run", "step", "prompt", "mean", "flags")}
     kept: list[LoggedRollout] = []
-    measures = [_measure(run) for run, _ in runs]
+    measures = [reward_measure(run) for run, _ in runs]
     for number, (run, _) in enumerate(runs):
         for rollout in _thinned(run, limit / total if total > limit else 1.0):
             columns["run"].append(number)
@@ -98,13 +99,18 @@ def _scale(series: list[np.ndarray]) -> float:
 
 
 def _about(run: Run, label: str) -> dict[str, Any]:
-    task = get_task(run.task)
+    return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": span_words(run.task)}
+
+
+def span_words(name: str) -> dict[str, Any]:
+    """What a task calls its spans, and the δ of a good one."""
+    task = get_task(name)
     words = task.span_words
-    spans = {"good": words.good, "poor": words.poor, "goodValue": task.values.good, "values": words.values}
-    return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": spans}
+    return {"good": words.good, "poor": words.poor, "goodValue": task.values.good, "values": words.values}
 
 
-def _measure(run: Run) -> str:
+def reward_measure(run: Run) -> str:
+    """What a run's responses are ranked by: the critic's δ, or the reward where there is none."""
     return "δ" if any(rollout.mean_delta is not None for rollout in run.rollouts) else "reward"
 
 
@@ -141,21 +147,25 @@ def _short(value: float) -> float | int:
 
 def _pair(pair: dict[str, Any]) -> dict[str, Any]:
     before, after = pair["before"], pair["after"]
-    words = get_task(before["task"]).span_words
-    sides = [[_answer(result, key) for key in pair["ids"]] for result in (before, after)]
+    sides = [[answer_of(result, key) for key in pair["ids"]] for result in (before, after)]
     return {
         "benchmark": pair["benchmark"],
         "systems": [method_name(before["system"]), method_name(after["system"])],
-        "spans": {"good": words.good, "poor": words.poor, "goodValue": get_task(before["task"]).values.good},
+        "spans": span_words(before["task"]),
         "ids": pair["ids"],
-        "prompts": [after["records"][key].get("prompt") for key in pair["ids"]],
+        "prompts": [prompt_text(after, key) for key in pair["ids"]],
         "before": sides[0],
         "after": sides[1],
     }
 
 
-def _answer(result: dict[str, Any], key: str) -> list:
-    """The same shape as :func:`_text` has."""
+def prompt_text(result: dict[str, Any], key: str) -> str | None:
+    """The prompt of one response, where the result file holds it."""
+    return (result.get("prompts") or {}).get(prompt_of(key)) or result["records"][key].get("prompt")
+
+
+def answer_of(result: dict[str, Any], key: str) -> list:
+    """One response of a result file. The same shape as :func:`_text` has."""
     response = result["records"][key].get("response") or ""
     stored = (result.get("feedback") or {}).get(key)
     if not stored:

@@ -18,6 +18,7 @@ class Wording:
     says: str = ""
     better: int = 0
     style: str = "number"
+    group: str = "Other measures"
 
 
 METHODS = {
@@ -54,7 +55,13 @@ def known_metrics() -> dict[str, Wording]:
     entries = yaml.safe_load((Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8"))
     signs = {"higher": 1, "lower": -1, None: 0}
     return {
-        name: Wording(entry["label"], entry.get("says", ""), signs[entry.get("better")], entry.get("style", "number"))
+        name: Wording(
+            entry["label"],
+            entry.get("says", ""),
+            signs[entry.get("better")],
+            entry.get("style", "number"),
+            entry.get("group", Wording.group),
+        )
         for name, entry in entries.items()
     }
 
@@ -67,7 +74,9 @@ def wording(name: str) -> Wording:
         says = "KL divergence from the reference model, in nats per response."
         return Wording(f"KL to the reference ({name[3:]})", says)
     if name.startswith("pass@"):
-        return Wording(name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share")
+        return Wording(
+            name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share", "Correctness"
+        )
     if name.startswith("seconds/"):
         return Wording(name[8:].replace("_", " ").capitalize(), "", -1, "seconds")
     return Wording(name.replace("_", " ").replace("/", " / "))

@@ -52,7 +52,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     if config.perplexity_model:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
     by_critic, extra = critic_figures(config, records, task)
-    result = compare_and_save(config, task, "slf5k", {**figures, **by_critic}, responses, extra)
+    result = compare_and_save(config, task, "slf5k", {**figures, **by_critic}, records, extra)
     if len(references) < len(records):
         print(f"  {len(records) - len(references)} posts have no ideal_human_summary and are not in ROUGE and BLEU")
     return result
