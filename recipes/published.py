@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from rm_data_anno.kodcode.test_case import from_row
 from text2grad.errors import InputError
-from text2grad.records import load_csv, load_json
+from text2grad.records import load_rows
 from text2grad.tasks import Record, Task
 
 
@@ -75,19 +74,7 @@ READERS: dict[str, Callable[[Mapping[str, Any]], list[Record]]] = {
 
 
 def _rows(source: str) -> list[Mapping[str, Any]]:
-    path = Path(source)
-    if path.suffix == ".csv":
-        return list(load_csv(path))
-    if path.suffix in (".json", ".jsonl") or path.is_file():
-        value = load_json(path)
-        if isinstance(value, dict):
-            return [{"id": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
-        return value
-    from datasets import load_dataset
-
-    name, _, split = source.partition("#")
-    try:
-        return load_dataset(name, split=split or "train").to_list()
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: no .json, .jsonl or .csv file and no data set ({reason})") from None
+    value = load_rows(source)
+    if isinstance(value, dict):
+        return [{"id": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
+    return value

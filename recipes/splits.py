@@ -38,7 +38,9 @@ class SplitsConfig:
 
     task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
-        MISSING, "a file (.json, .jsonl, .csv) or a data set of the hub: owner/name#split", "--dataset_path"
+        MISSING,
+        "a file (.json, .jsonl, .csv, .parquet), a folder, or a data set of the hub: owner/name#split",
+        "--dataset_path",
     )
     output_dir: str = setting(MISSING, "where the parts and the manifest go", "--save_dir")
     policy_path: str = setting("", "the policy's prompts, where they are a set of their own; as --data_path")

@@ -160,8 +160,8 @@ def _filled(rows: list[Record], where: str | Path) -> list[Record]:
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def _read(path: str | Path) -> Any:
-    """What a file, folder or data set holds."""
+def load_rows(path: str | Path) -> Any:
+    """What a file, folder or data set holds, as it is; empty fields of tables are left out."""
     if is_data_set(path):
         return _filled(load_data_set(str(path)), path)
     suffix = Path(path).suffix
@@ -182,7 +182,7 @@ def load_records(path: str | Path, task: Task, responses: bool = True) -> Record
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    value, path = _read(path), Path(path)
+    value, path = load_rows(path), Path(path)
     if not isinstance(value, dict | list):
         raise InputError(f"{path}: holds {type(value).__name__}; a {task.name} file is an object or a list of records")
     if not value:

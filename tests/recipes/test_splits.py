@@ -123,5 +123,5 @@ def test_what_cannot_be_dealt_is_named(tmp_path):
     del broken[1]["score_chosen"]
     with pytest.raises(InputError, match=r"data.json: record 1: has no field 'score_chosen'"):
         split(config(tmp_path, rows=broken))
-    with pytest.raises(InputError, match="file and no data set"):
+    with pytest.raises(InputError, match="nowhere"):
         read_published(str(tmp_path / "nowhere"), get_task("slf5k"))
