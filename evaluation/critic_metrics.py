@@ -15,7 +15,7 @@ from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
 from text2grad.models import model_identity
 from text2grad.tasks import Record, Task
-from text2grad.token_rewards import token_rewards
+from text2grad.token_rewards import scheme_of, token_rewards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,7 +78,8 @@ def figures_by_critic(
     poor, good, found = dict(delta), dict(delta), dict(delta)
     for key, stored in outcome.results.items():
         ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)
-        rewards = token_rewards(ids, tokenizer, task.fields.from_dict(stored), task)
+        given = task.fields.from_dict(stored)
+        rewards = token_rewards(ids, tokenizer, given, task, scheme_of(given))
         count = len(ids)
         delta[key] = (sum(rewards.values), count)
         poor[key] = (sum(value < 0 for value in rewards.values), count)

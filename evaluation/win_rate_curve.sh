@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Win rate over training (paper, figure 6): every checkpoint of a run against one baseline's answers, by one judge.
+# Win rate over training (paper, figure 6): the policy of every checkpoint of a run against one baseline's answers, by one
+# judge. Adapters are kept from every checkpoint, in RUN/policies; --save_every of training says how many there are.
 #   bash evaluation/win_rate_curve.sh --run runs/text2grad --task slf5k --data_path posts.json \
 #       --baseline base.answers.json --baseline_system base --judge openai:gpt-4o --system text2grad --output_dir runs/curve
-# Each checkpoint-N gives output_dir/N.answers.json and output_dir/N.result.json (with "step": N). A run keeps its newest
-# checkpoints alone: train with a larger --save_total_limit for more points.
+# Each gives output_dir/N.answers.json and output_dir/N.result.json (with "step": N). Of whole models only the newest
+# checkpoints are left: train with --keep_policies true for more points.
 # Further flags: --limit N, --batch_size N, --max_new_tokens N, --max_cost_usd USD (for each checkpoint)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,12 +28,13 @@ done
 for needed in "$run" "$task" "$output" "$system"; do
     [ -n "$needed" ] || { echo "error: --run, --task, --output_dir and --system are needed; see the head of $0" >&2; exit 2; }
 done
-checkpoints=$(find "$run" -maxdepth 1 -type d | { grep -E '/checkpoint-[0-9]+$' || true; } | sort -V)
-[ -n "$checkpoints" ] || { echo "error: $run holds no checkpoint-N; give a training run's output folder" >&2; exit 2; }
-for checkpoint in $checkpoints; do
-    step=${checkpoint##*-}
-    policy=$checkpoint
-    [ -d "$checkpoint/policy" ] && policy=$checkpoint/policy
+steps=$(find "$run" "$run/policies" -maxdepth 1 -type d 2>/dev/null \
+    | sed -nE 's#.*/(checkpoint-|policies/)([0-9]+)$#\2#p' | sort -nu)
+[ -n "$steps" ] || { echo "error: $run holds no checkpoint-N and no policies/N; give a training run's folder" >&2; exit 2; }
+for step in $steps; do
+    policy=$run/policies/$step
+    [ -d "$policy" ] || policy=$run/checkpoint-$step/policy
+    [ -d "$policy" ] || policy=$run/checkpoint-$step
     python "$here/generate.py" --task "$task" --model "$policy" "${answer[@]}" --output_path "$output/$step.answers.json"
     python "$here/judge.py" --task "$task" --data_path "$output/$step.answers.json" --system "$system" --step "$step" \
         "${judge[@]}" --output_path "$output/$step.result.json"

@@ -170,14 +170,15 @@ def load_rows(path: str | Path) -> Any:
     return load_csv(path) if suffix == ".csv" else load_json(path)
 
 
-def load_records(path: str | Path, task: Task, responses: bool = True) -> Records:
+def load_records(path: str | Path, task: Task, responses: bool | None = True) -> Records:
     """A task's records by id, each checked against the task's format.
 
     Args:
         path: ``{id: record}`` or a list of records, as JSON or JSONL; CSV or Parquet, whose columns are the records'
             fields; or a data set, of the hub or a folder (:func:`load_data_set`).
         responses: False where only prompts matter (stage 3): responses may be missing, and the first record of each
-            prompt is kept, by its prompt's id.
+            prompt is kept, by its prompt's id. None where references or comparisons may stand in for them: responses
+            may be missing, and every record is kept.
 
     Raises:
         InputError: names the file, the record and the remedy.
@@ -198,16 +199,16 @@ def load_records(path: str | Path, task: Task, responses: bool = True) -> Record
         if problem := fault({key: record} if key is not None else record):
             raise InputError(f"{where}: {problem}; correct or remove that record")
         try:
-            if responses:
+            if responses or (responses is None and (task.response_if_any(record) or "").strip()):
                 task.check(record)
             elif not task.prompt(record).strip():
                 raise InputError("its prompt is empty")
-            elif task.prompt(record) in prompts:
+            elif responses is False and task.prompt(record) in prompts:
                 continue
             prompts.add(task.prompt(record))
             if key is None:
-                key = task.id_of(record) if responses else task.prompt_id(record)
-                if not responses and key in records:  # one id for two prompts
+                key = task.prompt_id(record) if responses is False else task.id_of(record)
+                if responses is False and key in records:  # one id for two prompts
                     key = content_id(key, task.prompt(record))
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None

@@ -91,6 +91,11 @@ def rewards_on(
     task = get_task(task)
     if scheme not in SCHEMES:
         raise InputError(f"there is no token-weighting scheme {scheme!r}; choose one of {', '.join(SCHEMES)}")
+    if feedback.scores and not (feedback.good or feedback.poor or scheme in ("dense", "continuous")):
+        raise InputError(
+            f"the feedback scores every piece and quotes nothing, so that the scheme {scheme!r} would ignore it; "
+            "add --scheme dense, or continuous"
+        )
     if scheme in ("dense", "continuous"):
         return _from_scores(feedback, text, spans, scheme)
 
@@ -105,6 +110,11 @@ def rewards_on(
     claimed_poor = _label(values, poor, cores, task.values.poor, weigh)
     matched = len(feedback.poor) + len(feedback.good) - unmatched
     return TokenRewards(values, matched, unmatched, len(claimed_good & claimed_poor), text, spans)
+
+
+def scheme_of(feedback: Feedback) -> Scheme:
+    """The scheme that reads all of the feedback: ``dense`` for scores, ``uniform`` for quotes."""
+    return "dense" if feedback.scores else "uniform"
 
 
 def span_intervals(feedback: Feedback, text: str, task: Task | str) -> tuple[list[Interval], list[Interval]]:

@@ -22,6 +22,9 @@ from text2grad.prompts import load_prompt
 from text2grad.records import check_writable, save_json
 from text2grad.tasks.kodcode import KodCode
 
+ANSWER_TOKENS = 768
+"""By default, as in EvalPlus' own generation."""
+
 
 @dataclass
 class EvalPlusSamplesConfig:
@@ -58,7 +61,7 @@ def main() -> None:
         for task_id, problem in problems.items()
         for sample in range(config.num_samples)
     }
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
     outcome = answer_chats(
         load_policy(answering),
         chats,

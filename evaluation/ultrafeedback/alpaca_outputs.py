@@ -19,6 +19,9 @@ from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_pol
 from text2grad.records import check_writable, save_json
 from text2grad.tasks import get_task
 
+ANSWER_TOKENS = 2048
+"""By default: more than a whole answer takes. Answers that are cut off lose, and training's limit would cut many."""
+
 
 @dataclass
 class AlpacaOutputsConfig:
@@ -39,7 +42,7 @@ def main() -> None:
     check_writable(config.output_path)
     task = get_task("ultrafeedback")
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
+    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
     outcome = answer_chats(
         load_policy(answering),
         {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},

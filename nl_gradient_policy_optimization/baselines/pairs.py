@@ -24,14 +24,14 @@ from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pai
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError, command
-from text2grad.feedback import FeedbackError
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_writable, load_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import with_log
 from text2grad.tasks import Record, Task, get_task
-from text2grad.token_rewards import token_rewards
+from text2grad.token_rewards import scheme_of, token_rewards
 
 _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
 
@@ -57,9 +57,12 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     if config.pairs_per_prompt < 1 or config.margin < 0:
         raise InputError("--pairs_per_prompt must be at least 1 and --margin not negative")
     check_writable(config.output_path)
-    records = load_records(config.data_path, task)
+    records = load_records(config.data_path, task, responses=None)
     compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
     rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})
+    for key, record in rest.items():
+        if task.response_if_any(record) is None:
+            raise InputError(f"{config.data_path}: record {key!r} has neither a response nor a person's comparison")
     values, source = values_of(rest, task, config) if rest else ({}, "")
     pairs = compared + pair_up(rest, values, task, source, config.pairs_per_prompt, config.margin)
     if not pairs:
@@ -118,9 +121,9 @@ def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
             for response, reply in zip(responses, critic(prompts, responses, batch), strict=True)
         ]
 
-    def mean_delta(response: str, feedback) -> float:
+    def mean_delta(response: str, feedback: Feedback) -> float:
         ids = tokenizer(response, add_special_tokens=False)["input_ids"]
-        return sum(token_rewards(ids, tokenizer, feedback, task).values) / len(ids)
+        return sum(token_rewards(ids, tokenizer, feedback, task, scheme_of(feedback)).values) / len(ids)
 
     return map_records(
         records,

@@ -45,7 +45,7 @@ def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple
         reference = task.reference(record)
         answer = reference if target != "response" else None
         if answer is None and target != "reference" and task.known_value(record) != 0.0:
-            answer = task.response(record)
+            answer = task.response_if_any(record)
         pair = (task.prompt(record), answer)
         if answer and pair not in seen:
             seen.add(pair)
@@ -66,7 +66,7 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 def train(config: SFTSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
     task = get_task(config.task)
-    items = demonstrations(load_records(config.data_path, task), task, config.target)
+    items = demonstrations(load_records(config.data_path, task, responses=None), task, config.target)
     with begun(config, "sft", items) as more:
         if more:
             fine_tune(config, task, items)

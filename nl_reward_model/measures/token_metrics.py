@@ -14,7 +14,7 @@ from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
 from text2grad.statistics import Combine, bootstrap, paired_bootstrap
 from text2grad.tasks import Task
-from text2grad.token_rewards import token_rewards, tokens_in
+from text2grad.token_rewards import scheme_of, token_rewards, tokens_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,7 +34,7 @@ def labels(
     inside = tokens_in(task.rewarded(item.text), item.text, item.tokens)
     if feedback is None:
         return np.full(len(inside), NO_LABEL)
-    rewards = token_rewards(item.ids, tokenizer, feedback, task, "dense" if feedback.scores else "uniform")
+    rewards = token_rewards(item.ids, tokenizer, feedback, task, scheme_of(feedback))
     return np.sign(np.array(rewards.values)[inside]).astype(int) if inside else np.zeros(0, dtype=int)
 
 

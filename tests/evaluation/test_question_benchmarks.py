@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from evaluation.results import figures_of, load_result
+from evaluation.ultrafeedback import alpaca_outputs
 from evaluation.ultrafeedback.arc_challenge import check_questions
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model
@@ -224,6 +225,25 @@ def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, o
     rows = json.loads((tmp_path / "o.json").read_text())
     assert [row["instruction"] for row in rows] == ["Say 0.", "Say 1.", "Say 2."]
     assert all(row["generator"] == "tiny" and isinstance(row["output"], str) for row in rows)
+
+
+def test_answers_are_as_long_as_alpaca_evals_own(outputs, tmp_path, monkeypatch):
+    """Training's limit of 512 tokens would cut many, and cut answers lose."""
+    with FaultServer(lambda body: "An answer.") as server:
+        flags = [
+            "--model",
+            "m",
+            "--base_url",
+            server.url,
+            "--system",
+            "served",
+            "--reference_path",
+            outputs["reference"],
+        ]
+        flags += ["--limit", "2", "--output_path", tmp_path / "o.json"]
+        monkeypatch.setattr("sys.argv", ["alpaca_outputs.py", *map(str, flags)])
+        alpaca_outputs.main()
+        assert [request.get("max_tokens") for request in server.requests] == [2048, 2048]
 
 
 class CompletionsServer:

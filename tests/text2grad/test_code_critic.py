@@ -168,6 +168,22 @@ def test_the_critique_cites_the_assertion(critic):
     assert "line 4 `return w + h`" in critique
 
 
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ("Run it:\n```python\nx = 1\n```\nOutput:\n```\n1 2\n```\n", "x = 1\n"),
+        ("```bash\npip install x\n```\n```py\nx = 1\n```\n", "x = 1\n"),
+        ("```\nx = 1\n```\n```text\n1\n```\n", "x = 1\n"),
+        ("```Python3 title='a'\nx = 1\n```\n```python\ny = 2\n```", "x = 1\n\ny = 2\n"),
+        ("x = 1\n```output\n1\n```\ny = 2\n", "x = 1\n\n\ny = 2\n"),
+        ("```java\nint x;\n```", "```java\nint x;\n```"),
+    ],
+)
+def test_blocks_of_other_languages_and_of_output_are_no_code(response, code):
+    """An "Output:" block would earn +1 and, joined to the program, be a syntax error."""
+    assert get_task("kodcode").code(response) == code
+
+
 def test_only_the_code_of_a_fenced_response_is_judged(critic):
     response = (
         "Multiply:\n\nreturn w + h\n\n```python\ndef area(w, h):\n    return w + h\n```\n\nIt uses `return w + h`.\n"

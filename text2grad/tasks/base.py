@@ -100,6 +100,13 @@ class Task(ABC):
     def with_response(self, record: Record, response: str) -> Record:
         """A copy of the record that holds another response."""
 
+    def response_if_any(self, record: Record) -> str | None:
+        """y, where the record has one: not in a record of a prompt, or of a prompt and a reference, alone."""
+        try:
+            return self.response(record)
+        except InputError:
+            return None
+
     def prompt_id(self, record: Record) -> str:
         """A stable id of the record's prompt: its own, or one made of the prompt's text."""
         for name in self.id_fields:
@@ -109,7 +116,7 @@ class Task(ABC):
 
     def id_of(self, record: Record) -> str:
         """A stable id of a record of a list file, where one prompt may have several responses."""
-        return content_id(self.prompt_id(record), self.response(record))
+        return content_id(self.prompt_id(record), self.response_if_any(record) or self.reference(record) or "")
 
     def place(self, kind: str, name: str = "") -> Path:
         """The file or folder of a kind (see ``places``); with a name, the prompt of that name in the folder."""
@@ -118,11 +125,7 @@ class Task(ABC):
 
     def about(self, record: Record, response: str) -> Record:
         """The record if it is about this response; else a copy that is (a rollout's, in training)."""
-        try:
-            same = self.response(record) == response
-        except InputError:  # a record of a prompt alone
-            same = False
-        return record if same else self.with_response(record, response)
+        return record if self.response_if_any(record) == response else self.with_response(record, response)
 
     def known_value(self, record: Record) -> float | None:
         """How good the record itself says its response is (``known_value_from``); None where it says nothing."""

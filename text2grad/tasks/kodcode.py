@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from text2grad.feedback import FeedbackFields
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
 
-_FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
+)
+_PYTHON = {"python", "py", "python3", "py3", "python2", "pycon", "ipython"}
 
 
 class KodCode(Task):
@@ -60,8 +63,17 @@ class KodCode(Task):
         return float(passed) if isinstance(passed, bool) else None
 
     def rewarded(self, response: str) -> list[Interval]:
-        """The insides of the fenced blocks; the whole response where there are none."""
-        return [match.span(2) for match in _FENCE.finditer(response)] or [(0, len(response))]
+        """The insides of the blocks that are fenced as Python, or of those without a language where there are none.
+
+        A response without either is code as a whole, save blocks of other languages and of output.
+        """
+        blocks = list(_FENCE.finditer(response))
+        python = [match.span(3) for match in blocks if match[2].lower() in _PYTHON]
+        if code := python or [match.span(3) for match in blocks if not match[2]]:
+            return code
+        edges = [0, *(edge for match in blocks for edge in match.span()), len(response)]
+        around = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        return [(start, end) for start, end in around if response[start:end].strip()] or [(0, len(response))]
 
     def code(self, response: str) -> str:
         """The program inside a response, ready to run."""

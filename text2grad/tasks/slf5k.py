@@ -40,4 +40,4 @@ class SLF5K(Task):
         return record.get("ideal_human_summary") or None
 
     def id_of(self, record: Record) -> str:
-        return str(record.get("id") or content_id("post", self.prompt(record) + self.response(record)))
+        return str(record.get("id") or content_id("post", self.prompt(record) + (self.response_if_any(record) or "")))
