@@ -11,6 +11,9 @@ from text2grad.errors import InputError
 from text2grad.records import fingerprint
 from text2grad.tasks import Task, get_task
 
+FIXED_DATE = "26 Jul 2024"
+"""For chat templates that print today's date (Llama 3.2's does): what a model reads must not change over night."""
+
 
 @dataclass(frozen=True)
 class Prompt:

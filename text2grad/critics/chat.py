@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.critics.reward_model.prompt import DoesNotFit
+from text2grad.critics.reward_model.serving import served_reward_model
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError, when_interrupted
@@ -44,18 +47,25 @@ class ChatCritic:
         prompt: the annotation prompt, or a reward model's ``reward_prompt.txt``.
         variant: one of ``VARIANTS``: the form of the reply that the prompt asks for.
         feedback_field: the field of a record in which a person's feedback is (variant ``human_feedback``).
+        fit: shortens the placeholders' values where the prompt would be too long.
     """
 
     remote = True
 
     def __init__(
-        self, client: ChatClient, task: Task, prompt: Prompt, variant: str = "cot", feedback_field: str | None = None
+        self,
+        client: ChatClient,
+        task: Task,
+        prompt: Prompt,
+        variant: str = "cot",
+        feedback_field: str | None = None,
+        fit: Callable[[dict[str, str]], dict[str, str]] = dict,
     ):
         if variant not in VARIANTS:
             raise InputError(f"there is no prompt variant {variant!r}; choose one of {', '.join(VARIANTS)}")
         if ("feedback" in prompt.names) != (variant == "human_feedback"):
             raise InputError(f"{prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
-        self.client, self.task, self.prompt, self.variant = client, task, prompt, variant
+        self.client, self.task, self.prompt, self.variant, self.fit = client, task, prompt, variant, fit
         self.feedback_field = feedback_field or task.human_feedback_field
         self.schema = reply_schema(task.fields, variant)
         self.name = f"{client.base_url.rstrip('/')}#{client.model}"
@@ -75,7 +85,8 @@ class ChatCritic:
 
         Args:
             prompt: a prompt file; the task's annotation prompt of that variant by default. For a served reward model
-                the ``reward_prompt.txt`` in its folder.
+                the ``reward_prompt.txt`` in its folder: x is then shortened as in its training, and a reply may be as
+                long as the feedback it was trained to write, where ``options`` do not say otherwise.
             variant: what the prompt asks for. By default ``cot``; for a prompt file, its name where that is a variant's
                 and else ``no_cot``.
             client_class, options: the client, and what it takes (:class:`~text2grad.endpoints.client.ChatClient`).
@@ -87,7 +98,12 @@ class ChatCritic:
         path = prompt or prompt_path(task, "annotation", variant)
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
         loaded = load_prompt(path, required, offered=("prompt", "response", "feedback", *task.extra_prompt_fields))
-        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field)
+        fit: Callable[[dict[str, str]], dict[str, str]] = dict
+        if described := served_reward_model(path, task):
+            reward_prompt, description = described
+            fit = partial(reward_prompt.fit, room=description.max_length - 1)
+            options = {"max_tokens": description.max_new_tokens} | options
+        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field, fit)
         critic.name = redacted(spec)
         return critic
 
@@ -115,7 +131,11 @@ class ChatCritic:
             check: what is wrong with feedback, or None.
             scope: the record's id, for the client's cache.
         """
-        messages = [{"role": "user", "content": self.prompt.fill(self._fields(prompt, response, record))}]
+        try:
+            fields = self.fit(self._fields(prompt, response, record))
+        except DoesNotFit as error:
+            return ChatFeedback(FeedbackError(str(error)))
+        messages = [{"role": "user", "content": self.prompt.fill(fields)}]
         critique = self._human_feedback(record) if self.variant == "human_feedback" else None
         try:
             first, complaint, reply = self._ask(messages, critique, check, scope)

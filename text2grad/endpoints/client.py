@@ -98,6 +98,11 @@ def endpoint_of(spec: str) -> tuple[str | None, str]:
     return base_url, model
 
 
+def longest_request(timeout: float, retries: int) -> float:
+    """Seconds after which a request has its reply or has failed for good, with the longest waits between attempts."""
+    return (retries + 1) * _DEADLINE * timeout + retries * (max(_LONGEST_BACK_OFF, _LONGEST_RETRY_AFTER) + 1)
+
+
 class ChatClient:
     """Thread-safe client of one model behind one endpoint.
 

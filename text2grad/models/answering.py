@@ -19,6 +19,7 @@ from text2grad.models.loading import (
     load_tokenizer,
     model_identity,
 )
+from text2grad.prompts import FIXED_DATE
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +132,9 @@ class LocalPolicy:
         self._decoder = Decoder(base) if supports(base) else None
 
     def token_ids(self, chat: Chat) -> list[int]:
-        return self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return self.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=False, date_string=FIXED_DATE
+        )
 
     def length(self, chat: Chat) -> int:
         return len(self.token_ids(chat))

@@ -12,7 +12,7 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
-from text2grad.prompts import Prompt
+from text2grad.prompts import FIXED_DATE, Prompt
 from text2grad.tasks import Task
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ SHORTEN = ("tail", "middle", "none")
 
 _MARK = " […] "
 _LEAST_KEPT = 80  # characters of x; a response judged against less than that is judged against nothing
-_FIXED_DATE = "26 Jul 2024"  # Llama 3.2's template prints today's date otherwise, and yesterday's training would differ
 
 
 class DoesNotFit(ValueError):
@@ -90,7 +89,7 @@ class RewardPrompt:
     def full_ids(self, fields: Mapping[str, str]) -> list[int]:
         """Token ids of the prompt with nothing shortened, however long."""
         chat = self.tokenizer.apply_chat_template(
-            [self.message(fields)], add_generation_prompt=True, tokenize=False, date_string=_FIXED_DATE
+            [self.message(fields)], add_generation_prompt=True, tokenize=False, date_string=FIXED_DATE
         )
         return self.tokenizer(chat, add_special_tokens=False)["input_ids"]
 
