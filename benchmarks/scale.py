@@ -10,7 +10,7 @@ of it (``--compute_share``, ``--bandwidth_share``). It ranks settings; its secon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -116,7 +116,7 @@ def launch_line(args: PlanConfig, job: Job, zero: int, served: bool) -> str:
     own = parse(PolicyConfig, args=["--config", str(folder / "config.yaml")])
     line = f"bash {STAGE}/{args.task}/train_{args.task}.sh --data_path DATA --critic CRITIC --output_dir runs/new"
     line += "".join(f" --{name} {value}" for name, value in settings.items() if getattr(own, name) != value)
-    if zero in (1, 3):  # the launcher's own is ZeRO-2
+    if zero:
         line += f" --deepspeed {STAGE}/deepspeed/zero{zero}.json"
     nodes = f"NODES={args.nodes} NODE_RANK=0..{args.nodes - 1} MASTER_ADDR=HOST " if args.nodes > 1 else ""
     return f"{nodes}PROCESSES={args.gpus} {line}"
@@ -127,12 +127,14 @@ def plan(args: PlanConfig) -> str:
     job = Job(**{each.name: getattr(args, each.name) for each in fields(Job)})
     shape, ranks = shape_of(load_config(args.model), job.lora_r), args.gpus * args.nodes
     chosen, servers, columns = None, serving_gpus(shape, job, args.gpu, ranks), {}
-    for zero, served in ((1, False), (2, False), (3, False), (3, True)) if ranks > 1 else ((0, False),):
+    ways = ((0, False), (1, False), (2, False), (3, False), (3, True)) if ranks > 1 else ((0, False),)
+    for zero, served in ways:
+        job = replace(job, optimizer="adamw" if zero else args.optimizer)  # DeepSpeed and Adafactor do not go together
         parts = step_memory(shape, job, zero, ranks, served=served)
         time = step_seconds(shape, job, zero, ranks, args, servers if served else 0)
         fits = parts["peak"] / GIB <= GPUS[args.gpu][0] * ROOM
         chosen = chosen or ((zero, served) if fits else None)
-        columns[(f"ZeRO-{zero}" if zero else "alone") + (", vLLM server" if served else "")] = {
+        columns[(f"ZeRO-{zero}" if zero else "DDP" if ranks > 1 else "alone") + (", vLLM server" if served else "")] = {
             **{f"+ {part}" if part in PHASES else part: f"{value / GIB:.1f}" for part, value in parts.items()},
             f"fits {args.gpu}": "yes" if fits else "no",
             **{f"{phase}, seconds": f"{value:.1f}" for phase, value in time.items()},
@@ -146,6 +148,7 @@ def plan(args: PlanConfig) -> str:
     if chosen[1]:
         server = server_line(args, job, servers)
         lines += [f"On {servers} more GPUs, at HOST:", "", "```bash", server, "```", "", "On the trainer's GPUs:", ""]
+    job = replace(job, optimizer="adamw" if chosen[0] else args.optimizer)
     return "\n".join([*lines, "```bash", launch_line(args, job, *chosen), "```"])
 
 

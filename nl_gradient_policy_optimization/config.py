@@ -94,6 +94,13 @@ class PolicyConfig:
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
+    critic_max_new_tokens: int = setting(
+        0,
+        "for an endpoint: tokens of a reply; 0: 1024, or what a served reward model's folder says",
+        "--critic_max_tokens",
+    )
+    critic_temperature: float = setting(0.0, "for an endpoint: its sampling temperature")
+    critic_retries: int = setting(6, "for an endpoint: how often a request is sent again")
     critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
@@ -173,6 +180,9 @@ class PolicyConfig:
     )
     gamma: float = setting(1.0, "discount γ")
     lam: float = setting(0.95, "λ of the advantage estimate")
+    value_target: Literal["lambda", "rewards"] = setting(
+        "lambda", "what the value head learns: A + V, or the discounted sum of the rewards to come"
+    )
     whiten_advantages: bool = setting(True, "to mean 0 and variance 1 over all response tokens of a step")
 
     # PPO
@@ -207,6 +217,10 @@ class PolicyConfig:
         50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps"
     )
     save_total_limit: int = setting(2, "checkpoints to keep")
+    keep_policies: bool | None = setting(
+        None,
+        "keep the policy of every checkpoint in RUN/policies, to evaluate it; by default adapters, no whole models",
+    )
     log_rollouts_every: int = setting(
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
     )
@@ -225,6 +239,10 @@ class PolicyConfig:
     def distils(self) -> bool:
         """Whether the loss needs the teacher's distribution, and not only its view of the sampled tokens."""
         return self.teacher in ("distill", "gate+distill", "all")
+
+    @property
+    def keeps_policies(self) -> bool:
+        return self.lora_r > 0 if self.keep_policies is None else self.keep_policies
 
     def check(self) -> None:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
@@ -257,6 +275,8 @@ class PolicyConfig:
         if not 0 <= self.critic_min_probability < 1:
             raise InputError(f"--critic_min_probability must be in 0..1, not {self.critic_min_probability}")
         self._check_teacher()
+        if self.critic_max_new_tokens < 0 or self.critic_temperature < 0 or self.critic_retries < 0:
+            raise InputError("--critic_max_new_tokens, --critic_temperature and --critic_retries must not be below 0")
         if not 0 < self.audit_share <= 1:
             raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
         if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:

@@ -1,19 +1,15 @@
 #!/usr/bin/env bash
-# launch.sh TASK_FOLDER [settings]: the task's train.py on all GPUs of this machine, on one, or on the CPU.
-# Several processes share the model by DeepSpeed ZeRO-2; --deepspeed FILE takes another stage.
+# launch.sh SCRIPT [settings]: a training script on all GPUs of this machine, on one, or on the CPU. Text2Grad and every
+# baseline start here. Several processes each hold the whole model (DDP); --deepspeed FILE shards it.
 #   PROCESSES=2       so many processes on this machine (default: one per GPU, or one on the CPU)
 #   NODES=4 NODE_RANK=0 MASTER_ADDR=host MASTER_PORT=29500    the same line on each of several machines
 #   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so many times; bad input is not retried
 # SIGTERM, SIGUSR1 and Ctrl-C go to every process: the run writes a checkpoint and ends with 128 + the signal's number.
 set -uo pipefail
-here=$(cd "$1" && pwd)
-stage=$(cd "$(dirname "$0")" && pwd)
-shift
 # shellcheck source=text2grad/journal/launching.sh
-. "$stage/../text2grad/journal/launching.sh"
+. "$(dirname "$0")/../text2grad/journal/launching.sh"
 nodes=${NODES:-1}
 processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')}
-settings=(--config "$here/config.yaml")
 command=(python)
 if [ "$((processes * nodes))" -gt 1 ]; then
     command=(torchrun --standalone --nproc_per_node "$processes")
@@ -23,15 +19,21 @@ if [ "$((processes * nodes))" -gt 1 ]; then
             --master_addr "${MASTER_ADDR:?the host of machine 0}" --master_port "${MASTER_PORT:-29500}"
         )
     fi
-    settings+=(--deepspeed "$stage/deepspeed/zero2.json")
 fi
+TEXT2GRAD_EXIT_CODE=$(mktemp)
+export TEXT2GRAD_EXIT_CODE
+trap 'rm -f "$TEXT2GRAD_EXIT_CODE"' EXIT
 for ((attempt = 0; ; attempt++)); do
-    launch "${command[@]}" "$here/train.py" "${settings[@]}" "$@"
+    : > "$TEXT2GRAD_EXIT_CODE"
+    launch "${command[@]}" "$@"
     code=$?
-    case $code in 0 | 2 | 129 | 130 | 138 | 143) exit $code ;; esac
+    if [ "$code" -eq 1 ] && [ -s "$TEXT2GRAD_EXIT_CODE" ]; then
+        read -r code < "$TEXT2GRAD_EXIT_CODE" # torchrun ends with 1, whatever its processes ended with
+    fi
+    case $code in 0 | 2 | 129 | 130 | 138 | 143) exit "$code" ;; esac
     if [ "$attempt" -ge "${MAX_RESTARTS:-3}" ]; then
         echo "the run failed ($code) after $attempt restarts" >&2
-        exit $code
+        exit "$code"
     fi
     echo "the run failed ($code); going on from its newest checkpoint (restart $((attempt + 1)))" >&2
     sleep "${RESTART_DELAY:-10}"

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs, set_seed
+from accelerate.utils import GradientAccumulationPlugin, set_seed
 from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.audit import AuditedRewards
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.devices import check_sharding, check_shared_folder, process_group
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
@@ -87,12 +88,14 @@ def prepare(
     """
     task = get_task(task)
     config.check()
+    check_sharding(config.optimizer, config.deepspeed)
     run = Path(config.output_dir)
     check_writable(run / RUN_FILE)
     records = read_prompts(config, task)
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)
     accelerator = make_accelerator(config)
+    check_shared_folder(run)
     about = describe(task, config, prompts, config.critic if rewards is None else rewards.name)
     checkpoints = Checkpoints(run, config.save_total_limit, accelerator)
     if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
@@ -126,6 +129,8 @@ def audited(
         critic_prompt=config.audit_prompt,
         critic_variant="",
         critic_min_probability=0.0,
+        critic_max_new_tokens=0,
+        critic_temperature=0.0,
         run_tests=None,
     )
     trusted = CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
@@ -138,28 +143,46 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
         raise InputError(f"--critic_min_probability needs a reward model's folder as critic, not {config.critic}")
     if is_endpoint(config.critic):
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
-        return load_critic(
+        critic = load_critic(
             config.critic,
             task,
             prompt=config.critic_prompt or None,
             variant=config.critic_variant or None,
             concurrency=config.critic_concurrency,
             timeout=config.critic_timeout,
+            retries=config.critic_retries,
+            temperature=config.critic_temperature,
             max_cost_usd=config.critic_max_cost_usd,
             cache=ReplyCache(cache),
+            **({"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}),
         )
+        check_variant(critic, config.scheme)
+        return critic
     if config.critic == "programmatic":
         return load_critic(config.critic, task)
     if is_served(config.critic):
         return load_critic(config.critic, task, concurrency=config.critic_concurrency, timeout=config.critic_timeout)
-    return load_critic(
-        config.critic,
-        task,
-        device=str(accelerator.device),
-        batch_size=config.critic_batch_size,
-        constrained=config.critic_constrained,
-        **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
-    )
+    with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
+        return load_critic(
+            config.critic,
+            task,
+            device=str(accelerator.device),
+            batch_size=config.critic_batch_size,
+            constrained=config.critic_constrained,
+            **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
+        )
+
+
+def check_variant(critic: Critic, scheme: str) -> None:
+    """Refuse prompts of an endpoint whose replies cannot reward new responses."""
+    variant = getattr(critic, "variant", "")
+    if variant == "human_feedback":
+        raise InputError(
+            "--critic_variant human_feedback: a person's feedback is about the record's response, not about new ones; "
+            "choose cot, no_cot or dense, or train a reward model on feedback of people"
+        )
+    if variant == "dense" and scheme not in ("dense", "continuous"):
+        raise InputError(f"--scheme {scheme} ignores the scores of --critic_variant dense; add --scheme dense")
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:
@@ -179,7 +202,7 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
     accelerator = Accelerator(
         # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.
         cpu=on_cpu and plugin is None,
-        kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")] if on_cpu and plugin else None,
+        kwargs_handlers=[process_group(config, deepspeed_on_cpu=on_cpu and plugin is not None)],
         deepspeed_plugin=plugin,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=micro_batches, sync_with_dataloader=False),
         log_with=trackers or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from text2grad.prompts import FIXED_DATE
 from text2grad.records import load_json
 from text2grad.tasks import Interval, Record, Task
 from text2grad.token_text import token_spans
@@ -165,7 +167,9 @@ def model_inputs(rollouts: Sequence[Rollout], pad_id: int, device: torch.device)
 
 def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The policy's input for x: the task's messages in the model's own chat template."""
-    encoded = tokenizer.apply_chat_template(task.messages(prompt), add_generation_prompt=True, return_dict=True)
+    encoded = tokenizer.apply_chat_template(
+        task.messages(prompt), add_generation_prompt=True, return_dict=True, date_string=FIXED_DATE
+    )
     return list(encoded["input_ids"])
 
 
@@ -186,6 +190,11 @@ def make_rollout(
     ]
     finished = response_ids[-1] in end_ids
     return Rollout(record_id, prompt, record, prompt_ids, response_ids, text, spans, tokens, finished)
+
+
+def given_logprobs(values: Sequence[float | None], dtype: torch.dtype) -> Tensor:
+    """``[T]``: an engine's log-probabilities; NaN where it gave none, as TRL says of a NaN of vLLM's."""
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=dtype)
 
 
 def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "right", value: float = 0) -> Tensor:

@@ -27,6 +27,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from nl_gradient_policy_optimization import weights
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.critique_writing import CritiqueWriting, with_critiques
@@ -44,6 +45,7 @@ from nl_gradient_policy_optimization.rollouts import (
     StepLog,
     counting_mask,
     encode_prompt,
+    given_logprobs,
     make_rollout,
     micro_batches,
     model_inputs,
@@ -65,8 +67,7 @@ from nl_gradient_policy_optimization.schedule import (
 )
 from nl_gradient_policy_optimization.teacher import Teacher, teacher_figures
 from nl_gradient_policy_optimization.value_function import ValueFunction
-from nl_gradient_policy_optimization.weights import load_policy, make_optimizer, save_policy, trainable_bytes
-from text2grad.advantages import gae, group_advantages, total_rewards, whiten
+from text2grad.advantages import discounted_sums, gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError, Interrupted
 from text2grad.losses import KLController
 from text2grad.models import end_token_ids
@@ -99,7 +100,7 @@ class NLGradientTrainer:
         self.records, self.ids = records, list(records)
         self.end_ids = end_token_ids(policy.model, tokenizer)
         self.scorer = policy
-        optimizer = make_optimizer(policy, config)
+        optimizer = weights.make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
         self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
         self.value_function: ValueFunction | None = None
@@ -228,7 +229,7 @@ class NLGradientTrainer:
             for position, response_ids in enumerate(responses):
                 rollout = self._rollout(*prompts[done + position], response_ids)
                 if logprobs is not None:
-                    rollout.sampler_logprobs = torch.tensor(logprobs[position], dtype=self.scorer.precision)
+                    rollout.sampler_logprobs = given_logprobs(logprobs[position], self.scorer.precision)
                 rollouts.append(rollout)
             done += len(responses)
             yield rollouts
@@ -302,6 +303,8 @@ class NLGradientTrainer:
         config, mask = self.config, counting_mask(rollouts, self.scorer.precision)
         rewards, values = (read_column(rollouts, name, mask.dtype) for name in ("rewards", "values"))
         advantages, returns = gae(rewards, values, mask, config.gamma, config.lam)
+        if config.value_target == "rewards":
+            returns = discounted_sums(rewards, mask, config.gamma)
         if config.advantage == "group":
             advantages = group_advantages(rewards, mask, config.rollouts_per_prompt, config.gamma * config.lam)
         if config.whiten_advantages:
@@ -354,7 +357,7 @@ class NLGradientTrainer:
                 for name, value in losses.sums.items():
                     sums[name] += value
                 if self.accelerator.sync_gradients:
-                    norm = self._clip()
+                    norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         if self.value_function:
@@ -377,13 +380,6 @@ class NLGradientTrainer:
             loss = self.writing.loss(examples, lambda rows: self.model(*self._inputs(rows))[0])
             losses = with_critiques(losses, loss, tokens, self.config, self.accelerator.num_processes)
         return losses
-
-    def _clip(self) -> float:
-        """The norm of the policy's gradient over all ranks, before it is clipped."""
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        if norm is None:  # DeepSpeed has clipped and stepped already
-            norm = self.model.get_global_grad_norm()
-        return float(norm)
 
     def _set_learning_rate(self, update: int) -> None:
         total = self.total_steps * self.config.ppo_epochs * self.config.minibatches
@@ -425,14 +421,16 @@ class NLGradientTrainer:
             "config": redacted(asdict(self.config)),
             "processes": self.accelerator.num_processes,
         }
-        with self.checkpoints.write(self.finished_steps, state, 4 * trainable_bytes(self.scorer)) as folder:
-            save_policy(self.accelerator, self.model, self.optimizer, folder)
+        with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(self.scorer)) as folder:
+            weights.save_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function and self.accelerator.is_main_process:
                 self.value_function.save(folder)
             if self.teacher and self.accelerator.is_main_process:
                 self.teacher.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
+        if self.config.keeps_policies and self.accelerator.is_main_process:
+            weights.keep_policy(self.run, self.finished_steps)
         self.saved_steps = self.finished_steps
 
     def resume(self) -> None:
@@ -445,7 +443,7 @@ class NLGradientTrainer:
                     f"{folder}: was written by {state['processes']} processes; go on with as many, or choose another "
                     "--output_dir"
                 )
-            load_policy(self.accelerator, self.model, self.optimizer, folder)
+            weights.load_policy(self.accelerator, self.model, self.optimizer, folder)
             if self.value_function:
                 self.value_function.load(folder)
             if self.teacher:

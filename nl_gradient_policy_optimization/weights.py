@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,14 +41,43 @@ def make_optimizer(policy: nn.Module, config: PolicyConfig) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=config.weight_decay)
 
 
+def clip_gradient(accelerator: Accelerator, model: Any, limit: float) -> float:
+    """The norm of the policy's gradient over all ranks, before it is clipped."""
+    norm = accelerator.clip_grad_norm_(model.parameters(), limit)
+    if norm is None:  # DeepSpeed has clipped and stepped already
+        norm = model.get_global_grad_norm()
+    return float(norm)
+
+
 def save_policy(accelerator: Accelerator, model: Any, optimizer: Any, folder: Path) -> None:
-    """Weights and optimiser, as accelerate wraps them, into a checkpoint folder; every rank calls it."""
+    """Weights and optimiser, as accelerate wraps them, into a checkpoint folder; every rank calls it.
+
+    ``policy`` in it is a whole model or adapter, which can be evaluated. DeepSpeed goes on from its own files.
+    """
+    policy = accelerator.unwrap_model(model).model
+    with gathered(model, trainable(policy)):
+        if accelerator.is_main_process:
+            save_model(policy, folder / "policy")
     if accelerator.distributed_type == "DEEPSPEED":
         model.save_checkpoint(str(folder), tag="engine", exclude_frozen_parameters=True)
-        return
-    if accelerator.is_main_process:
-        save_model(accelerator.unwrap_model(model).model, folder / "policy")
+    elif accelerator.is_main_process:
         torch.save(optimizer.optimizer.state_dict(), folder / "optimizer.pt")
+
+
+def keep_policy(run: Path, step: int) -> None:
+    """``RUN/policies/N``: the policy of checkpoint N, which stays when that is deleted. Hard links, where possible."""
+    final, partial = run / "policies" / str(step), run / "policies" / f"{step}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run / f"checkpoint-{step}" / "policy", partial, copy_function=_link)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(partial, final)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)
 
 
 def load_policy(accelerator: Accelerator, model: Any, optimizer: Any, folder: Path) -> None:

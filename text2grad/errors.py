@@ -24,6 +24,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 WORKERS = "TEXT2GRAD_WORKERS"
 """Set by launchers: the folder in which every process that may be sent a signal leaves its number."""
 _ONE_WISH = 2.0  # seconds in which two signals count as one: a launcher may pass on what the terminal sent as well
+EXIT_CODE_FILE = "TEXT2GRAD_EXIT_CODE"
+"""Set by launchers: the file in which a process leaves its exit code."""
 
 
 class InputError(ValueError):
@@ -118,7 +120,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             print(f"\ninterrupted ({name}); run the same command again to go on from here", file=sys.stderr)
             raise SystemExit(128 + number) from None
 
-    return wrapped
+    return _leaving_its_code(wrapped)
 
 
 def _interrupt(number: int) -> None:
@@ -141,3 +143,19 @@ def _known_to_the_launcher() -> Iterator[None]:
         yield
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _leaving_its_code(wrapped: Callable[..., None]) -> Callable[..., None]:
+    """Write the exit code where the launcher reads it: torchrun ends with 1 whatever its processes ended with."""
+
+    @functools.wraps(wrapped)
+    def leaving(*args, **kwargs) -> None:
+        try:
+            wrapped(*args, **kwargs)
+        except SystemExit as error:
+            if isinstance(error.code, int) and (path := os.environ.get(EXIT_CODE_FILE)):
+                with Path(path).open("a", encoding="ascii") as file:
+                    file.write(f"{error.code}\n")
+            raise
+
+    return leaving

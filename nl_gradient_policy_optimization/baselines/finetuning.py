@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase, Trainer
 
+from nl_gradient_policy_optimization.devices import check_sharding
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from text2grad.configs import TASK_HELP, check_choices, current_names, setting
 from text2grad.critics.reward_model.prompt import completion_ids
@@ -39,8 +40,8 @@ from text2grad.tasks import Task
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
 _DECIDING = (
     "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
-    "max_new_tokens", "learning_rate", "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "validation_share",
+    "max_new_tokens", "optimizer", "learning_rate", "num_train_epochs", "max_steps", "seed",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "validation_share",
 )  # fmt: skip
 """The settings that decide what comes out; a run is only resumed with the same ones."""
 
@@ -71,6 +72,7 @@ class FineTuning(_Mixed):
     output_dir: str = setting("", "where the trained model goes; the same command continues there", "--save_dir")
     model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2", "--model_path")
     dtype: DtypeName = setting("auto", "of computation; auto: what the device computes fast", "--precision")
+    optimizer: Literal["adamw", "adafactor"] = setting("adamw", "as in policy training; --optim names TRL's others")
     lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
     lora: bool = setting(True, "false trains all weights, as --lora_r 0 does")
     lora_alpha: int = setting(32, "LoRA's alpha")
@@ -97,6 +99,9 @@ class FineTuning(_Mixed):
             raise InputError(f"--validation_share {self.validation_share} is not in [0, 1)")
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        if self.optimizer == "adafactor":
+            self.optim = "adafactor"
+        check_sharding("adafactor" if self.optim == "adafactor" else self.optimizer, str(self.deepspeed or ""))
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         self.max_length = None  # nothing is cut; what is too long is left out by our own limits

@@ -2,8 +2,9 @@
 # bash nl_gradient_policy_optimization/baselines/run.sh METHOD TASK [flags]
 #   METHOD  sft, pairs, dpo, scalar_reward, ppo, ppo_delta, prm_ppo, capo, sdpo, rltf_fm, reflect or step_labels
 #   TASK    slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py
-# The method's script with the task's settings, on all GPUs of this machine, or on the CPU. PROCESSES=2 asks for so many
-# processes. The settings are those of TASK/METHOD.yaml; PPO and what follows share Text2Grad's own, ../TASK/config.yaml.
+# The method's script with the task's settings. ../launch.sh starts what trains, as it starts Text2Grad: its head says how
+# GPUs, machines and restarts are chosen (PROCESSES=2 asks for so many processes). The settings are those of
+# TASK/METHOD.yaml; PPO and what follows share Text2Grad's own, ../TASK/config.yaml.
 # Flags win over both; `run.sh METHOD TASK --help` lists them.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,11 +24,12 @@ esac
 config=$here/$task/$method.yaml
 [[ $method == ppo || $method == prm_ppo || $method == capo || $method == ../optimize ]] && config=$here/../$task/config.yaml
 [[ ! -f $config || " $* " == *" --config"* ]] || set -- --config "$config" "$@"
-processes=${PROCESSES:-$( (nvidia-smi -L 2>/dev/null || true) | grep -c '^GPU' || true)}
-run=(python)
-if [[ $method != pairs && $method != reflect && $method != step_labels ]] && ((processes > 1)); then
-  run=(torchrun --nproc_per_node "$processes")
-fi
-# shellcheck source=text2grad/journal/launching.sh
-. "$here/../../text2grad/journal/launching.sh"
-launch "${run[@]}" "$here/$method.py" --task "$task" "$@"
+case $method in
+  pairs | reflect | step_labels)
+    # shellcheck source=text2grad/journal/launching.sh
+    . "$here/../../text2grad/journal/launching.sh"
+    launch python "$here/$method.py" --task "$task" "$@"
+    exit
+    ;;
+esac
+exec bash "$here/../launch.sh" "$here/$method.py" --task "$task" "$@"

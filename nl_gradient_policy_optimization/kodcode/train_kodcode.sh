@@ -2,4 +2,5 @@
 # bash nl_gradient_policy_optimization/kodcode/train_kodcode.sh --data_path prompts.json --critic runs/reward_model --output_dir runs/kodcode
 # Optimises the policy on kodcode; launch.sh says how GPUs, machines and restarts are chosen. Any setting may follow.
 here=$(cd "$(dirname "$0")" && pwd)
-exec bash "$here/../launch.sh" "$here" "$@"
+[[ " $* " == *" --config"* ]] || set -- --config "$here/config.yaml" "$@"
+exec bash "$here/../launch.sh" "$here/train.py" "$@"

@@ -33,10 +33,10 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     def launch(codes: str, **settings) -> tuple[int, int]:
         (tmp_path / "codes").write_text(codes)
         variables = {**os.environ, "PATH": path, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
-        command = ["bash", str(launcher), str(tmp_path), "--seed", "3"]
+        command = ["bash", str(launcher), str(tmp_path / "train.py"), "--seed", "3"]
         done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
         starts = done.stdout.splitlines()
-        assert set(starts) == {f"--config {tmp_path}/config.yaml --seed 3"}
+        assert set(starts) == {"--seed 3"}
         return done.returncode, len(starts)
 
     assert launch("0") == (0, 1)
@@ -44,6 +44,27 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     assert launch("2 0") == (2, 1)
     assert launch("1 1 1 1 0") == (1, 4)
     assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
+
+
+@pytest.mark.parametrize(("error", "code"), [("InputError('no such file')", 2), ("KeyboardInterrupt", 130)])
+def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
+    """torchrun ends with 1 whatever its processes ended with."""
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib\n"
+        "from text2grad.errors import InputError, command\n"
+        "@command\n"
+        "def main():\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        with pathlib.Path(__file__).with_name('starts').open('a') as starts:\n"
+        "            starts.write('x')\n"
+        f"    raise {error}\n"
+        "main()\n"
+    )
+    variables = {**os.environ, "PROCESSES": "2", "RESTART_DELAY": "0"}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", str(STAGE / "launch.sh"), str(tmp_path / "train.py")]
+    done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
+    assert (done.returncode, (tmp_path / "starts").read_text()) == (code, "x"), done.stderr
 
 
 METHODS = {
@@ -76,7 +97,7 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(tmp_path, meth
     expected = f"{here}/{METHODS[method].format(here=here)} --seed 3"
     assert started(method, "kodcode", "--seed", "3") == f"python {expected}"
     alone = method in ("pairs", "reflect", "step_labels")
-    begin = "python" if alone else "torchrun --nproc_per_node 2"
+    begin = "python" if alone else "torchrun --standalone --nproc_per_node 2"
     assert started(method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
     assert started(method, "kodcode", "--config", "mine.yaml").count("--config") == 1
 
@@ -118,7 +139,7 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
         "report_to": "none",
     }
     if zero:
-        settings["deepspeed"] = STAGE / "deepspeed" / f"zero{zero}_offload.json"
+        settings |= {"deepspeed": STAGE / "deepspeed" / f"zero{zero}_offload.json", "optimizer": "adamw"}
     arguments = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     variables = {**os.environ, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
     variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

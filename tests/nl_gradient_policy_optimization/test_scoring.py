@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,30 @@ def test_ranks_with_responses_of_different_length_use_a_sharded_head_equally_oft
     tiny_config(tmp_path)
     deepspeed_file(tmp_path, 3)
     assert run_ranks(_ragged_update, 2, str(tmp_path), timeout=120) == [0, 0]
+
+
+def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path):
+    """TRL says None for a NaN of vLLM's."""
+    trainer = prepare("slf5k", tiny_config(tmp_path, sampler_limit=0), ScriptedRewards())
+    trainer.sampler.batches = lambda prompts: iter([([[5, 6, 7]] * len(prompts), [[-1.0, None, -2.0]] * len(prompts))])
+    metrics = trainer.step(1)
+    assert math.isfinite(metrics["policy/loss"]) and metrics["grad_norm"] > 0
+
+
+def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):
+    """Line 24 of algorithm 4; by default it learns A + V."""
+    found = {}
+    for target in ("lambda", "rewards"):
+        config = tiny_config(tmp_path, value_target=target, gamma=0.5, output_dir=str(tmp_path / target))
+        trainer = prepare("slf5k", config, ScriptedRewards())
+        rollouts = next(trainer.sample(["post-0"]))
+        trainer.score(rollouts)
+        trainer.accept(rollouts, trainer.rewards(rollouts))
+        rollouts[0].values = torch.full_like(rollouts[0].values, 3.0)
+        trainer.reward_tokens(rollouts)
+        trainer.estimate_advantages(rollouts)
+        found[target] = rollouts[0].returns
+    rewards = rollouts[0].rewards.tolist()
+    expected = [sum(0.5 ** (k - t) * rewards[k] for k in range(t, len(rewards))) for t in range(len(rewards))]
+    assert found["rewards"].tolist() == pytest.approx(expected, abs=1e-6)
+    assert (found["lambda"] - found["rewards"]).abs().max() > 0.1

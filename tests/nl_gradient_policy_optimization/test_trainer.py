@@ -342,7 +342,7 @@ def test_value_head_learns_a_linear_function():
 LENGTHS = [3, 12, 1, 7]
 
 
-def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
+def _one_update(folder: str, name: str, ranks: int, stage: int | None, optimizer: str) -> None:
     """One step on fixed responses of ragged lengths, one of which has no judgement; saves what came out of it."""
     folder = Path(folder)
     config = tiny_config(
@@ -352,7 +352,7 @@ def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
         rollouts_per_device=4 // ranks,
         micro_batch_size=1,
         entropy_coef=0.01,
-        optimizer="adamw",
+        optimizer=optimizer,
         max_grad_norm=0.5,
         deepspeed=deepspeed_file(folder, stage) if stage else "",
     )
@@ -371,16 +371,21 @@ def _one_update(folder: str, name: str, ranks: int, stage: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "stage",
-    [None, 1, 2, pytest.param(3, marks=pytest.mark.slow)],
-    ids=["ddp", "zero1", "zero2", "zero3"],
+    ("stage", "optimizer"),
+    [(None, "adafactor"), (2, "adamw"), pytest.param(3, "adamw", marks=pytest.mark.slow)],
+    ids=["ddp-adafactor", "zero2-adamw", "zero3-adamw"],
 )
-def test_two_ranks_make_the_update_of_one(tmp_path, stage):
+def test_two_ranks_make_the_update_of_one(tmp_path, stage, optimizer):
     tiny_config(tmp_path)  # writes model and posts once
     if stage:
         deepspeed_file(tmp_path, stage)
-    assert run_ranks(_one_update, 1, str(tmp_path), "one", 1, None) == [0]
-    assert run_ranks(_one_update, 2, str(tmp_path), "two", 2, stage) == [0, 0]
+    assert run_ranks(_one_update, 1, str(tmp_path), "one", 1, None, optimizer) == [0]
+    assert run_ranks(_one_update, 2, str(tmp_path), "two", 2, stage, optimizer) == [0, 0]
+    weights = [
+        tmp_path / "two" / name / "adapter_model.safetensors"
+        for name in ("policy", "checkpoint-1/policy", "policies/1")
+    ]
+    assert len({path.read_bytes() for path in weights}) == 1  # a checkpoint can be evaluated, and its policy is kept
     one, two = ({}, {})
     for name, found in (("one", one), ("two", two)):
         found |= load_file(tmp_path / name / "policy" / "adapter_model.safetensors")

@@ -1,0 +1,89 @@
+"""What several processes need to agree on before they begin: how long to wait, how to shard, where to write."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+import uuid
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from accelerate.utils import InitProcessGroupKwargs
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from text2grad.critics import is_served
+from text2grad.endpoints import is_endpoint
+from text2grad.errors import InputError
+
+PATIENCE = timedelta(minutes=30)
+"""How long ranks wait for each other beside the critic's waits. NCCL's own limit is ten minutes."""
+_FOLDER_SECONDS = 30.0
+"""Network file systems show a new file late."""
+
+
+def process_group(config: PolicyConfig, deepspeed_on_cpu: bool) -> InitProcessGroupKwargs:
+    """Ranks wait for each other for longer than the critic of one of them can take."""
+    timeout = PATIENCE + timedelta(seconds=longest_critique(config))
+    return InitProcessGroupKwargs(**({"backend": "gloo"} if deepspeed_on_cpu else {}), timeout=timeout)
+
+
+def longest_critique(config: PolicyConfig) -> float:
+    """Seconds that an endpoint may take for a rank's rollouts, every request repeated as often as allowed.
+
+    Each rollout takes up to two requests: a reply that cannot be read is asked for again.
+    """
+    critics = [spec for spec in (config.critic, config.audit_critic) if spec and (is_endpoint(spec) or is_served(spec))]
+    if not critics:
+        return 0.0
+    from text2grad.endpoints.client import longest_request
+
+    rounds = math.ceil(config.rollouts_per_device / config.critic_concurrency)
+    return len(critics) * 2 * rounds * longest_request(config.critic_timeout, config.critic_retries)
+
+
+def check_sharding(optimizer: str, deepspeed: str) -> None:
+    """Refuse an optimiser whose update depends on the weights' shapes where they are flattened."""
+    if optimizer == "adafactor" and deepspeed:
+        raise InputError(
+            f"--deepspeed {deepspeed}: DeepSpeed flattens the weights. Adafactor scales by rows, columns and the norm "
+            "of each weight, so it would make other updates than on one device; add --optimizer adamw, or leave "
+            "--deepspeed away"
+        )
+
+
+def check_shared_folder(folder: str | Path) -> None:
+    """All ranks see one folder: checkpoints are written by rank 0 and some parts by every rank, and read by all.
+
+    Raises:
+        InputError: on every rank, with the machines that do not see what rank 0 writes.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    marks = [Path(folder) / f".shared-{uuid.uuid4().hex}"]
+    if dist.get_rank() == 0:
+        marks[0].parent.mkdir(parents=True, exist_ok=True)
+        marks[0].touch()
+    names: list[str] = [marks[0].name]
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else None
+    dist.broadcast_object_list(names, device=device)
+    mark, end = Path(folder) / names[0], time.monotonic() + _FOLDER_SECONDS
+    while (
+        not mark.exists()
+        and time.monotonic() < end
+        and dist.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    ):
+        time.sleep(0.5)
+    seen: list[tuple[bool, str]] = [(False, "")] * dist.get_world_size()
+    dist.all_gather_object(seen, (mark.exists(), socket.gethostname()))
+    if dist.get_rank() == 0:
+        mark.unlink()
+    blind = sorted({f"{host} (rank {rank})" for rank, (found, host) in enumerate(seen) if not found})
+    if blind:
+        raise InputError(
+            f"{folder}: {', '.join(blind)} do not see what rank 0 on {seen[0][1]} writes there; --output_dir must be "
+            "one folder that all machines share"
+        )

@@ -1,0 +1,151 @@
+"""Several processes: what they agree on before they begin, and that they make one process' update."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
+from nl_gradient_policy_optimization.export import export
+from nl_gradient_policy_optimization.optimize import prepare
+from tests import reward_records
+from tests.processes import run_ranks
+from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from text2grad.errors import InputError
+from text2grad.tasks import get_task
+
+
+def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
+    """A request may be sent seven times, for three times the limit on silence each, with 901 seconds between."""
+    patient = PolicyConfig(critic="http://host/v1#m", critic_concurrency=8, rollouts_per_device=12)
+    waits = 7 * 3 * 120 + 6 * 901
+    assert process_group(patient, False).timeout == PATIENCE + waits * 2 * 2 * PATIENCE.resolution * 1_000_000
+    both = replace(patient, audit_critic="openai:gpt-4o", critic_timeout=10.0, critic_retries=0)
+    assert (process_group(both, True).timeout - PATIENCE).total_seconds() == 2 * 2 * 2 * 30
+    assert process_group(both, True).backend == "gloo"
+    assert process_group(PolicyConfig(), False).timeout == PATIENCE
+
+
+def _look(folder: str, shared: bool) -> None:
+    dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    mine = Path(folder) / "run" if shared else Path(folder) / f"machine{rank}" / "run"
+    os.environ["LOCAL_WORLD_SIZE"] = "2"  # no file system to wait for
+    told = ""
+    try:
+        check_shared_folder(mine)
+    except InputError as error:
+        told = str(error)
+    (Path(folder) / f"{rank}.txt").write_text(told)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_machines_without_a_common_folder_are_named_on_every_rank(tmp_path, shared):
+    assert run_ranks(_look, 2, str(tmp_path), shared) == [0, 0]
+    told = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)]
+    if shared:
+        assert told == ["", ""] and not list((tmp_path / "run").iterdir())
+    else:
+        for rank, text in enumerate(told):
+            assert f"machine{rank}" in text and "(rank 1) do not see what rank 0" in text and "share" in text
+
+
+def _judged_in_process(folder: str, critic: str) -> None:
+    config = tiny_config(Path(folder), rollouts_per_device=2, max_steps=1, critic=critic, max_critic_failures=1.0)
+    config.deepspeed = deepspeed_file(Path(folder), 3)
+    trainer = prepare("slf5k", config)
+    trainer.train()
+    trainer.accelerator.end_training()
+
+
+@pytest.mark.slow
+def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path):
+    folder, _ = reward_records.memorised()
+    tiny_config(tmp_path)
+    deepspeed_file(tmp_path, 3)
+    assert run_ranks(_judged_in_process, 2, str(tmp_path), str(folder)) == [0, 0]
+
+
+ANSWERS = [
+    "My sister got a parking ticket with my car.",
+    "I did not get the raise that my boss told me about, after three years. Do I leave?",
+    "Our dog barks.",
+    "I forgot a birthday; my best friend does not answer, and I ask what to write.",
+]
+
+
+def _update_of(folder: str, name: str, method: str, settings: dict) -> None:
+    """One update of a method on four fixed responses, whose rewards are the rules'."""
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    config = tiny_config(
+        Path(folder), output_dir=str(Path(folder) / name), max_steps=1, rollouts_per_device=4 // ranks,
+        micro_batch_size=1, ppo_epochs=1, max_new_tokens=128, critic="programmatic", **settings,
+    )  # fmt: skip
+    task = get_task("slf5k")
+    if method == "ppo":
+        config = replace(config, reward_placement="last_sum")
+    wrap = (lambda spans: StepRewards(spans, task, config)) if method == "prm_ppo" else None
+    trainer = prepare("slf5k", config, wrap=wrap)
+    trainer.ids = [f"post-{index}" for index in range(4)]
+    answers = {
+        tuple(prompt): [*trainer.tokenizer(text, add_special_tokens=False)["input_ids"], trainer.tokenizer.eos_token_id]
+        for (_, _, prompt), text in zip(trainer._prompts(trainer.ids), ANSWERS, strict=True)
+    }
+    trainer.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
+    trainer.train()
+    export(trainer)
+    trainer.accelerator.end_training()
+
+
+def test_adafactor_is_refused_where_deepspeed_would_flatten_its_weights(tmp_path):
+    """Of two ranks under ZeRO-2 its update was another one than a single process makes, by half its length."""
+    config = tiny_config(tmp_path, optimizer="adafactor", deepspeed=deepspeed_file(tmp_path, 2))
+    with pytest.raises(InputError, match=r"Adafactor scales by rows.*--optimizer adamw, or leave"):
+        prepare("slf5k", config, ScriptedRewards())
+
+
+WAYS = [("2 ranks, DDP", None), ("2 ranks, ZeRO-1", 1), ("2 ranks, ZeRO-2", 2), ("2 ranks, ZeRO-3", 3)]
+
+
+@pytest.mark.slow
+def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
+    """The table that README.md shows: the largest difference of a weight after one update, and of the update itself."""
+    tiny_config(tmp_path)
+    lines = ["| method | optimiser | way | largest difference | relative difference of the update |"]
+    lines.append("| --- | --- | --- | ---: | ---: |")
+    for method in ("text2grad", "ppo", "prm_ppo"):
+        for optimizer in ("adamw", "adafactor"):
+            settings = {"optimizer": optimizer}
+            assert run_ranks(_update_of, 1, str(tmp_path), "one", method, settings) == [0]
+            one = load_file(tmp_path / "one" / "policy" / "adapter_model.safetensors")
+            assert any(weight.abs().max() > 1e-4 for name, weight in one.items() if "lora_B" in name)
+            for way, stage in WAYS:
+                row = f"| {method} | {optimizer} | {way} |"
+                if stage:
+                    sharded = {**settings, "deepspeed": deepspeed_file(tmp_path, stage)}
+                if stage and optimizer == "adafactor":
+                    with pytest.raises(InputError, match="Adafactor"):
+                        prepare("slf5k", tiny_config(tmp_path, **sharded))
+                    lines.append(f"{row} refused | |")
+                    continue
+                shutil.rmtree(tmp_path / "two", ignore_errors=True)
+                assert run_ranks(_update_of, 2, str(tmp_path), "two", method, sharded if stage else settings) == [0, 0]
+                two = load_file(tmp_path / "two" / "policy" / "adapter_model.safetensors")
+                difference = max(float((two[name] - one[name]).abs().max()) for name in one)
+                # lora_B starts at zero: after one update it is the update.
+                length = sum(float(weight.square().sum()) for name, weight in one.items() if "lora_B" in name) ** 0.5
+                apart = sum(float((two[n] - one[n]).square().sum()) for n in one if "lora_B" in n) ** 0.5
+                lines.append(f"{row} {difference:.1e} | {apart / length:.1e} |")
+                assert difference < 1e-5, lines[-1]
+            shutil.rmtree(tmp_path / "one")
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))

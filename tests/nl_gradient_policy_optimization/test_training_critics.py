@@ -1,0 +1,124 @@
+"""Critics of stage 3 behind an endpoint: what they are sent, and which cannot reward new responses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.rollouts import encode_prompt
+from tests import reward_records
+from tests.fault_server import FaultServer
+from tests.tiny import tiny_model, tokenizer
+from tests.tiny_runs import tiny_config
+from text2grad.critics import load_critic
+from text2grad.critics.reward_model.critic import RewardModelDescription
+from text2grad.errors import InputError
+from text2grad.feedback import Feedback
+from text2grad.models.answering import LocalPolicy
+from text2grad.prompts import FIXED_DATE, load_prompt
+from text2grad.records import save_json
+from text2grad.tasks import get_task
+from text2grad.token_rewards import token_rewards
+
+FINE = json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
+
+
+def test_the_settings_of_an_endpoint_reach_it(tmp_path):
+    with FaultServer(lambda body: FINE, faults=["500"], rate=1.0) as server:
+        settings = {"critic_max_new_tokens": 77, "critic_temperature": 0.5, "critic_retries": 0}
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_steps=1, max_critic_failures=1.0, **settings)
+        optimize("slf5k", config)
+        asked = server.requests
+    assert len(asked) <= 4  # one request a rollout at most: none was sent again
+    assert {(request["max_tokens"], request["temperature"]) for request in asked} == {(77, 0.5)}
+
+
+def test_a_served_reward_model_reads_what_it_was_trained_on(tmp_path):
+    """Its folder says how long a prompt may be: x loses its end, the response nothing."""
+    folder, task = tmp_path / "reward_model", get_task("slf5k")
+    tiny_model(folder)
+    prompt = load_prompt(reward_records.prompt_file(tmp_path))
+    RewardModelDescription("slf5k", "tiny", 120, 300, "tail", 99).save(folder, prompt)
+    post, summary = "One sentence that is said again and again. " * 30, "A summary that stays whole."
+    with FaultServer(lambda body: FINE) as server:
+        critic = load_critic(f"{server.url}#rm", task, prompt=folder / "reward_prompt.txt")
+        (feedback,) = critic([post], [summary], [{"post": post, "generated_summary": summary}])
+        (request,) = server.requests
+        (too_long,) = critic(["x"], ["word " * 400], [{"post": "x", "generated_summary": "word " * 400}])
+    assert feedback == Feedback("Fine.") and request["max_tokens"] == 99
+    text = request["messages"][0]["content"]
+    assert summary in text and "[…]" in text and "again and again" in text
+    assert len(tokenizer("byte")(text)["input_ids"]) <= 120
+    assert "its response is never cut" in str(too_long) and len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"critic_variant": "human_feedback"},
+            "feedback is about the record's response, not about new ones",
+        ),
+        (
+            {"critic_variant": "dense"},
+            "uniform ignores the scores of --critic_variant dense; add --scheme dense",
+        ),
+        (
+            {"critic_retries": -1},
+            "--critic_temperature and --critic_retries must not be below 0",
+        ),
+    ],
+)
+def test_critics_that_cannot_reward_new_responses_are_refused(tmp_path, settings, message):
+    config = tiny_config(tmp_path, critic="http://127.0.0.1:9/v1#m", **settings)
+    with pytest.raises(InputError, match=message):
+        optimize("slf5k", config)
+
+
+def test_scores_that_a_scheme_would_ignore_are_refused():
+    dense = Feedback("Half.", scores=[("my", 1.0), ("car", -1.0)])
+    ids = tokenizer("byte")("my car", add_special_tokens=False)["input_ids"]
+    for scheme in ("uniform", "decay"):
+        with pytest.raises(InputError, match=f"the scheme '{scheme}' would ignore it; add --scheme dense"):
+            token_rewards(ids, tokenizer("byte"), dense, "slf5k", scheme)
+    assert set(token_rewards(ids, tokenizer("byte"), dense, "slf5k", "dense").values) >= {1.0, -1.0}
+
+
+def test_no_prompt_holds_todays_date(tmp_path):
+    """Llama 3.2's template prints it where it is not told another: a run would not continue over midnight."""
+    tok = tokenizer("byte")
+    tok.chat_template = (
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date_string }}|{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    assert tok.decode(encode_prompt("A post.", get_task("slf5k"), tok)).startswith(FIXED_DATE)
+    config = tiny_config(tmp_path)
+    tok.save_pretrained(config.model)
+    policy = LocalPolicy(config.model, "float32", "cpu")
+    assert policy.tokenizer.decode(policy.token_ids([{"role": "user", "content": "x"}])) == f"{FIXED_DATE}|x"
+
+
+def test_posts_with_references_alone_are_demonstrations(tmp_path):
+    from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, make_pairs
+    from nl_gradient_policy_optimization.baselines.sft import demonstrations
+    from text2grad.records import load_records
+
+    task = get_task("slf5k")
+    rows = [{"post": f"Post {i}.", "ideal_human_summary": f"Summary {i}."} for i in range(3)]
+    save_json(tmp_path / "posts.json", [*rows, {"post": "Another.", "generated_summary": "Own."}])
+    records = load_records(tmp_path / "posts.json", task, responses=None)
+    chosen = demonstrations(records, task, "auto")
+    assert sorted(pair for pair in chosen.values()) == sorted(
+        [(f"Post {i}.", [f"Summary {i}."]) for i in range(3)] + [("Another.", ["Own."])]
+    )
+    assert len(demonstrations(records, task, "reference")) == 3
+    names = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
+    compared = {"post": "P.", names[0]: "Good.", names[1]: "Bad.", "comparison_preference": "Summary A"}
+    save_json(tmp_path / "compared.json", [compared])
+    config = PairsConfig("slf5k", str(tmp_path / "compared.json"), str(tmp_path / "pairs.json"))
+    assert [(pair.chosen, pair.rejected) for pair in make_pairs(config)] == [("Good.", "Bad.")]
+    save_json(tmp_path / "neither.json", {"a": compared, "b": {"post": "Q."}})
+    with pytest.raises(InputError, match="record 'b' has neither a response nor a person's comparison"):
+        make_pairs(PairsConfig("slf5k", str(tmp_path / "neither.json"), str(tmp_path / "pairs.json")))
