@@ -330,7 +330,7 @@ def test_the_command_writes_figures_and_the_pages_section(tmp_path, run_script):
     done = run_script("benchmarks/convergence.py", *settings.split(), *places)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    assert "| Text2Grad | 0.001 |" in text and "![tiny](figures/tiny.svg)" in text and "6 runs" in text
+    assert "| Text2Grad | 0.001 |" in text and "![tiny](figures/tiny.svg)" in text and "4 runs" in text
     stored = tmp_path / "figures" / "tiny.json"
     report = json.loads(stored.read_text())
     assert report["learning_rates"] == {"text2grad": 0.001, "ppo_sum": 0.001} and len(report["curves"]["ppo_sum"]) == 2

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization import trainer as trainer_module
+from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.optimize import make_accelerator, optimize, prepare
 from tests.processes import die, run_alone, run_ranks
@@ -44,14 +44,14 @@ def run(folder: Path, name: str, kill_at: int = 0, kill_in_save: int = 0, **sett
         folder, output_dir=str(folder / name), max_steps=STEPS, log_rollouts_every=1, lora_dropout=0.1, **settings
     )
     if kill_in_save:
-        whole = trainer_module.save_policy
+        whole = weights_module.save_policy
 
         def half(accelerator, model, optimizer, checkpoint):
             whole(accelerator, model, optimizer, checkpoint)
             if checkpoint.name.startswith(f"checkpoint-{kill_in_save}."):
                 die()
 
-        trainer_module.save_policy = half
+        weights_module.save_policy = half
     optimize("slf5k", config, KilledRewards(kill_at, folder / name))
 
 

@@ -62,7 +62,15 @@ def started(folder: Path, *command: str) -> subprocess.Popen:
     (folder / "worker.py").write_text(WORKER)
     (folder / "agent.py").write_text(AGENT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # Tests that a shell runs in the background inherit that SIGINT is ignored, and no shell can trap it then.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
