@@ -123,9 +123,13 @@ def criticise(records: dict[str, Record], task: Task, critic: Critic, config: Re
     complete = log_completion(critic, task)
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
-        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
-        replies = critic(prompts, responses, complete(batch))
-        return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in replies]
+        written = [record for record in batch if task.response(record).strip()]
+        prompts, responses = [task.prompt(record) for record in written], [task.response(record) for record in written]
+        replies = iter(critic(prompts, responses, complete(written)) if written else ())
+        given = [
+            next(replies) if task.response(record).strip() else FeedbackError("the answer is empty") for record in batch
+        ]
+        return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in given]
 
     return _complete(
         map_records(
@@ -186,7 +190,12 @@ def main() -> None:
     prompt = load_prompt(
         config.prompt or prompt_path(task, "reflect"), required=("critique",), offered=("critique", "good", "poor")
     )
-    records = load_records(config.data_path, task)
+    records = load_records(config.data_path, task, responses=None)  # an empty answer stays as it is
+    for key, record in records.items():
+        if task.response_if_any(record) is None:
+            raise InputError(
+                f"{config.data_path}: record {key} has no answer to rewrite; evaluation/generate.py writes them"
+            )
     output = reflect(records, task, load_critic(config.critic, task), load_writer(config), prompt, config)
     save_records(config.output_path, output)
     print(f"{len(output)} answers after {config.rounds} rounds -> {config.output_path}")

@@ -78,7 +78,11 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
 
 def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     model = tiny_model(tmp_path / "tiny")
-    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0], "generated_summary": "The post is about the the the"}})
+    rows = {
+        "a": {"post": POSTS[0], "generated_summary": "The post is about the the the"},
+        "b": {"post": POSTS[1], "generated_summary": " "},
+    }
+    save_json(tmp_path / "in.json", rows)
     command = (
         "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",
         "--task", "slf5k", "--data_path", tmp_path / "in.json", "--output_path", tmp_path / "out.json",
@@ -90,3 +94,8 @@ def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     story = out["a"]["reflection"]["rounds"]
     assert len(story) == 1 and story[0]["poor_spans"]
     assert story[0]["rewritten"] == (out["a"]["generated_summary"] != story[0]["response"])
+    blank = out["b"]["reflection"]["rounds"][0]
+    assert not blank["rewritten"] and blank["error"] == "the answer is empty"
+    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0]}})
+    refused = run_script(*command)
+    assert refused.returncode == 2 and "record a has no answer to rewrite" in refused.stderr
