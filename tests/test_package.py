@@ -311,4 +311,4 @@ def test_an_editable_install_finds_the_whole_checkout_from_any_folder(copied, tm
     looked_up = f"from importlib.util import find_spec; print(*[find_spec(name).origin for name in {packages}])"
     found = _run(python, "-c", looked_up, cwd=copied / "nl_reward_model" / "kodcode").split()
     assert found == [str(copied / name / "__init__.py") for name in packages]
-    assert len(found) == 6
+    assert len(found) == 7
