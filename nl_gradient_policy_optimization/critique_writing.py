@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.objective import Losses
 from nl_gradient_policy_optimization.rollouts import Rollout, padded
+from text2grad.models import chat_ids
 from text2grad.prompts import load_prompt, prompt_path
 from text2grad.tasks import Task
 
@@ -35,12 +36,10 @@ class CritiqueWriting:
             {"role": "assistant", "content": rollout.response},
             {"role": "user", "content": self.request},
         ]
-        encoded = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
         critique = rollout.received.critique if rollout.counts else ""
         written = self.tokenizer(critique, add_special_tokens=False)["input_ids"]
-        return replace(
-            rollout, prompt_ids=list(encoded["input_ids"]), response_ids=[*written, self.tokenizer.eos_token_id]
-        )
+        response = [*written, self.tokenizer.eos_token_id]
+        return replace(rollout, prompt_ids=chat_ids(chat, self.tokenizer), response_ids=response)
 
     def loss(self, examples: Sequence[Rollout], score: Callable[[Sequence[Rollout]], Tensor]) -> Tensor:
         """The sum over rollouts of a critique's mean −log π(c_t | x, y, c_<t); a rollout without critique adds 0.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from text2grad.prompts import FIXED_DATE
+from text2grad.models import chat_ids
 from text2grad.records import load_json
 from text2grad.tasks import Interval, Record, Task
 from text2grad.token_text import token_spans
@@ -43,6 +43,11 @@ class RolloutFeedback:
     unmatched: int = 0
     conflicts: int = 0
     trusted: RolloutFeedback | None = None
+
+    @property
+    def labels(self) -> list[float]:
+        """δ_t where a critic gave it, else what is optimised."""
+        return self.rewards if self.deltas is None else self.deltas
 
 
 @dataclass
@@ -167,10 +172,7 @@ def model_inputs(rollouts: Sequence[Rollout], pad_id: int, device: torch.device)
 
 def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The policy's input for x: the task's messages in the model's own chat template."""
-    encoded = tokenizer.apply_chat_template(
-        task.messages(prompt), add_generation_prompt=True, return_dict=True, date_string=FIXED_DATE
-    )
-    return list(encoded["input_ids"])
+    return chat_ids(task.messages(prompt), tokenizer)
 
 
 def make_rollout(

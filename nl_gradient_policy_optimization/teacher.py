@@ -25,6 +25,7 @@ from text2grad.advantages import Reduce
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
 from text2grad.losses import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+from text2grad.models import chat_ids
 from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import Task
 
@@ -51,8 +52,7 @@ def encode_teacher_prompt(
     critique = without_quotes(rollout.received.critique, rollout.received.poor)
     text = prompt.fill({"prompt": messages[-1]["content"], "critique": critique})
     chat = [*messages[:-1], {**messages[-1], "content": text}]
-    encoded = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
-    return list(encoded["input_ids"])
+    return chat_ids(chat, tokenizer)
 
 
 class Teacher:
@@ -140,7 +140,7 @@ class Teacher:
 
 def labels_of(rollouts: Sequence[Rollout], precision: torch.dtype) -> Tensor:
     """l_t: the critic's δ, ``[B, T]``."""
-    return padded([rollout.received.deltas or rollout.received.rewards for rollout in rollouts], precision)
+    return padded([rollout.received.labels for rollout in rollouts], precision)
 
 
 def gaps(rollouts: Sequence[Rollout], precision: torch.dtype) -> Tensor:

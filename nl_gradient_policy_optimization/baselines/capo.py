@@ -39,16 +39,12 @@ class VotedRewards:
         valid = [given for given in ballot if given.error is None]
         if not valid or not rollout.response.strip():
             return ballot[0]
-        ballots = zip(*(labels(given) for given in valid), strict=True)
+        ballots = zip(*(given.labels for given in valid), strict=True)
         blamed = [sum(delta < 0 for delta in column) for column in ballots]
         deltas = [-1.0 if 2 * count > len(valid) else 0.0 for count in blamed]
         faulty = 2 * sum(bool(given.poor) for given in valid) > len(valid)
         typical = next(given for given in valid if bool(given.poor) == faulty)
         return shape(replace(typical, rewards=list(deltas), deltas=deltas), rollout, self.config)
-
-
-def labels(given: RolloutFeedback) -> list[float]:
-    return given.deltas if given.deltas is not None else given.rewards
 
 
 @dataclass

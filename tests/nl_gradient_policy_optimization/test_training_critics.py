@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
 
+from nl_gradient_policy_optimization.critique_writing import CritiqueWriting
 from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rollouts import encode_prompt
+from nl_gradient_policy_optimization.rollouts import RolloutFeedback, encode_prompt, make_rollout
+from nl_gradient_policy_optimization.teacher import encode_teacher_prompt, load_teacher_prompt
 from tests import reward_records
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model, tokenizer
@@ -88,12 +91,18 @@ def test_scores_that_a_scheme_would_ignore_are_refused():
 
 def test_no_prompt_holds_todays_date(tmp_path):
     """Llama 3.2's template prints it where it is not told another: a run would not continue over midnight."""
-    tok = tokenizer("byte")
+    tok = copy.deepcopy(tokenizer("byte"))  # other tests share it
     tok.chat_template = (
         "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
         "{{ date_string }}|{% for m in messages %}{{ m.content }}{% endfor %}"
     )
     assert tok.decode(encode_prompt("A post.", get_task("slf5k"), tok)).startswith(FIXED_DATE)
+    rollout = make_rollout("1", "A post.", {}, [], tok.encode("ok"), tok, [])
+    rollout.feedback = RolloutFeedback([0.0, 0.0], critique="Fine.")
+    teacher = load_teacher_prompt(get_task("slf5k"))
+    assert tok.decode(encode_teacher_prompt(rollout, teacher, get_task("slf5k"), tok)).startswith(FIXED_DATE)
+    example = CritiqueWriting(get_task("slf5k"), tok).example(rollout)
+    assert tok.decode(example.prompt_ids).startswith(FIXED_DATE)
     config = tiny_config(tmp_path)
     tok.save_pretrained(config.model)
     policy = LocalPolicy(config.model, "float32", "cpu")

@@ -14,12 +14,12 @@ from text2grad.models.loading import (
     DtypeName,
     base_model,
     best_device,
+    chat_ids,
     end_token_ids,
     load_model,
     load_tokenizer,
     model_identity,
 )
-from text2grad.prompts import FIXED_DATE
 
 if TYPE_CHECKING:
     import torch
@@ -132,9 +132,7 @@ class LocalPolicy:
         self._decoder = Decoder(base) if supports(base) else None
 
     def token_ids(self, chat: Chat) -> list[int]:
-        return self.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=False, date_string=FIXED_DATE
-        )
+        return chat_ids(chat, self.tokenizer)
 
     def length(self, chat: Chat) -> int:
         return len(self.token_ids(chat))

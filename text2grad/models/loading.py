@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
+from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json
 
 if TYPE_CHECKING:
@@ -182,6 +183,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
     return tokenizer
+
+
+def chat_ids(chat: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """A model's input for a chat in its own template, up to where its answer begins; the same on every day."""
+    encoded = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, date_string=FIXED_DATE)
+    return list(encoded["input_ids"])
 
 
 def load_model(
