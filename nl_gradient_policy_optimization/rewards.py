@@ -19,9 +19,10 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import Reduce
 from text2grad.critics import Critic, as_critic
+from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
-from text2grad.feedback import FeedbackError
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
 
@@ -82,22 +83,16 @@ class CriticRewards:
         self.remote = getattr(critic, "remote", False)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        written = [rollout for rollout in rollouts if rollout.response.strip()]
-        replies = iter(
-            self.critic(
-                [rollout.prompt for rollout in written],
-                [rollout.response for rollout in written],
-                self.complete([self.task.with_response(rollout.record, rollout.response) for rollout in written]),
-            )
-            if written
-            else []
-        )
-        return [
-            self._feedback(rollout, next(replies)) if rollout.response.strip() else _empty(rollout, self.config)
-            for rollout in rollouts
+        questions = [
+            Question(each.prompt, each.response, self.task.with_response(each.record, each.response))
+            for each in rollouts
         ]
+        replies = ask(self.critic, questions, self.complete)
+        return [self._feedback(*each) for each in zip(rollouts, replies, strict=True)]
 
-    def _feedback(self, rollout: Rollout, reply) -> RolloutFeedback:
+    def _feedback(self, rollout: Rollout, reply: Feedback | FeedbackError | None) -> RolloutFeedback:
+        if reply is None:
+            return _empty(rollout, self.config)
         if isinstance(reply, FeedbackError):
             zeros = [0.0] * len(rollout.response_ids)
             return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)

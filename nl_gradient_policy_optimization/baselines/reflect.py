@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import Critic, load_critic, version_of
+from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
@@ -123,12 +124,8 @@ def criticise(records: dict[str, Record], task: Task, critic: Critic, config: Re
     complete = log_completion(critic, task)
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
-        written = [record for record in batch if task.response(record).strip()]
-        prompts, responses = [task.prompt(record) for record in written], [task.response(record) for record in written]
-        replies = iter(critic(prompts, responses, complete(written)) if written else ())
-        given = [
-            next(replies) if task.response(record).strip() else FeedbackError("the answer is empty") for record in batch
-        ]
+        replies = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)
+        given = [FeedbackError("the answer is empty") if reply is None else reply for reply in replies]
         return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in given]
 
     return _complete(

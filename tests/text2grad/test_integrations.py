@@ -13,9 +13,10 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.tiny import tokenizer
+from text2grad.critics.asking import Question
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.batching import CriticQueue, Question
+from text2grad.integrations.batching import CriticQueue
 from text2grad.integrations.core import TokenJudge, last_user_turn, prompt_and_record
 
 pytestmark = pytest.mark.fast

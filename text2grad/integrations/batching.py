@@ -7,20 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
 
 from text2grad.critics import Critic
+from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import Complete
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.tasks import Record
-
-
-class Question(NamedTuple):
-    """A response, what it answers, and the whole record where there is one."""
-
-    prompt: str
-    response: str
-    record: Record | None = None
 
 
 class CriticQueue:
@@ -112,20 +103,8 @@ class CriticQueue:
         for (_, future), feedback in zip(batch, given, strict=True):
             future.set_result(feedback)
 
-    def _ask(self, questions: Sequence[Question]) -> list[Feedback | FeedbackError]:
+    def _ask(self, questions: Sequence[Question]) -> list[Feedback | FeedbackError | None]:
         given = ask(self.critic, questions, self.complete)
         if len(given) != len(questions):
             raise ValueError(f"{self.critic.name} gave {len(given)} items for {len(questions)} responses")
         return given
-
-
-def ask(critic: Critic, questions: Sequence[Question], complete: Complete = list) -> list[Feedback | FeedbackError]:
-    """One call of a critic. Questions with records and questions without make two, as a critic takes all or none."""
-    answers: dict[int, Any] = {}
-    for known in (True, False):
-        rows = [row for row, question in enumerate(questions) if (question.record is not None) == known]
-        if rows:
-            columns = list(zip(*(questions[row] for row in rows), strict=True))
-            given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
-            answers |= dict(zip(rows, given, strict=True))
-    return [answers[row] for row in range(len(questions))]

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics import Critic, as_critic, load_critic
+from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.batching import CriticQueue, Question, ask
+from text2grad.integrations.batching import CriticQueue
 from text2grad.tasks import Record, Task, get_task
 from text2grad.token_rewards import SCHEMES, Scheme, TokenRewards, token_rewards
 from text2grad.token_text import token_spans
@@ -99,13 +100,8 @@ class TokenJudge:
             self._question(prompt, ids, record)
             for prompt, ids, record in zip(prompts, token_ids, records or [None] * len(prompts), strict=True)
         ]
-        asked = [row for row, question in enumerate(questions) if question.response.strip()]
-        given = (
-            dict(zip(asked, ask(self.critic, [questions[row] for row in asked], self._complete), strict=True))
-            if asked
-            else {}
-        )
-        return [self._result(ids, questions[row], given.get(row)) for row, ids in enumerate(token_ids)]
+        given = ask(self.critic, questions, self._complete)
+        return [self._result(*each) for each in zip(token_ids, questions, given, strict=True)]
 
     async def one(self, prompt: str, token_ids: Sequence[int], record: Record | None = None) -> TokenFeedback:
         """The same for one response; calls that are awaited at one time become batches."""

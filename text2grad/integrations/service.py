@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics import Critic
+from text2grad.critics.asking import Question
 from text2grad.critics.served import FIELDS
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.batching import CriticQueue, Question
+from text2grad.integrations.batching import CriticQueue
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json, shown
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Interval, Task
@@ -80,7 +80,6 @@ class CriticService:
         self.waiting = 0
         self.items: Counter[str] = Counter()
         self._mapping = ThreadPoolExecutor(1, thread_name_prefix="mapping")  # tokens, off the event loop
-        self._lock = threading.Lock()
 
     def about(self) -> dict[str, Any]:
         """For ``/health``: what is held here, without a path."""
@@ -141,9 +140,8 @@ class CriticService:
         except (ItemError, FeedbackError) as error:
             self.items["failed"] += 1
             return {"error": as_storable(redacted(str(error)))}
-        except Exception:
-            number = uuid.uuid4().hex[:8]
-            logger.exception("item %s", number)
+        except Exception:  # noqa: BLE001 (a critic may raise anything; the other items get their answers)
+            number = logged("item")
             self.items["broken"] += 1
             return {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
         self.items["answered"] += 1
@@ -212,6 +210,13 @@ class CriticService:
 
     async def _in_thread(self, function: Callable, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._mapping, function, *arguments)
+
+
+def logged(what: str) -> str:
+    """Log the exception that is being handled, for the operator; returns its number in the log, for the client."""
+    number = uuid.uuid4().hex[:8]
+    logger.exception("%s %s", what, number)
+    return number
 
 
 def _places(feedback: Feedback, response: str, task: Task) -> list[dict[str, Any]]:

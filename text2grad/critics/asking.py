@@ -1,0 +1,40 @@
+"""Asking a critic about many responses at one time, some of which may be blank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from text2grad.critics import Critic
+from text2grad.critics.unit_test_logs import Complete
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.tasks import Record
+
+
+class Question(NamedTuple):
+    """A response, what it answers, and the whole record where there is one."""
+
+    prompt: str
+    response: str
+    record: Record | None = None
+
+
+def ask(
+    critic: Critic, questions: Sequence[Question], complete: Complete = list
+) -> list[Feedback | FeedbackError | None]:
+    """The feedback on each response, in order; None on one without text, which no critic sees.
+
+    One call of the critic. Questions with records and questions without make two, as a critic takes all or none.
+
+    Args:
+        complete: what a record needs before the critic sees it (``log_completion``).
+    """
+    answers: dict[int, Any] = {}
+    written = [row for row, question in enumerate(questions) if question.response.strip()]
+    for known in (True, False):
+        rows = [row for row in written if (questions[row].record is not None) == known]
+        if rows:
+            columns = list(zip(*(questions[row] for row in rows), strict=True))
+            given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
+            answers |= dict(zip(rows, given, strict=True))
+    return [answers.get(row) for row in range(len(questions))]
