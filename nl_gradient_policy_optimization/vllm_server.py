@@ -7,7 +7,6 @@ from its content. So a server can answer neither from older weights nor from key
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -18,7 +17,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
@@ -27,7 +25,9 @@ from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
+from text2grad.endpoints.http import send
 from text2grad.errors import InputError
+from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.redaction import redacted
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class VLLMServer:
 
         def ask() -> dict[str, Any]:
             self._load(adapter)
-            return json.loads(self._send("/v1/completions", {"model": adapter.name, **body}))
+            return read_json(self._send("/v1/completions", {"model": adapter.name, **body}))
 
         answer = self._patiently(ask)
         if answer.get("model") != adapter.name:
@@ -107,7 +107,7 @@ class VLLMServer:
                 ) from None
 
     def _models(self) -> list[dict[str, Any]]:
-        return json.loads(self._send("/v1/models"))["data"]
+        return read_json(self._send("/v1/models"))["data"]
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """What ``ask`` returns; asked again while the server is away, up to the deadline."""
@@ -119,7 +119,7 @@ class VLLMServer:
                 raise
             except _RefusedError as error:
                 raise SamplerError(f"{self.name} refuses the request: {error}") from None
-            except (_AwayError, ValueError, KeyError, TypeError) as error:
+            except (_AwayError, UnreadableError, KeyError, TypeError) as error:
                 now = time.monotonic()
                 if away_since is None:
                     away_since = now
@@ -135,14 +135,9 @@ class VLLMServer:
                     tqdm.write(f"{self.name} answers again after {time.monotonic() - away_since:.0f} s")
                 return answer
 
-    def _send(self, path: str, body: dict[str, Any] | None = None) -> str:
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("VLLM_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
-        data = None if body is None else json.dumps(body).encode()
+    def _send(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         try:
-            with urlopen(Request(self.url + path, data, headers), timeout=self.timeout) as answer:
-                return answer.read().decode()
+            return send(self.url + path, body, token=os.environ.get("VLLM_API_KEY"), timeout=self.timeout)
         except HTTPError as error:
             said = " ".join(error.read().decode(errors="replace").split())[:500]
             problem = redacted(f"HTTP {error.code}: {said}")

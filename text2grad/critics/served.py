@@ -1,21 +1,17 @@
-"""A critic that ``text2grad serve`` holds, for any number of processes and machines at one time.
-
-Python's own HTTP client, so that it loads beside any versions of other libraries.
-"""
+"""A critic that ``text2grad serve`` holds, for any number of processes and machines at one time."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+from text2grad.endpoints.http import send
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
 from text2grad.safety.gate import UnreadableError, read_json, shown, storable
@@ -28,7 +24,6 @@ FIELDS = FeedbackFields("critique", "good", "poor")
 """Feedback as the server writes it, whatever the task calls it."""
 
 _PER_REQUEST = 32  # responses
-_MOST_BYTES = 64 << 20  # of an answer
 _LONGEST_WAIT = 15.0  # seconds between two attempts
 _PASSING = (408, 429, 500, 502, 503, 504)
 
@@ -51,7 +46,6 @@ class ServedCritic:
         if urlsplit(url).scheme not in ("http", "https"):
             raise InputError(f"served:{redacted(url)}: not an address; write served:http://HOST:PORT")
         self.url, self.concurrency, self.timeout, self.patience = url.rstrip("/"), concurrency, timeout, patience
-        self._opener = urllib.request.build_opener(_NoRedirects)  # prompts stay with the host that was named
         about = self._send("/health", None)
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: holds a critic of {shown(about.get('task'))}, not {task.name}")
@@ -82,48 +76,34 @@ class ServedCritic:
 
     def _send(self, path: str, body: dict | None) -> dict[str, Any]:
         """The answer to a request, after as many attempts as there is patience for."""
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         end, attempt = time.monotonic() + self.patience, 0
         while True:
             wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
             try:
-                return self._once(path, data)
-            except urllib.error.HTTPError as error:
+                return self._once(path, body)
+            except HTTPError as error:
                 with error:
                     self._raise_if_hopeless(error)
                     problem = f"HTTP {error.code}"
                     wait = max(wait, _seconds(error.headers.get("Retry-After")))
-            except (urllib.error.URLError, HTTPException, OSError, UnreadableError) as error:
+            except (URLError, HTTPException, OSError, UnreadableError) as error:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
             if time.monotonic() + wait > end:
                 raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
             time.sleep(wait)
             attempt += 1
 
-    def _once(self, path: str, data: bytes | None) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        if token := os.environ.get(TOKEN):
-            headers["Authorization"] = f"Bearer {token}"
-        request = urllib.request.Request(self.url + path, data, headers)
-        with self._opener.open(request, timeout=self.timeout) as response:
-            content = response.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise UnreadableError(f"the answer is longer than {_MOST_BYTES >> 20} MB")
-        value = read_json(content)
+    def _once(self, path: str, body: dict | None) -> dict[str, Any]:
+        value = read_json(send(self.url + path, body, token=os.environ.get(TOKEN), timeout=self.timeout))
         if not isinstance(value, dict):
             raise UnreadableError("the answer is no object")
         return value
 
-    def _raise_if_hopeless(self, error: urllib.error.HTTPError) -> None:
+    def _raise_if_hopeless(self, error: HTTPError) -> None:
         if error.code in _PASSING:
             return
         remedy = f"set {TOKEN} to the server's token" if error.code in (401, 403) else "is this text2grad serve?"
         raise InputError(f"{redacted(self.url)}: HTTP {error.code} ({error.reason}); {remedy}") from None
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def _feedback(item: Any) -> Feedback | FeedbackError:
