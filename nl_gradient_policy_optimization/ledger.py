@@ -28,6 +28,9 @@ class Ledger:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         self._critiques = self._forward = self._backward = 0.0  # of this step and rank
 
     def critique(self, rollouts: Sequence[Rollout]) -> None:
@@ -48,7 +51,7 @@ class Ledger:
             for before, now in zip((self.critiques, self.forward_tokens, self.backward_tokens), step, strict=True)
         )
         self.seconds += seconds
-        self.__post_init__()
+        self._begin_step()
         return {
             "ledger/critiques": self.critiques,
             "ledger/forward_tokens": self.forward_tokens,

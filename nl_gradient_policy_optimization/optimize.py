@@ -108,8 +108,7 @@ def prepare(
     if config.audit_critic:
         rewards = audited(rewards, config, task, tokenizer, accelerator)
     policy = make_policy(config, accelerator.device)
-    trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator)
-    trainer.checkpoints = checkpoints  # which has read through the checkpoints once already
+    trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints)
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return trainer

@@ -82,6 +82,7 @@ class NLGradientTrainer:
         records: the prompts' records by id; every rank holds all of them.
         rewards: gives the rollouts their feedback (see ``rewards.py``); each rank has its own, for its own share.
         accelerator: made before the model, so that DeepSpeed can shard it while loading.
+        checkpoints: the run's.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class NLGradientTrainer:
         records: dict[str, Record],
         rewards: RewardSource,
         accelerator: Accelerator,
+        checkpoints: Checkpoints,
     ):
         self.config, self.task, self.tokenizer, self.rewards = config, task, tokenizer, rewards
         self.accelerator = accelerator
@@ -110,7 +112,7 @@ class NLGradientTrainer:
         self.writing = CritiqueWriting(task, tokenizer) if config.critique_coef else None
         self.ledger = Ledger()
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
-        self.checkpoints = Checkpoints(self.run, config.save_total_limit, accelerator)
+        self.checkpoints = checkpoints
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
         self.pauses = Pauses(accelerator)
