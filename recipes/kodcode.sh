@@ -28,15 +28,10 @@ run python rm_data_anno/kodcode/dual_feedback_annotation_RM.py --critic "$annota
 run $baseline sft kodcode --data_path "$run/data/sft.json" --model "$model" --output_dir "$run/sft" --seed "$seed" "${sft[@]}"
 
 # The reward model, and the process reward model of PRM-PPO.
-run bash nl_reward_model/kodcode/deepspeed_train_kodcode.sh --model "$model" --data_path "$run/annotated.json" \
-    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
-run python nl_reward_model/kodcode/evaluation/2_infer.py --model "$run/reward_model" --split validation \
-    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
-run python nl_reward_model/kodcode/evaluation/3_metrics.py --data_path "$run/feedback.json" \
-    --output_path "$run/reward_model.metrics.json"
+train_reward_model "$run/annotated.json" reward_model
+measure_reward_model
 run $baseline step_labels kodcode --data_path "$run/annotated.json" --output_path "$run/steps.json"
-run bash nl_reward_model/kodcode/deepspeed_train_kodcode.sh --model "$model" --data_path "$run/steps.json" \
-    --output_dir "$run/process_reward_model" --seed "$seed" "${train_rm[@]}"
+train_reward_model "$run/steps.json" process_reward_model
 
 # Pairs of passing and failing programs, and the scalar reward model of PPO.
 run $baseline pairs kodcode --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
@@ -64,16 +59,7 @@ for system in base sft text2grad ppo ppo_delta prm_ppo dpo; do
     run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
         "${measure[@]}"
 done
-run $baseline reflect kodcode --data_path "$run/evaluation/base/answers.json" --model "$model" \
-    --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
-run python evaluation/kodcode/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
-    --output_path "$run/evaluation/reflect/result.json"
-if [ -n "$judge" ]; then
-    for system in text2grad ppo; do
-        run bash evaluation/win_rate_curve.sh --run "$run/$system" --task kodcode --data_path "$run/data/evaluation.json" \
-            --baseline "$run/evaluation/base/answers.json" --baseline_system base --judge "$judge" --system $system \
-            --output_dir "$run/curve/$system" "${measure[@]}"
-    done
-fi
+measure_reflection "$model"
+[ -z "$judge" ] || win_rate_curves
 
 source recipes/report.sh

@@ -30,13 +30,14 @@ if ! $print; then
     source env.sh
     export TOKENIZERS_PARALLELISM=false
 fi
+if $smoke; then
+    run=${run/#runs\/$task/runs/smoke-$task} model=$run/tiny_model annotator=programmatic
+fi
 baseline="bash nl_gradient_policy_optimization/baselines/run.sh"
 evaluate="bash evaluation/$task/evaluate_$task.sh --data_path $run/data/evaluation.json"
 splits=() sft=() answers=() train_rm=() infer=() pairs=() tune=() scalar=() critic=() policy=(--save_total_limit 10)
 reflect=() measure=()
 if $smoke; then
-    run=${run/#runs\/$task/runs/smoke-$task} model=$run/tiny_model annotator=programmatic
-    evaluate="bash evaluation/$task/evaluate_$task.sh --data_path $run/data/evaluation.json"
     export DS_ACCELERATOR=cpu PROCESSES=2 RANKS=2 OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
     [ -d "$model" ] || run python quickstart/tiny_model.py "$model"
     short=(--max_prompt_tokens 600 --max_new_tokens 160)
@@ -56,3 +57,33 @@ if $smoke; then
     reflect=(--max_new_tokens 16)
     measure=(--limit 4 --max_new_tokens 16 --batch_size 4)
 fi
+
+# The steps that all recipes share.
+
+train_reward_model() { # DATA NAME: on annotated records, or on labelled steps
+    run bash nl_reward_model/$task/deepspeed_train_$task.sh --model "$model" --data_path "$1" --output_dir "$run/$2" \
+        --seed "$seed" "${train_rm[@]}"
+}
+
+measure_reward_model() { # on the records that its training held out
+    run python nl_reward_model/$task/evaluation/2_infer.py --model "$run/reward_model" --split validation \
+        --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
+    run python nl_reward_model/$task/evaluation/3_metrics.py --data_path "$run/feedback.json" \
+        --output_path "$run/reward_model.metrics.json"
+}
+
+measure_reflection() { # MODEL: the start's answers to the held-out prompts, criticised and rewritten
+    run $baseline reflect $task --data_path "$run/evaluation/$first/answers.json" --model "$1" \
+        --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
+    run python evaluation/$task/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
+        --output_path "$run/evaluation/reflect/result.json"
+}
+
+win_rate_curves() { # of Text2Grad and PPO against the start, by --judge
+    local system
+    for system in text2grad ppo; do
+        run bash evaluation/win_rate_curve.sh --run "$run/$system" --task $task --data_path "$run/data/evaluation.json" \
+            --baseline "$run/evaluation/$first/answers.json" --baseline_system $first --judge "$judge" --system $system \
+            --output_dir "$run/curve/$system" "${measure[@]}"
+    done
+}

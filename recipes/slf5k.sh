@@ -28,15 +28,10 @@ run python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --critic "$annotato
     --output_path "$run/annotated.json"
 
 # The reward model, and the process reward model of PRM-PPO.
-run bash nl_reward_model/slf5k/deepspeed_train_slf5k.sh --model "$model" --data_path "$run/annotated.json" \
-    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
-run python nl_reward_model/slf5k/evaluation/2_infer.py --model "$run/reward_model" --split validation \
-    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
-run python nl_reward_model/slf5k/evaluation/3_metrics.py --data_path "$run/feedback.json" \
-    --output_path "$run/reward_model.metrics.json"
+train_reward_model "$run/annotated.json" reward_model
+measure_reward_model
 run $baseline step_labels slf5k --data_path "$run/annotated.json" --output_path "$run/steps.json"
-run bash nl_reward_model/slf5k/deepspeed_train_slf5k.sh --model "$model" --data_path "$run/steps.json" \
-    --output_dir "$run/process_reward_model" --seed "$seed" "${train_rm[@]}"
+train_reward_model "$run/steps.json" process_reward_model
 
 # Pairs: people's comparisons where the data has them, else the annotator's; and the scalar reward model of PPO.
 run $baseline pairs slf5k --data_path "$run/answers.json" --critic "$annotator" --output_path "$run/pairs.json" "${pairs[@]}"
@@ -61,16 +56,7 @@ for system in text2grad ppo ppo_delta prm_ppo dpo; do
     run $evaluate --model "$policy_folder" --system $system --baseline "$run/evaluation/sft" \
         --output_dir "$run/evaluation/$system" ${judge:+--judge "$judge"} "${measure[@]}"
 done
-run $baseline reflect slf5k --data_path "$run/evaluation/sft/answers.json" --model "$run/sft" --critic "$run/reward_model" \
-    --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
-run python evaluation/slf5k/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
-    --output_path "$run/evaluation/reflect/result.json"
-if [ -n "$judge" ]; then
-    for system in text2grad ppo; do
-        run bash evaluation/win_rate_curve.sh --run "$run/$system" --task slf5k --data_path "$run/data/evaluation.json" \
-            --baseline "$run/evaluation/sft/answers.json" --baseline_system sft --judge "$judge" --system $system \
-            --output_dir "$run/curve/$system" "${measure[@]}"
-    done
-fi
+measure_reflection "$run/sft"
+[ -z "$judge" ] || win_rate_curves
 
 source recipes/report.sh

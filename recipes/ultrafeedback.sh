@@ -26,12 +26,8 @@ run $baseline sft ultrafeedback --data_path "$run/data/sft.json" --model "$model
 # What an annotator says of the published answers, and the reward model.
 run python rm_data_anno/ultrafeedback/dual_feedback_annotation_RM.py --critic "$annotator" \
     --data_path "$run/data/reward_model.json" --output_path "$run/annotated.json"
-run bash nl_reward_model/ultrafeedback/deepspeed_train_ultrafeedback.sh --model "$model" --data_path "$run/annotated.json" \
-    --output_dir "$run/reward_model" --seed "$seed" "${train_rm[@]}"
-run python nl_reward_model/ultrafeedback/evaluation/2_infer.py --model "$run/reward_model" --split validation \
-    --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
-run python nl_reward_model/ultrafeedback/evaluation/3_metrics.py --data_path "$run/feedback.json" \
-    --output_path "$run/reward_model.metrics.json"
+train_reward_model "$run/annotated.json" reward_model
+measure_reward_model
 
 # The data set's own pairs, and the scalar reward model of PPO. There are no steps here, so there is no PRM-PPO.
 run $baseline pairs ultrafeedback --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
@@ -58,9 +54,6 @@ for system in sft text2grad ppo ppo_delta dpo; do
     run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
         "${measure[@]}"
 done
-run $baseline reflect ultrafeedback --data_path "$run/evaluation/sft/answers.json" --model "$run/sft" \
-    --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"
-run python evaluation/ultrafeedback/evaluate.py --data_path "$run/evaluation/reflect.json" --system reflect \
-    --output_path "$run/evaluation/reflect/result.json"
+measure_reflection "$run/sft"
 
 source recipes/report.sh
