@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -23,8 +24,10 @@ from benchmarks.micro.task import ASIDES, NOTES, PROFILES, Statement, demonstrat
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.models import load_model, load_tokenizer
+from text2grad.records import load_json
 from text2grad.tasks import Record
 
 Critique = Literal["worked", "evidence", "checklist", "faults", "none"]
@@ -178,3 +181,10 @@ def make_responses(
         made.append({**record, "id": f"corrupted-{record['id']}", "response": corrupted(record, rng)})
     rng.shuffle(made)
     return made
+
+
+def load_responses(path: Path) -> list[Record]:
+    """What ``make_responses.py`` wrote."""
+    if not path.is_file():
+        raise InputError(f"{path}: does not exist; run make_responses.py first")
+    return load_json(path)

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.micro.policy import SPECIAL
-from text2grad.models import PLAIN_CHAT_TEMPLATE
+from benchmarks.micro.policy import byte_level_bpe
 
 MOST_TOKENS = 640
 
@@ -32,26 +30,7 @@ class SmallModel:
 
 def word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Byte-level BPE that goes on until every frequent word is one token."""
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=4000,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-        min_frequency=20,
-    )
-    raw.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        padding_side="left",
-        chat_template=PLAIN_CHAT_TEMPLATE,
-        model_max_length=MOST_TOKENS,
-    )
+    return byte_level_bpe(texts, vocabulary=4000, most_tokens=MOST_TOKENS, min_frequency=20)
 
 
 def new_model(size: SmallModel, tokenizer: PreTrainedTokenizerFast) -> GPTNeoXForCausalLM:

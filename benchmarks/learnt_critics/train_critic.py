@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.learnt_critics.annotated import Critique, annotated
+from benchmarks.learnt_critics.annotated import Critique, annotated, load_responses
 from benchmarks.learnt_critics.learning import (
     CriticInTraining,
     CriticSettings,
@@ -29,7 +29,6 @@ from text2grad.configs import parse, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.errors import InputError, command
 from text2grad.records import load_json, save_json
-from text2grad.tasks import Record
 
 STATE, SETTINGS = "state.pt", "settings.json"
 
@@ -66,8 +65,8 @@ def train(config: TrainCriticConfig) -> None:
         raise InputError("--name is missing; see --help")
     study, settings = Path(config.study), config.settings()
     folder = study / config.name
-    records = [annotated(record, settings.critique) for record in _load(study / f"{config.responses}.json")]
-    held_out = [annotated(record, settings.critique) for record in _load(study / "held_out.json")]
+    records = [annotated(record, settings.critique) for record in load_responses(study / f"{config.responses}.json")]
+    held_out = [annotated(record, settings.critique) for record in load_responses(study / "held_out.json")]
     examples = encode(records, reward_prompt(critic_tokenizer(settings.base)))
     learner = resumed(CriticInTraining(settings, examples), folder, config)
     typical = [PROFILES.render_feedback(feedback) for record in records[:8] if (feedback := PROFILES.feedback(record))]
@@ -126,12 +125,6 @@ def critic_of(learner: CriticInTraining, typical: Sequence[str]) -> RewardModelC
         constrained="quotes",
         examples=typical,
     )
-
-
-def _load(path: Path) -> list[Record]:
-    if not path.is_file():
-        raise InputError(f"{path}: does not exist; run make_responses.py first")
-    return load_json(path)
 
 
 @command

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.learnt_critics.annotated import Critique, annotated
+from benchmarks.learnt_critics.annotated import Critique, annotated, load_responses
 from benchmarks.learnt_critics.learning import reward_prompt
 from benchmarks.learnt_critics.quality import examine
 from benchmarks.learnt_critics.small_learning import Examples, SmallInTraining, SmallSettings, critic_words
@@ -65,7 +65,7 @@ def train(config: TrainSmallConfig) -> None:
         raise InputError("--name is missing; see --help")
     study, settings = Path(config.study), config.settings()
     folder = study / config.name
-    responses, held_out = _load(study / "responses.json"), _load(study / "held_out.json")
+    responses, held_out = load_responses(study / "responses.json"), load_responses(study / "held_out.json")
     sampled = [record for record in responses if not record["id"].startswith("corrupted")]
     policy_tokenizer = load_tokenizer(str(study / "starting_policy"))
     tokenizer = words_of(study, sampled)
@@ -164,12 +164,6 @@ def keep_scalar(
     found = {"correlation": round(float(np.corrcoef(scores, [value for _, _, value in rows])[0, 1]), 4)}
     ScalarDescription(PROFILES.name, "float32", float(np.mean(usual)), float(np.std(usual)), found).save(folder)
     return found
-
-
-def _load(path: Path) -> list[Record]:
-    if not path.is_file():
-        raise InputError(f"{path}: does not exist; run make_responses.py first")
-    return load_json(path)
 
 
 @command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -49,14 +50,29 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE on demonstrations: frequent words are one token, the others two or three."""
     rng = random.Random(0)
     records = [make_record(rng, number) for number in range(2000)]
+    texts = (PROFILES.prompt(record) + "\n\n" + demonstrate(record, rng) for record in records)
+    return byte_level_bpe(texts, vocabulary, most_tokens=512)
+
+
+def byte_level_bpe(
+    texts: Iterable[str], vocabulary: int, most_tokens: int, min_frequency: int = 0
+) -> PreTrainedTokenizerFast:
+    """A chat model's tokenizer, learnt from texts.
+
+    Args:
+        min_frequency: pairs that occur less often are not merged.
+    """
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocabulary,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=min_frequency,
     )
-    raw.train_from_iterator((PROFILES.prompt(r) + "\n\n" + demonstrate(r, rng) for r in records), trainer)
+    raw.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=raw,
         pad_token="<pad>",
@@ -64,7 +80,7 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
         eos_token="</s>",
         padding_side="left",
         chat_template=PLAIN_CHAT_TEMPLATE,
-        model_max_length=512,
+        model_max_length=most_tokens,
     )
 
 
