@@ -92,7 +92,10 @@ def chosen_convention(
 
 def _same(quoted: Any, found: str) -> bool:
     """Whether a quoted text is the one found, line breaks aside."""
-    return isinstance(quoted, str) and any(_lines(form) == _lines(found) for form in _forms(quoted))
+    if not isinstance(quoted, str):
+        return False
+    # "\r\r\n" may be quoted with its pair alone as one break, "\r\n", which must not be read as a pair again
+    return any(form in (found, _one_newline(found)) or _lines(form) == _lines(found) for form in _forms(quoted))
 
 
 def _forms(quoted: str) -> Iterable[str]:
@@ -100,5 +103,9 @@ def _forms(quoted: str) -> Iterable[str]:
     return quoted, quoted.replace("\\n", "\n")
 
 
+def _one_newline(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
 def _lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return _one_newline(text).replace("\r", "\n")

@@ -61,6 +61,17 @@ BODIES = {
 }
 
 
+def test_a_first_answer_that_cannot_be_read_fails_its_request_alone():
+    odd = iter([b"\xff\xfe{"])
+    with FaultServer(
+        lambda body: "Good.", raw=lambda body: (200, {}, answer) if (answer := next(odd, None)) else None
+    ) as server:
+        client = ChatClient(server.url, "m", retries=0)
+        with pytest.raises(ChatError, match="cannot be read"):
+            client.complete([{"role": "user", "content": "Hello."}])
+        assert client.complete([{"role": "user", "content": "Hello."}]).text
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     def raw(body: dict):

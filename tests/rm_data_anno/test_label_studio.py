@@ -20,6 +20,7 @@ HOSTILE = [
     "👩\u200d👩\u200d👧 a family\r\n\r\nof three 🇩🇪!",
     "我的室友从来不洗碗。\n我应该怎么办？𠮷",
     "plain text, plain text, plain text",
+    "carriage returns before a break\r\r\nand two of them\r\r\r\n",
 ]
 CODE_POINTS, UTF16 = Convention(False, False), Convention(True, False)
 
@@ -60,8 +61,10 @@ def test_the_whole_export_decides_how_offsets_count():
         marked = [(text, value(text, 3, 9, convention)) for text in HOSTILE]
         marked += [(text, value(text, len(text) - 4, len(text), convention)) for text in HOSTILE]
         chosen = chosen_convention(marked)
-        assert [interval(each, text, chosen) for text, each in marked[:5]] == [(3, 9)] * 5
-        assert [interval(each, text, chosen) for text, each in marked[5:]] == [(len(t) - 4, len(t)) for t in HOSTILE]
+        assert [interval(each, text, chosen) for text, each in marked[: len(HOSTILE)]] == [(3, 9)] * len(HOSTILE)
+        assert [interval(each, text, chosen) for text, each in marked[len(HOSTILE) :]] == [
+            (len(t) - 4, len(t)) for t in HOSTILE
+        ]
 
 
 def test_one_span_that_two_conventions_explain_takes_the_other_spans_side():

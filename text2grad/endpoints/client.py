@@ -310,6 +310,7 @@ class ChatClient:
                 reached = True
             except (openai.APIError, UnreadableReplyError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
+                reached = reached or isinstance(error, UnreadableReplyError)  # something answers there
             else:
                 if dropped - self._without:
                     logger.warning("%s refuses %s; asking without from now on", self.base_url, sorted(dropped))
