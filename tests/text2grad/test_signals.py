@@ -68,8 +68,6 @@ def started(folder: Path, *command: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        # Tests that a shell runs in the background inherit that SIGINT is ignored, and no shell can trap it then.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
