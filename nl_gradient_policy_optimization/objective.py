@@ -13,7 +13,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, counting_mask, read_column
 from nl_gradient_policy_optimization.teacher import distillation
 from nl_gradient_policy_optimization.value_function import ValueHead
-from text2grad.losses import policy_kl, policy_loss, sampled_kl, sampler_correction, value_loss
+from text2grad.losses import policy_kl, policy_loss, refinement_loss, sampled_kl, sampler_correction, value_loss
 
 
 class Losses(NamedTuple):
@@ -56,6 +56,9 @@ def ppo_losses(
         for name in ("old_logprobs", "advantages", "values", "returns")
     )
     surrogate, clipped = policy_loss(logprobs, old, advantages, config.clip_range)
+    if any(rollout.refined for rollout in micro_batch):
+        refined = torch.tensor([[rollout.refined] for rollout in micro_batch], device=surrogate.device)
+        surrogate = torch.where(refined, refinement_loss(logprobs, advantages), surrogate)
     if micro_batch[0].sampler_logprobs is not None:
         sampled_with = read_column(micro_batch, "sampler_logprobs", precision).to(old)
         surrogate = surrogate * sampler_correction(old, sampled_with)

@@ -60,26 +60,35 @@ Wrapper = Callable[[RewardSource], RewardSource]
 
 
 def optimize(
-    task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None, wrap: Wrapper | None = None
+    task: str | Task,
+    config: PolicyConfig,
+    rewards: RewardSource | None = None,
+    wrap: Wrapper | None = None,
+    trainer: type[NLGradientTrainer] = NLGradientTrainer,
 ) -> NLGradientTrainer:
     """Train a policy on a task, and export it.
 
     Args:
         rewards: where rewards come from; by default the critic that the settings name.
         wrap: what to make of that critic's rewards (process rewards are such a wrapper).
+        trainer: runs the steps (second attempts have one of their own).
     """
     config.check()
     with claimed(config.output_dir, int(os.environ.get("RANK", 0))):
-        trainer = prepare(task, config, rewards, wrap)
-        trainer.train()
-        export(trainer)
-        trainer.accelerator.end_training()
-    trainer.accelerator.print(summary(trainer))
-    return trainer
+        run = prepare(task, config, rewards, wrap, trainer)
+        run.train()
+        export(run)
+        run.accelerator.end_training()
+    run.accelerator.print(summary(run))
+    return run
 
 
 def prepare(
-    task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None, wrap: Wrapper | None = None
+    task: str | Task,
+    config: PolicyConfig,
+    rewards: RewardSource | None = None,
+    wrap: Wrapper | None = None,
+    trainer: type[NLGradientTrainer] = NLGradientTrainer,
 ) -> NLGradientTrainer:
     """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written.
 
@@ -108,10 +117,10 @@ def prepare(
     if config.audit_critic:
         rewards = audited(rewards, config, task, tokenizer, accelerator)
     policy = make_policy(config, accelerator.device)
-    trainer = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints)
+    prepared = trainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints)
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
-    return trainer
+    return prepared
 
 
 def audited(

@@ -63,6 +63,7 @@ class Rollout:
         entropy, kl, values: of the policy that sampled: its entropy, its KL to the reference, and V(x, y_<t).
         rewards: r_t = δ_t − β·KL_t.
         advantages, returns: A_t, and the value function's target.
+        refined: it was sampled after a critique that ``prompt_ids`` does not hold, and is learnt as Critique-GRPO does.
         taught: whether the teacher has read its critique.
         teacher_logprobs: log π_T of the teacher.
         top_ids: the K tokens of the vocabulary that were likeliest at each position, ``[T, K]``.
@@ -89,6 +90,7 @@ class Rollout:
     rewards: Tensor | None = None
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    refined: bool = False
     taught: bool = False
     teacher_logprobs: Tensor | None = None
     top_ids: Tensor | None = None

@@ -37,7 +37,7 @@ Forward = Callable[..., Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]]
 def load_teacher_prompt(task: Task, path: str = "") -> Prompt:
     """The task's own file, or the one that a setting names."""
     return load_prompt(
-        path or prompt_path(task, "teacher"), required=("prompt", "critique"), offered=("prompt", "critique")
+        path or prompt_path(task, "teacher"), ("prompt", "critique"), offered=("prompt", "critique", "response")
     )
 
 
@@ -47,21 +47,40 @@ def encode_teacher_prompt(
     """The policy's own request, its last message rewritten to hold the critique.
 
     The critique loses what it quotes of the poor spans: a model that has just read its own wrong words repeats them.
+    Where the file shows it the whole response, the critique stays as it is.
     """
     messages = task.messages(rollout.prompt)
-    critique = without_quotes(rollout.received.critique, rollout.received.poor)
-    text = prompt.fill({"prompt": messages[-1]["content"], "critique": critique})
+    critique = rollout.received.critique
+    if "response" not in prompt.names:
+        critique = without_quotes(critique, rollout.received.poor)
+    fields = {"prompt": messages[-1]["content"], "critique": critique, "response": rollout.response}
+    text = prompt.fill(fields)
     chat = [*messages[:-1], {**messages[-1], "content": text}]
     return chat_ids(chat, tokenizer)
 
 
-class Teacher:
-    """The policy that has read the critique; its weights are the reference's, or an average of the policy's."""
+class Reader:
+    """What a policy is given to read of a rollout's critique."""
 
     def __init__(self, config: PolicyConfig, task: Task, tokenizer: PreTrainedTokenizerBase, scorer: PolicyScorer):
         self.config, self.task, self.tokenizer, self.scorer = config, task, tokenizer, scorer
         self.prompt = load_teacher_prompt(task, config.teacher_prompt)
         self.positions = getattr(scorer.config.get_text_config(), "max_position_embeddings", None)
+
+    def prompt_ids(self, rollout: Rollout) -> list[int]:
+        """Empty where there is nothing to read, or where it would be longer than the model's positions."""
+        if not rollout.counts or not rollout.received.critique.strip():
+            return []
+        ids = encode_teacher_prompt(rollout, self.prompt, self.task, self.tokenizer)
+        fits = self.positions is None or len(ids) + len(rollout.response_ids) <= self.positions
+        return ids if fits else []
+
+
+class Teacher(Reader):
+    """The policy that has read the critique; its weights are the reference's, or an average of the policy's."""
+
+    def __init__(self, config: PolicyConfig, task: Task, tokenizer: PreTrainedTokenizerBase, scorer: PolicyScorer):
+        super().__init__(config, task, tokenizer, scorer)
         self.average: dict[str, Tensor] = {}
         if config.teacher_weights == "average":
             self.average = {name: p.detach().clone() for name, p in self._trained()}
@@ -72,7 +91,7 @@ class Teacher:
         Raises:
             InputError: none of the step's rollouts has a critique.
         """
-        ids = [self._prompt_ids(rollout) for rollout in rollouts]
+        ids = [self.prompt_ids(rollout) for rollout in rollouts]
         if float(reduce(torch.tensor(float(sum(map(bool, ids)))))) == 0:
             raise InputError(
                 f"--teacher {self.config.teacher} reads critiques, and no rollout of this step has one that fits; use "
@@ -88,14 +107,6 @@ class Teacher:
             rollout.taught = bool(chosen)
             rollout.teacher_logprobs = reader.teacher_logprobs if chosen else rollout.old_logprobs
             rollout.teacher_top = reader.teacher_top
-
-    def _prompt_ids(self, rollout: Rollout) -> list[int]:
-        """Empty where there is nothing to read, or where it would be longer than the model's positions."""
-        if not rollout.counts or not rollout.received.critique.strip():
-            return []
-        ids = encode_teacher_prompt(rollout, self.prompt, self.task, self.tokenizer)
-        fits = self.positions is None or len(ids) + len(rollout.response_ids) <= self.positions
-        return ids if fits else []
 
     def changes(self, rollouts: Sequence[Rollout], precision: torch.dtype) -> Tensor:
         """δ'_t − δ_t: what the teacher changes in the labels, ``[B, T]``."""

@@ -161,10 +161,9 @@ class NLGradientTrainer:
             pending = before or self.collect(step, seconds)
             sample_ahead = self.config.rollouts_ahead and step < self.total_steps
             self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
-        rollouts = pending.rollouts
         # 2 feedback
         with self.pauses.droppable(partial(self._drop, before), common=True), timed(seconds, "critique"):
-            self.accept(rollouts, self.pauses.together(pending.feedback))  # of a remote critic the rest of the waiting
+            rollouts = self.accept(pending.rollouts, self.pauses.together(pending.feedback))  # remote: the wait
         if self.teacher:
             with timed(seconds, "teacher"):
                 self.teach(rollouts)
@@ -280,8 +279,8 @@ class NLGradientTrainer:
 
     # 2 feedback, 3 token rewards, 4 advantages
 
-    def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> None:
-        """Give every rollout its feedback; stop where too much of it failed."""
+    def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> list[Rollout]:
+        """Give every rollout its feedback, and stop where too much of it failed; returns what the step learns from."""
         self.ledger.critique(rollouts)
         for rollout, given in zip(rollouts, feedback, strict=True):
             if len(given.rewards) != len(rollout.response_ids):
@@ -290,6 +289,7 @@ class NLGradientTrainer:
             if given.error is not None:
                 tqdm.write(f"no feedback on {rollout.id}: {given.error}")
         check_failures(feedback, self.config, self.rewards.name, self.reduce)
+        return list(rollouts)
 
     def reward_tokens(self, rollouts: Sequence[Rollout]) -> None:
         """r_t = δ_t − β·KL_t; a rollout without feedback gets zeros."""

@@ -84,6 +84,7 @@ def test_capo_trains_without_a_value_function(tmp_path):
     [
         ("sdpo", "--method sdpo --teacher all --teacher_weights average --teacher_alpha 0.5 --seed 1"),
         ("rltf_fm", "--method rltf_fm --critique_coef 0.1 --seed 1"),
+        ("critique_grpo", "--learn critique_grpo --rollouts_per_prompt 2 --seed 1"),
     ],
 )
 def test_the_launcher_names_what_a_method_changes(tmp_path, method, expected):
@@ -93,5 +94,7 @@ def test_the_launcher_names_what_a_method_changes(tmp_path, method, expected):
     command = ["bash", str(BASELINES / "run.sh"), method, "slf5k", "--seed", "1"]
     said = subprocess.run(command, env=path, text=True, capture_output=True, check=True).stdout
     script, rest = said.split(" --task slf5k --config ")
-    assert script.endswith("/optimize.py") and (BASELINES / ".." / "slf5k" / "config.yaml").samefile(rest.split()[0])
+    assert script.endswith("/second_attempt.py" if "--learn" in expected else "/optimize.py") and (
+        BASELINES / ".." / "slf5k" / "config.yaml"
+    ).samefile(rest.split()[0])
     assert rest.split(maxsplit=1)[1].strip() == expected

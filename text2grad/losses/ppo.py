@@ -22,6 +22,15 @@ def policy_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip
     return torch.maximum(plain, clipped), (clipped > plain).to(logprobs.dtype).detach()
 
 
+def refinement_loss(logprobs: Tensor, advantages: Tensor, gamma: float = 0.1) -> Tensor:
+    """−A·π/(π + γ) per token, for a response that π has not sampled: what it finds unlikely moves it most.
+
+    The gradient's weight, γπ/(π + γ)², is largest at π = γ. Source: Critique-GRPO (arXiv 2506.03106).
+    """
+    probabilities = logprobs.exp()
+    return -advantages * probabilities / (probabilities + gamma)
+
+
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | None = None) -> Tensor:
     """½·max((V − R)², (V_clip − R)²), V_clip within ``clip_range`` of the rollout's value (0: no clip)."""
     if not clip_range:

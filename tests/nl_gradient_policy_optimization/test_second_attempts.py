@@ -1,0 +1,115 @@
+"""RLTF-SD and Critique-GRPO: advantages and losses by hand, and what a step of each learns from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import pytest
+import torch
+
+from nl_gradient_policy_optimization.baselines import second_attempt
+from nl_gradient_policy_optimization.baselines.second_attempt import (
+    TRAINERS,
+    SecondAttemptConfig,
+    attempt_advantages,
+    checked,
+)
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from tests.tiny_runs import ScriptedRewards, tiny_config
+from text2grad.errors import InputError
+from text2grad.losses import refinement_loss
+from text2grad.records import load_json
+
+
+def test_advantages_by_hand():
+    """Two prompts of two attempts each: the first one's rewards are 1 and 3, then 5 and 6 after the critique."""
+    first, second = torch.tensor([1.0, 3.0, 0.0, 0.0]), torch.tensor([5.0, 6.0, -1.0, 0.0])
+    y0, y1 = attempt_advantages(first, second, 2, "rltf_sd")
+    assert y0.tolist() == [0, 0, 0, 0] and y1.tolist() == [3, 4, -1, 0]
+    y0, y1 = attempt_advantages(first, second, 2, "critique_grpo")
+    assert y0.tolist() == [-2.75, -0.75, 0.25, 0.25] and y1.tolist() == [1.25, 2.25, -0.75, 0.25]
+
+
+def test_perfect_second_attempts_still_teach():
+    """All second attempts are right: their own mean would leave no gradient, that of the first ones does."""
+    _, y1 = attempt_advantages(torch.tensor([-1.0, 1.0]), torch.tensor([1.0, 1.0]), 2, "rltf_sd")
+    assert y1.tolist() == [1, 1]
+
+
+def test_the_refinement_loss_by_hand():
+    logprobs = torch.tensor([log(0.1), log(0.9)], requires_grad=True)
+    loss = refinement_loss(logprobs, torch.tensor([2.0, -1.0]))
+    assert loss.tolist() == pytest.approx([-2 * 0.1 / 0.2, 0.9 / 1.0])
+    loss.sum().backward()
+    assert logprobs.grad.tolist() == pytest.approx([-2 * 0.1 * 0.1 / 0.2**2, 0.1 * 0.9 / 1.0**2])
+
+
+class Remarks(ScriptedRewards):
+    """Asks for another answer each time, but says nothing of one post."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __call__(self, rollouts):
+        self.asked.append(list(rollouts))
+        return [
+            replace(given, critique="" if r.id == "post-2" else "Too long.", deltas=given.rewards)
+            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("learn", ["rltf_sd", "critique_grpo"])
+def test_a_step_of_each(tmp_path, learn):
+    """Two prompts with two first and two second attempts each, in one step of eight responses."""
+    config = checked(tiny_config(tmp_path, rollouts_per_device=8, rollouts_per_prompt=2, lora_r=0, kl_coef=0.0), learn)
+    rewards = Remarks()
+    trainer = prepare("slf5k", config, rewards, trainer=TRAINERS[learn])
+    learnt = []
+    update_on = trainer.update_on
+    trainer.update_on = lambda minibatch: learnt.append(list(minibatch)) or update_on(minibatch)
+    before = [p.detach().clone() for p in trainer.scorer.parameters()]
+    metrics = trainer.step(1)
+    first, second = rewards.asked
+    assert [r.id for r in second] == [r.id for r in first] and len({r.id for r in first}) == 2
+    assert all(a.prompt_ids == b.prompt_ids for a, b in zip(first, second, strict=True))
+    assert any(a.response_ids != b.response_ids for a, b in zip(first, second, strict=True))
+    assert metrics["ledger/critiques"] <= 8 and metrics["rollouts"] == 8
+    trained = second if learn == "rltf_sd" else first + second
+    assert [sorted(map(id, batch)) for batch in learnt] == [sorted(map(id, trained))] * config.ppo_epochs
+    assert all(r.refined == (learn == "critique_grpo") for r in second) and not any(r.refined for r in first)
+    reward = [float(r.rewards.sum()) for r in first + second]
+    for index, rollout in enumerate(second[:2]):
+        baseline = sum(reward[:2]) / 2 if learn == "rltf_sd" else sum(reward[:2] + reward[4:6]) / 4
+        assert rollout.advantages.tolist() == pytest.approx([reward[4 + index] - baseline] * len(rollout.response_ids))
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.scorer.parameters(), strict=True))
+    assert trainer.value_function is None and trainer.total_steps == config.max_steps
+
+
+def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
+    prompt = tmp_path / "again.txt"
+    prompt.write_text("${prompt}\nYou said: ${response}\nBut: ${critique}\nAgain:")
+    config = checked(tiny_config(tmp_path, rollouts_per_prompt=2, micro_batch_size=1), "rltf_sd")
+    config = replace(config, teacher_prompt=str(prompt))
+    trainer = prepare("slf5k", config, Remarks(), trainer=TRAINERS["rltf_sd"])
+    rollout = next(batch for batch in trainer.sample(trainer.prompts_of(1)))[0]
+    rollout = replace(
+        rollout, response="It barks.", feedback=RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
+    )
+    read = trainer.tokenizer.decode(trainer.reader.prompt_ids(rollout))
+    assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read
+    assert trainer.reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0]))) == []
+
+
+def test_the_entry_trains_and_refuses(tmp_path):
+    config = tiny_config(tmp_path, rollouts_per_prompt=2, micro_batch_size=1, max_steps=1)
+    second_attempt.train(SecondAttemptConfig("slf5k", learn="critique_grpo"), config)
+    run = load_json(tmp_path / "run" / "run.json")
+    assert run["method"] == "critique_grpo" and run["config"]["advantage"] == "group"
+    for wrong in ({"teacher": "gate"}, {"critique_coef": 0.1}, {"generation": "vllm_server"}):
+        with pytest.raises(InputError, match="a second attempt is for runs with"):
+            checked(replace(config, **wrong), "rltf_sd")
+    with pytest.raises(InputError, match="multiple of --rollouts_per_prompt"):
+        checked(replace(config, rollouts_per_prompt=4), "rltf_sd")
