@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from peft import LoraConfig
 from trl import SFTConfig
 
 from text2grad.configs import check_choices, setting
 from text2grad.errors import InputError
-from text2grad.models import DtypeName, best_device, long_dtype_name, named_dtype
+from text2grad.models import DtypeName, best_device, is_adapter, long_dtype_name, named_dtype
 from text2grad.models.deepspeed_setup import begin_deepspeed
 
 
@@ -19,7 +20,10 @@ class RewardModelConfig(SFTConfig):
     """``max_prompt_tokens`` bounds the prompt, ``max_length`` the prompt and z together, in tokens."""
 
     data_path: str = setting("", "annotated records of stage 1: a file, or a data set of the hub")
-    model: str = setting("smollm2", "the model to train: hub id, folder, GGUF file, or smollm2")
+    model: str = setting(
+        "smollm2",
+        "the model to train: hub id, folder, GGUF file, or smollm2; the folder of an adapter goes on training",
+    )
     validation_path: str | None = setting(None, "annotated records to validate on")
     validation_share: float = setting(0.1, "share of data_path that is held out, by whole prompts; or validation_path")
     prompt: str = setting(
@@ -31,6 +35,9 @@ class RewardModelConfig(SFTConfig):
     max_prompt_tokens: int = setting(900, "tokens that the prompt may have", "--prompt_max_length")
     max_length: int = setting(1400, "tokens that prompt and feedback may have together")
     shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")
+    responses_per_row: int = setting(
+        1, "responses to one prompt that share a row, which reads the prompt once; batch sizes count rows"
+    )
     dtype: DtypeName = setting("auto", "number type of computation; auto is what the device is fast in", "--precision")
     lora: bool = setting(True, "false is another spelling of --lora_r 0")
     lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
@@ -53,7 +60,14 @@ class RewardModelConfig(SFTConfig):
                 f"--max_prompt_tokens {self.max_prompt_tokens} must lie between 0 and --max_length {self.max_length}, "
                 "which has to hold the feedback too"
             )
+        if self.responses_per_row < 1:
+            raise InputError(f"--responses_per_row: {self.responses_per_row} is not a number of responses")
+        if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
+            self.dataset_kwargs = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
+            self.remove_unused_columns = False
         self.lora_r = self.lora_r if self.lora else 0
+        if is_adapter(self.model):
+            self._go_on_with_adapter()
         self.lora = self.lora_r > 0
         self.dtype = long_dtype_name(self.dtype)
         self.use_cpu = best_device() == "cpu"
@@ -61,6 +75,14 @@ class RewardModelConfig(SFTConfig):
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         super().__post_init__()
+
+    def _go_on_with_adapter(self) -> None:
+        """Its rank, scale and layers are what it was made with."""
+        if not self.lora_r:
+            raise InputError(f"--lora_r 0: {self.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
+        adapter = LoraConfig.from_pretrained(self.model)
+        self.lora_r, self.lora_alpha, self.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
+        self.lora_target_modules = sorted(adapter.target_modules)
 
     @property
     def compute_dtype(self) -> torch.dtype:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,22 +18,27 @@ from text2grad.feedback import FeedbackError
 from text2grad.records import Records, load_records
 from text2grad.tasks import Record, Task
 
+NO_LOSS = -100
+"""The label of a token that is read and not learnt."""
+
 
 @dataclass
 class EncodedRecords:
     """Records ready to train on, and why the others are not.
 
-    ``examples`` holds ``input_ids`` and ``completion_mask`` (1 on z and the end of the turn, 0 on the prompt).
+    ``examples`` holds ``input_ids`` and ``labels``: z and the end of the turn, ``NO_LOSS`` on the prompt. TRL takes the
+    labels as they are; from a mask it would make them only where its own settings ask for that.
     """
 
     ids: list[str] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)  # x of each example, as it was asked
     examples: list[dict[str, list[int]]] = field(default_factory=list)
     shortened: int = 0
     dropped: dict[str, str] = field(default_factory=dict)
 
     @property
     def longest_completion(self) -> int:
-        return max((sum(example["completion_mask"]) for example in self.examples), default=0)
+        return max((len(learnt(example)) for example in self.examples), default=0)
 
 
 def load_annotated(path: str | Path, task: Task) -> Records:
@@ -120,8 +125,14 @@ def encode(records: Records, task: Task, prompt: RewardPrompt, max_length: int) 
         ids = prompt.full_ids(fitted)
         result.shortened += fitted != fields
         result.ids.append(record_id)
-        result.examples.append({"input_ids": ids + z, "completion_mask": [0] * len(ids) + [1] * len(z)})
+        result.prompts.append(fitted["prompt"])
+        result.examples.append({"input_ids": ids + z, "labels": [NO_LOSS] * len(ids) + z})
     return result
+
+
+def learnt(example: Mapping[str, list[int]]) -> list[int]:
+    """The tokens of an example that have a loss."""
+    return [label for label in example["labels"] if label != NO_LOSS]
 
 
 def target(record: Record, task: Task) -> str:

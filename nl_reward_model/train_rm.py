@@ -21,6 +21,7 @@ from nl_reward_model.card import reward_model_card
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import EncodedRecords, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
 from nl_reward_model.monitor import Monitor
+from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.trainer import RewardTrainer
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
@@ -31,6 +32,8 @@ from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin
 from text2grad.journal.run_folder import claimed
 from text2grad.models import (
+    base_of,
+    is_adapter,
     load_model,
     load_tokenizer,
     long_dtype_name,
@@ -52,6 +55,7 @@ _DECIDING = (
     "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
     "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
+    "responses_per_row",
 )  # fmt: skip
 """The settings that decide the result; a run can only be resumed with the same ones."""
 _FORMER = {"prompt_max_length": "max_prompt_tokens", "precision": "dtype"}
@@ -164,7 +168,7 @@ def _describe(
     return RewardModelDescription(
         task=task.name,
         task_source=task.source,
-        base_model=_lasting_name(config.model),
+        base_model=_lasting_name(_base(config.model)),
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
@@ -229,7 +233,7 @@ def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
     run = {_FORMER.get(name, name): value for name, value in run.items()}
     if not run.pop("lora", True):
         run["lora_r"] = 0
-    return run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
+    return {"responses_per_row": 1} | run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
 
 
 def _trainer(
@@ -239,16 +243,17 @@ def _trainer(
     held_out: EncodedRecords,
     monitor: Monitor,
 ) -> RewardTrainer:
-    model = load_model(config.model, config.weights_dtype)
+    model, adapter = load_model(config.model, config.weights_dtype, trainable=True), is_adapter(config.model)
     disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already
     try:
         trainer = RewardTrainer(
             model=model,
             args=config,
-            train_dataset=Dataset.from_list(encoded.examples),
-            eval_dataset=Dataset.from_list(held_out.examples) if held_out.examples else None,
+            train_dataset=_rows(encoded, config),
+            eval_dataset=_rows(held_out, config) if held_out.examples else None,
+            data_collator=collate if config.responses_per_row > 1 else None,
             processing_class=tokenizer,
-            peft_config=lora_config(config) if config.lora_r else None,
+            peft_config=lora_config(config) if config.lora_r and not adapter else None,
             callbacks=[monitor],
         )
     except ValueError as error:
@@ -257,10 +262,21 @@ def _trainer(
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
     if config.lora_r:  # PEFT would name the folder that the model was loaded from
-        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
+        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(_base(config.model))
         # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.
         warnings.filterwarnings("ignore", "Unable to fetch remote file|Could not find a config file", UserWarning)
     return trainer
+
+
+def _rows(encoded: EncodedRecords, config: RewardModelConfig) -> Dataset:
+    if config.responses_per_row == 1:
+        return Dataset.from_list(encoded.examples)
+    return Dataset.from_list(shared_rows(encoded.examples, encoded.prompts, config.responses_per_row))
+
+
+def _base(model: str) -> str:
+    """The model below the adapter that is trained: a new one, or the one of a reward model that goes on learning."""
+    return base_of(model) if is_adapter(model) else model
 
 
 def _lasting_name(model: str) -> str:

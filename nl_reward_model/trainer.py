@@ -12,20 +12,22 @@ class RewardTrainer(SFTTrainer):
 
     Without Triton it projects every position onto the vocabulary, prompt included, which takes longer than all layers
     of a small model together. Here the language-model head sees the columns in which some row of the batch has a
-    label; the loss is the same.
+    label; the loss is the same. So does it on any device where rows hold several responses (``rows.py``).
     """
 
     def create_model_card(self, *args, **kwargs) -> None:
         """The folder's README.md is ours (``card.py``)."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if self.args.device.type == "cuda" or return_outputs:
+        shared = "position_ids" in inputs  # rows of several responses
+        if return_outputs or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs["labels"][:, 1:]  # the token that each position predicts
         columns = (labels != -100).any(dim=0).nonzero().squeeze(1)
         outputs = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
+            position_ids=inputs.get("position_ids"),
             use_cache=False,
             logits_to_keep=columns,
         )

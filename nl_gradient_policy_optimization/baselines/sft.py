@@ -60,7 +60,7 @@ def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple
 def example(encoded: Encoded) -> dict[str, list[int]]:
     """[prompt; answer], the loss on the answer alone."""
     answer = encoded.answers[0]
-    return {"input_ids": encoded.prompt + answer, "completion_mask": [0] * len(encoded.prompt) + [1] * len(answer)}
+    return {"input_ids": encoded.prompt + answer, "labels": [-100] * len(encoded.prompt) + answer}
 
 
 def train(config: SFTSettings) -> None:

@@ -150,6 +150,17 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     assert trainer.step(1)["kl/full"] < 1e-6  # the reference is the fine-tuned model, not its base
 
 
+def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
+    save_json(tmp_path / "posts.json", {"r": {"post": POSTS[0], "ideal_human_summary": GOOD}})
+    config = settings(sft.SFTSettings, tmp_path, tmp_path / "posts.json", max_steps=1, save_steps=1)
+    sft.train(config)
+    tok, answer = load_tokenizer(config.model), GOOD + load_tokenizer(config.model).eos_token
+    expected = -logprob(load_model(config.model, "float32"), tok, POSTS[0], answer) / len(tok(answer)["input_ids"])
+    assert load_json(Path(config.output_dir) / "result.json")["metrics"]["first_loss"] == pytest.approx(
+        expected, abs=1e-4
+    )
+
+
 def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
     rows = [
         ULTRA.with_response({"prompt": "q", "is_chosen": chosen}, text) for chosen, text in ((True, "a"), (False, "b"))

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from nl_reward_model.data import check_disjoint, encode, load_annotated, split_by_prompt, target
+from nl_reward_model.data import (
+    NO_LOSS,
+    check_disjoint,
+    encode,
+    learnt,
+    load_annotated,
+    split_by_prompt,
+    target,
+)
 from tests.reward_records import PROMPT, RECORDS, slf5k_records, write
 from tests.tiny import tokenizer
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
@@ -41,9 +49,9 @@ def test_the_loss_is_on_z_and_the_end_of_the_turn_alone(tmp_path, task_name, fam
     encoded = encode(records, task, prompt, 900)
     assert encoded.ids == list(records) and not encoded.dropped
     for record, example in zip(records.values(), encoded.examples, strict=True):
-        ids, mask = example["input_ids"], example["completion_mask"]
-        start = mask.index(1)
-        assert mask == [0] * start + [1] * (len(ids) - start)
+        ids, labels = example["input_ids"], example["labels"]
+        start = len(ids) - len(learnt(example))
+        assert labels == [NO_LOSS] * start + ids[start:]
         assert ids[-1] == prompt.tokenizer.eos_token_id
         written = prompt.tokenizer.decode(ids[start:-1])
         assert task.parse_feedback(written) == task.feedback(record)
@@ -64,7 +72,7 @@ def test_training_and_use_see_the_same_prompt(tmp_path):
         fields = {"prompt": SLF5K.prompt(record).strip(), "response": SLF5K.response(record)}
         used = prompt.ids(fields, room=399)
         assert example["input_ids"][: len(used)] == used
-        assert example["completion_mask"][len(used) - 1 : len(used) + 1] == [0, 1]
+        assert example["labels"][len(used) - 1 : len(used) + 1] == [NO_LOSS, example["input_ids"][len(used)]]
 
 
 def test_a_long_record_loses_prompt_but_never_target_or_response(tmp_path):

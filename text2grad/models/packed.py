@@ -1,5 +1,8 @@
 """Forward passes of Llama-like models on a CPU over rows laid end to end, with gradients, about twice as fast.
 
+A row may be a tree of depth two: tokens that several continuations share, then each continuation, which sees the
+shared tokens and itself (``nl_reward_model/rows.py`` makes such rows).
+
 What makes it fast: no position is padding and no attention mask is built; an adapter's products run in the number type
 of the model, where PEFT converts each input to float32. :func:`pack` changes a loaded model in place. It computes
 what it did before, within rounding: ``tests/text2grad/test_packed.py`` holds states and gradients against transformers'
@@ -9,6 +12,8 @@ own forward pass. ``TEXT2GRAD_PACKED=0`` in the environment leaves models as tra
 from __future__ import annotations
 
 import os
+from functools import lru_cache
+from itertools import pairwise
 from types import MethodType
 from typing import Any
 
@@ -20,6 +25,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from text2grad.models.decoder import supports
+
+_SHORT = 512
+"""Keys up to which plain products are the faster attention with gradients: PyTorch's fused one is slow backwards."""
 
 
 def pack(model: PreTrainedModel) -> PreTrainedModel:
@@ -52,6 +60,10 @@ def _forward(
         if mask.dim() == 2 and _contiguous(mask, position_ids):
             with torch.autocast("cpu", enabled=False):  # the weights have its number type already
                 return BaseModelOutputWithPast(last_hidden_state=hidden_states(self, input_ids, mask))
+        if mask.dim() == 4 and position_ids is not None and (segments := _segments(mask, position_ids)):
+            with torch.autocast("cpu", enabled=False):
+                states = hidden_states(self, input_ids, _is_token(mask).long(), segments)
+            return BaseModelOutputWithPast(last_hidden_state=states)
     return type(self).forward(
         self,
         input_ids=input_ids,
@@ -89,25 +101,63 @@ def _contiguous(mask: Tensor, position_ids: Tensor | None) -> bool:
     return bool((steps[(mask[:, 1:] * mask[:, :-1]).bool()] == 1).all())
 
 
-def hidden_states(decoder: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+def _is_token(mask: Tensor) -> Tensor:
+    """Where ``[B, L]`` a mask ``[B, 1, L, L]`` has a token: padding sees itself alone, as only first tokens do."""
+    chosen = mask[:, 0].sum(-1) > 1
+    chosen[:, 0] = True
+    return chosen
+
+
+def _segments(mask: Tensor, position_ids: Tensor) -> list[list[int]]:
+    """Lengths of what each row's continuations share and of each of them; empty where the mask says something else."""
+    if mask.dtype is not torch.bool or position_ids.shape[0] != mask.shape[0]:
+        return []
+    found = []
+    for row, positions in zip(mask[:, 0], position_ids, strict=True):
+        length = int(_is_token(row[None, None]).sum())
+        starts = (positions[:length].diff() != 1).nonzero().squeeze(1).add(1).tolist()
+        shared = {int(positions[start]) for start in starts}
+        if int(positions[0]) != 0 or len(shared) > 1:
+            return []
+        bounds = [0, *shared, *starts, length]
+        segments = [end - start for start, end in pairwise(bounds)]
+        if min(segments) < 1:
+            return []
+        expected = sum(_triangle(each) + each * segments[0] for each in segments[1:]) + _triangle(segments[0])
+        if int(row.sum()) != expected + len(row) - length:
+            return []
+        found.append(segments)
+    return found
+
+
+def _triangle(length: int) -> int:
+    return length * (length + 1) // 2
+
+
+def hidden_states(
+    decoder: Any, input_ids: Tensor, attention_mask: Tensor, segments: list[list[int]] | None = None
+) -> Tensor:
     """The last layer's normalised states, ``[B, L, H]``, zeros on padding.
 
     Args:
         decoder: the model without its vocabulary head, adapter layers inside.
         input_ids, attention_mask: ``[B, L]``; a row's tokens are contiguous, padding may be on both sides.
+        segments: for each row how many tokens its continuations share, then the length of each continuation.
     """
     chosen = attention_mask.bool()
-    lengths = attention_mask.sum(-1).tolist()
+    rows = [[length] for length in attention_mask.sum(-1).tolist()] if segments is None else segments
     x = decoder.embed_tokens(input_ids)[chosen]
-    positions = torch.cat([torch.arange(length) for length in lengths])
+    positions = torch.cat(
+        [torch.arange(length) + (row[0] if part else 0) for row in rows for part, length in enumerate(row)]
+    )
     cos, sin = (part[0][:, None] for part in decoder.rotary_emb(x, positions[None]))
     for layer in decoder.layers:
-        x = _block(layer, x, cos, sin, lengths)
+        x = _block(layer, x, cos, sin, rows)
     states = _norm(decoder.norm, x)
     return states.new_zeros(*input_ids.shape, states.shape[-1]).masked_scatter(chosen[..., None], states)
 
 
-def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, lengths: list[int]) -> Tensor:
+def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: list[list[int]]) -> Tensor:
     """One decoder layer, ``[N, H] -> [N, H]``; cos and sin are ``[N, 1, D]``."""
     attention, mlp = layer.self_attn, layer.mlp
     normed = _norm(layer.input_layernorm, x)
@@ -116,19 +166,46 @@ def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, lengths: list[int]) 
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
-    x = x + linear(attention.o_proj, _attend(q, k, v, lengths, attention.scaling))
+    x = x + linear(attention.o_proj, _attend(q, k, v, rows, attention.scaling))
     normed = _norm(layer.post_attention_layernorm, x)
     return x + linear(mlp.down_proj, F.silu(linear(mlp.gate_proj, normed)) * linear(mlp.up_proj, normed))
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], scaling: float) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, rows: list[list[int]], scaling: float) -> Tensor:
     """Causal attention inside each row: ``[N, heads, D], [N, kv_heads, D] x 2 -> [N, heads · D]``."""
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    rows = zip(*(part.transpose(0, 1)[None].split(lengths, 2) for part in (q, k, v)), strict=True)
-    attended = [F.scaled_dot_product_attention(a, b, c, is_causal=True, scale=scaling) for a, b, c in rows]
+    lengths = [length for row in rows for length in row]
+    parts = [part.transpose(0, 1)[None].split(lengths, 2) for part in (q, k, v)]
+    attended, at = [], 0
+    for row in rows:
+        queries, keys, values = (part[at : at + len(row)] for part in parts)
+        at += len(row)
+        attended.append(_attention(queries[0], keys[0], values[0], 0, scaling))
+        for one, key, value in zip(queries[1:], keys[1:], values[1:], strict=True):
+            key, value = torch.cat([keys[0], key], 2), torch.cat([values[0], value], 2)
+            attended.append(_attention(one, key, value, row[0], scaling))
     return torch.cat([part[0].transpose(0, 1).flatten(1) for part in attended])
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, shared: int, scaling: float) -> Tensor:
+    """Queries see the first ``shared`` keys and, causally, their own: ``[1, heads, L, D]``, keys ``shared + L``."""
+    if k.shape[2] <= _SHORT and torch.is_grad_enabled():
+        unseen = _unseen(q.shape[2], shared, q.dtype).expand(q.shape[1], -1, -1)
+        scores = torch.baddbmm(unseen, q[0], k[0].transpose(1, 2), alpha=scaling)
+        return (scores.softmax(-1) @ v[0])[None]
+    if not shared:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
+    seen = _unseen(q.shape[2], shared, q.dtype) == 0
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling)
+
+
+@lru_cache(maxsize=64)
+def _unseen(length: int, shared: int, dtype: torch.dtype) -> Tensor:
+    """What is added to scores ``[length, shared + length]``: minus infinity at the keys that a query does not see."""
+    seen = torch.ones(length, shared + length, dtype=torch.bool).tril(shared)
+    return torch.zeros(length, shared + length, dtype=dtype).masked_fill(~seen, float("-inf"))
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
