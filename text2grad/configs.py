@@ -184,6 +184,8 @@ def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
     index = split.index("--config")
     if index + 1 == len(split):
         raise InputError("--config: names no file; give the path of a YAML file")
+    if split.count("--config") > 1:
+        raise InputError("--config: is given twice; name one file, and give other settings as flags")
     return Path(split[index + 1]), split[:index] + split[index + 2 :]
 
 
@@ -193,7 +195,7 @@ def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # bytes, numbers and depth that YAML cannot hold
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no settings; write one `name: value` a line")

@@ -33,7 +33,7 @@ def bertscore(responses: Texts, references: Texts, encoder: str, layer: int | No
     known = bert_score.utils.model2layers.get(encoder)
     if known is None or layer is not None:
         try:
-            config = AutoConfig.from_pretrained(encoder)
+            config = AutoConfig.from_pretrained(encoder, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{encoder}: cannot be loaded as an encoder ({' '.join(str(error).split())[:200]})"

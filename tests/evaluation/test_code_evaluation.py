@@ -15,7 +15,7 @@ from evaluation.results import figures_of, load_result
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
-from text2grad.sandbox import Sandbox
+from text2grad.sandbox import REPORT_VARIABLE, Sandbox
 
 
 def has_isolation() -> bool:
@@ -143,6 +143,21 @@ def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
     result = run_script("evaluation/kodcode/evalplus_score.py", *shared, "--output_path", tmp_path / "r.json", *flags)
     assert result.returncode == 0, result.stderr
     return {**load_result(tmp_path / "r.json"), "stdout": result.stdout}
+
+
+def test_reports_that_hold_no_roots_are_wrong_answers():
+    """Programs for HumanEval/32 are run again, and may write into their report."""
+    from evaluation.kodcode.evalplus_score import ROOTS, recheck_roots
+
+    payloads = [b"5", b"null", b'{"a": 1}', b"[[1]]", b'["x"]', b"[1e999]", b"[true]", b"[]", b"\xff", b"[" * 100_000]
+    payloads += [b"[" + b"1" * 900 + b"]", b"[" + b"1" * 5000 + b"]"]
+    forged = [
+        f"import os\nos.write(int(os.environ[{REPORT_VARIABLE!r}]), {payload!r})\nos._exit(0)" for payload in payloads
+    ]
+    right = "def find_zero(coefficients): return -coefficients[0] / coefficients[1]"
+    problem = {"base_input": [[[1.0, 2.0]]], "atol": 1e-4}
+    verdicts = recheck_roots({}, [*forged, right], problem, True, Sandbox(seconds=20))[ROOTS]
+    assert [row["base"] for row in verdicts] == [False] * len(forged) + [True]
 
 
 @needs_evalplus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ from nl_gradient_policy_optimization.rollouts import RolloutFeedback, encode_pro
 from nl_gradient_policy_optimization.teacher import encode_teacher_prompt, load_teacher_prompt
 from tests import reward_records
 from tests.fault_server import FaultServer
+from tests.nl_gradient_policy_optimization.test_resume import digest
 from tests.tiny import tiny_model, tokenizer
 from tests.tiny_runs import tiny_config
 from text2grad.critics import load_critic
@@ -31,11 +33,35 @@ FINE = json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": 
 def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     with FaultServer(lambda body: FINE, faults=["500"], rate=1.0) as server:
         settings = {"critic_max_new_tokens": 77, "critic_temperature": 0.5, "critic_retries": 0}
-        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_steps=1, max_critic_failures=1.0, **settings)
+        url = server.url.replace("http://", "http://me:hunter2@")
+        config = tiny_config(tmp_path, critic=f"{url}#judge", max_steps=1, max_critic_failures=1.0, **settings)
         optimize("slf5k", config)
         asked = server.requests
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert len(asked) <= 4  # one request a rollout at most: none was sent again
     assert {(request["max_tokens"], request["temperature"]) for request in asked} == {(77, 0.5)}
+
+
+def test_replies_that_could_not_be_used_are_not_used_again(tmp_path):
+    """A critic that wrote nonsense for a step is asked again when the run goes on, to the result of a sound one."""
+    sick: list[str] = []
+
+    def answer(body: dict) -> str:
+        return sick[0] if sick and len(server.requests) > 4 else FINE
+
+    with FaultServer(answer) as server:
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", save_every=1, log_rollouts_every=1)
+        optimize("slf5k", config)
+        sound = digest(tmp_path / "run", 2)
+        for reply in ("I will not say.", FINE.replace("{", '{"n": ' + "1" * 5000 + ", ")):
+            shutil.rmtree(tmp_path / "run")
+            sick[:], server.requests[:] = [reply], []
+            with pytest.raises(InputError, match="critiques failed"):
+                optimize("slf5k", config)
+            sick.clear()
+            optimize("slf5k", config)
+            assert digest(tmp_path / "run", 2) == sound
 
 
 def test_a_served_reward_model_reads_what_it_was_trained_on(tmp_path):

@@ -45,3 +45,25 @@ def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tm
     parse(Settings, args=[], default_config=own)
     assert capsys.readouterr().out == ""
     assert f"(default: {own})" in help_text(Settings, default_config=own)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("env: {PATH: /tmp}\nsize: 3\n", "no setting 'env'"),
+        ("[" * 3000, "not YAML"),
+        ("size: " + "1" * 5000, "not YAML"),
+        ("size: !!python/object/apply:os.getcwd []", "not YAML"),
+    ],
+)
+def test_a_file_of_settings_can_do_nothing_but_set_them(tmp_path, text, told):
+    (tmp_path / "settings.yaml").write_text(text)
+    with pytest.raises(InputError, match=told):
+        parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])
+
+
+def test_a_second_file_of_settings_is_refused(tmp_path):
+    """The library would read it, and set the environment variables that it names."""
+    args = [part for name in "ab" for part in ("--config", str(tmp_path / f"{name}.yaml"))]
+    with pytest.raises(InputError, match="given twice"):
+        parse(Settings, args=args)

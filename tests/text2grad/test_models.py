@@ -17,7 +17,10 @@ from text2grad.models import (
     base_of,
     card_header,
     card_loading,
+    chat_ids,
+    chat_templates,
     load_model,
+    load_tokenizer,
     lora_config,
     model_path,
     named_dtype,
@@ -102,6 +105,9 @@ def test_a_broken_adapter_config_is_named(tmp_path, content, told):
 def test_an_adapter_of_itself_is_refused(tmp_path):
     with pytest.raises(InputError, match="names the adapter itself"):
         base_of(adapter(tmp_path / "a", str(tmp_path / "a" / ".." / "a")))
+    adapter(tmp_path / "b", str(tmp_path / "a"))
+    with pytest.raises(InputError, match="names the adapter itself"):
+        base_of(adapter(tmp_path / "a", str(tmp_path / "b")))
 
 
 def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
@@ -114,3 +120,30 @@ def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
     with pytest.raises(InputError, match="brings code of its own, which is not run"):
         load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in messages[0].content %}{% for b in messages[0].content %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10000000000 }}",
+        "{% for word in range(2000) %}{{ messages[0].content }}{% endfor %}",
+    ],
+    ids=["time", "memory", "length"],
+)
+def test_a_chat_template_without_measure_is_refused(tmp_path, monkeypatch, template):
+    monkeypatch.setattr(chat_templates, "_SECONDS", 1)
+    folder = Path(tiny_model(tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(InputError, match=r"model: its chat template needs more than"):
+        load_tokenizer(str(folder))
+
+
+def test_a_chat_template_is_tried_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEXT2GRAD_CACHE", str(tmp_path / "cache"))
+    folder = Path(tiny_model(tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content + eos_token }}{% endfor %}")
+    load_tokenizer(str(folder))
+    monkeypatch.setattr(chat_templates.subprocess, "run", lambda *_, **__: pytest.fail("it was tried again"))
+    tok = load_tokenizer(str(folder))
+    assert tok.decode(chat_ids([{"role": "user", "content": "Hi."}], tok)) == "Hi.</s>"

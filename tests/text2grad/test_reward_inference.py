@@ -255,3 +255,30 @@ def test_merging_needs_an_adapter(tmp_path):
     with pytest.raises(InputError, match="holds no adapter_config"):
         merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged")))
     assert not (tmp_path / "merged").exists()
+
+
+ABOUT = {
+    "task": "slf5k", "base_model": "m", "prompt_max_length": 9, "max_length": 20, "shorten": "tail",
+    "max_new_tokens": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"null", "not a reward model's description"),
+        (b"[]", "not a reward model's description"),
+        (b"{}", "not a reward model's description"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b"[" * 100_000, "too deeply"),
+        (json.dumps(ABOUT | {"more": 1}).encode(), "'more'"),
+        (json.dumps(ABOUT | {"task": 3}).encode(), "its task is 3"),
+        (json.dumps(ABOUT | {"max_length": "20"}).encode(), "its max_length is '20'"),
+        (json.dumps(ABOUT | {"examples": None}).encode(), "its examples is None"),
+    ],
+)
+def test_a_description_that_is_none_is_named(tmp_path, content, told):
+    (tmp_path / "reward_prompt.txt").write_text("Judge ${prompt} and ${response}.\n")
+    (tmp_path / "reward_model.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"reward_model\.json: .*{told}"):
+        load_critic(str(tmp_path), "slf5k")

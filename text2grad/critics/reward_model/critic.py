@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from text2grad.critics.reward_model.certainty import without_doubtful
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
@@ -13,6 +13,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import load_json, save_json, save_text
+from text2grad.safety.gate import shown
 from text2grad.tasks import Record, Task, get_task, task_of
 from text2grad.token_text import token_spans
 
@@ -67,6 +68,9 @@ class RewardModelDescription:
             )
         try:
             description = cls(**load_json(path))
+            for name, hint in get_type_hints(cls).items():
+                if not isinstance(value := getattr(description, name), get_origin(hint) or hint):
+                    raise TypeError(f"its {name} is {shown(value)}")
         except TypeError as error:
             raise InputError(f"{path}: not a reward model's description ({error}); train the model again") from None
         if task is not None and get_task(task).name != description.task:
