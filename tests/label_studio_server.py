@@ -21,6 +21,7 @@ class LabelStudio:
 
     def __init__(self, place: str, folder: Path):
         self.process: subprocess.Popen | None = None
+        self.folder = folder
         self.url = place.rstrip("/")
         if not place.startswith("http"):
             with socket.socket() as free:
@@ -40,14 +41,19 @@ class LabelStudio:
             try:
                 with urllib.request.urlopen(f"{self.url}/api/version", timeout=10):
                     return self
-            except OSError:
+            except OSError as error:
                 if time.monotonic() > end or (self.process and self.process.poll() is not None):
-                    raise
+                    self.__exit__()
+                    raise AssertionError(f"Label Studio does not answer at {self.url}: {self._log()}") from error
                 time.sleep(1)
 
     def __exit__(self, *_: object) -> None:
         if self.process:
             self.process.kill()
+            self.process.wait()
+
+    def _log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")[-2000:] if self.process else "it runs already"
 
 
 class Person:

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const PAGE = 8;
+  const PAGE = 8, READ_AHEAD = 8; // responses drawn at one time; packs that an idle page unpacks without a pause
   const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
   const SERIES = { delta: 2, reward: 3, advantage: 4, shift: 5, kl: 6 };
   const NAMES = { delta: "δ", reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
@@ -21,22 +21,45 @@
   }
 
   function unpack(name) {
-    if (!unpacked.has(name)) {
-      const bytes = Uint8Array.from(atob(document.getElementById(`pack-${name}`).textContent), (c) => c.charCodeAt(0));
-      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-      unpacked.set(name, new Response(stream).json());
-    }
+    if (!unpacked.has(name)) unpacked.set(name, inflate(document.getElementById(`pack-${name}`).textContent).then(JSON.parse));
     return unpacked.get(name);
   }
 
+  // Not by Blob and Response, which hand each pack to another process and back.
+  async function inflate(base64) {
+    const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter(), reader = stream.readable.getReader();
+    writer.write(fromBase64(base64)).catch(() => {}); // the reader throws the same error
+    writer.close().catch(() => {});
+    const decoder = new TextDecoder();
+    let text = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return text + decoder.decode();
+      text += decoder.decode(value, { stream: true });
+    }
+  }
+
+  function fromBase64(base64) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+    const raw = atob(base64), bytes = new Uint8Array(raw.length);
+    for (let at = 0; at < raw.length; at += 1) bytes[at] = raw.charCodeAt(at);
+    return bytes;
+  }
+
+  // What a search looks for, in any case; null for nothing.
+  function wantedText(query, flags = "iu") {
+    return query ? new RegExp(query.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"), flags) : null;
+  }
+
   async function fetchRollout(number) {
-    const at = Math.floor(number / index.pack);
-    const [texts, numbers, prompts] = await Promise.all([unpack(`text-${at}`), unpack(`numbers-${at}`), unpack("prompts")]);
-    const [response, critique, error, good, poor, quotes] = texts[number % index.pack];
+    const at = Math.floor(number / index.pack), place = number % index.pack;
+    const [texts, marks, numbers, prompts] = await Promise.all([`text-${at}`, `marks-${at}`, `numbers-${at}`, "prompts"].map(unpack));
+    const [response, critique, error] = texts.map((column) => column[place]);
+    const [good, poor, quotes] = marks[place];
     const columns = index.columns;
     return {
       number, response, critique, error, good, poor, quotes,
-      series: numbers[number % index.pack],
+      series: numbers[place],
       run: index.runs[columns.run[number]],
       step: columns.step[number],
       mean: columns.mean[number],
@@ -257,39 +280,42 @@
       field(name).value = field(name).placeholder = value;
     }
 
-    // What is searched: one lower-case text for each response. It is unpacked when the page is idle, or by the first search.
-    const haystack = [], packs = Math.ceil(run.length / index.pack);
-    let prompts = null;
-    async function readPack(at) {
-      prompts ??= (await unpack("prompts")).map((text, number) => `${text}\0${index.prompts[number]}`.toLowerCase());
-      const rows = await unpack(`text-${at}`);
-      rows.forEach(([response, critique, error], offset) => {
-        haystack[at * index.pack + offset] ??= `${response}\0${critique}\0${error}`.toLowerCase();
-      });
-    }
+    // What is searched: unpacked when the page is idle, or at once when somebody goes to the search field.
+    const texts = [], packs = Math.ceil(run.length / index.pack);
+    async function readPack(at) { texts[at] ??= await unpack(`text-${at}`); }
+    const readAll = () => Promise.all(Array.from({ length: packs }, (_, at) => readPack(at)));
     async function readAhead() {
-      for (let at = 0; at < packs; at += 1) {
+      for (let at = 0; at < packs; at += READ_AHEAD) {
         await new Promise((done) => { (window.requestIdleCallback || setTimeout)(done); });
-        await readPack(at);
+        await Promise.all(Array.from({ length: Math.min(READ_AHEAD, packs - at) }, (_, next) => readPack(at + next)));
       }
       root.dataset.searchable = packs;
     }
 
-    async function texts(query, isCurrent) {
+    async function search(pattern, isCurrent) {
+      const prompts = await unpack("prompts");
+      const asked = prompts.map((text, number) => pattern.test(text) || pattern.test(index.prompts[number]));
+      const found = new Uint8Array(run.length);
+      readAll();
       for (let at = 0; at < packs; at += 1) {
-        if (haystack[Math.min((at + 1) * index.pack, run.length) - 1] !== undefined) continue;
-        await readPack(at);
-        if (!isCurrent()) return null;
-        if (at % 8 === 7) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
+        if (!texts[at]) {
+          await readPack(at);
+          if (!isCurrent()) return null;
+          if (at % 8 === 7) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
+        }
+        const [responses, critiques, errors] = texts[at];
+        for (let place = 0, number = at * index.pack; place < responses.length; place += 1, number += 1) {
+          found[number] = asked[prompt[number]]
+            || pattern.test(responses[place]) || pattern.test(critiques[place]) || pattern.test(errors[place]);
+        }
       }
-      const asked = prompts.map((text) => text.includes(query));
-      return haystack.map((text, number) => asked[prompt[number]] || text.includes(query));
+      return found;
     }
 
     async function refresh() {
       const mine = (turn += 1);
-      const query = field("query").value.trim().toLowerCase();
-      const found = query ? await texts(query, () => mine === turn) : null;
+      const query = field("query").value.trim(), pattern = wantedText(query);
+      const found = pattern && await search(pattern, () => mine === turn);
       if (mine !== turn) return;
       const [kind, wanted] = [field("run").value.split(":")[0], field("run").value.split(":").slice(1).join(":")];
       const from = Number(field("from").value || 0), to = Number(field("to").value || Infinity), task = field("task").value;
@@ -328,9 +354,11 @@
     root.addEventListener("input", ({ target }) => {
       if (!target.name || target.closest(".mode")) return;
       clearTimeout(typing);
-      typing = setTimeout(refresh, target.name === "query" ? 80 : 0);
+      if (target.name === "query") readAll();
+      typing = setTimeout(refresh, target.name === "query" ? 40 : 0);
     });
-    more.addEventListener("click", () => showMore(turn, field("query").value.trim().toLowerCase()));
+    field("query").addEventListener("focus", readAll);
+    more.addEventListener("click", () => showMore(turn, field("query").value.trim()));
     refresh().then(readAhead);
   }
 
@@ -347,16 +375,14 @@
         nodes.push([text.length, walker.currentNode]);
         text += walker.currentNode.data;
       }
-      const lower = text.toLowerCase();
-      if (lower.length !== text.length) continue;
       const point = (offset) => {
         const [start, node] = nodes.findLast(([begin]) => begin <= offset);
         return [node, offset - start];
       };
-      for (let at = lower.indexOf(query); at !== -1; at = lower.indexOf(query, at + query.length)) {
+      for (const { 0: quoted, index: at } of text.matchAll(wantedText(query, "giu"))) {
         const range = new Range();
         range.setStart(...point(at));
-        range.setEnd(...point(at + query.length));
+        range.setEnd(...point(at + quoted.length));
         ranges.push(range);
       }
     }

@@ -26,7 +26,8 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by. ``mean`` is
       of δ; in a run without any (a scalar reward's) of the reward, and the run's ``measure`` says so.
     - ``prompts``: the prompts' texts.
-    - ``text-N``: response, critique or error, and the spans' characters of ``PACK`` rollouts.
+    - ``text-N``: the responses, the critiques and the errors of ``PACK`` rollouts, which is all that a search reads.
+    - ``marks-N``: the characters of their spans, and how many quotes were found.
     - ``numbers-N``: the tokens of as many: characters, δ, reward, advantage, change of log-probability, KL.
     - ``pairs``: responses of two systems to the same evaluation prompts.
 
@@ -64,7 +65,8 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])}
     for number, start in enumerate(range(0, len(kept), PACK)):
         part = kept[start : start + PACK]
-        packed[f"text-{number}"] = pack([_text(rollout) for rollout in part])
+        packed[f"text-{number}"] = pack(list(zip(*(_texts(rollout) for rollout in part), strict=True)))
+        packed[f"marks-{number}"] = pack([_marks(rollout) for rollout in part])
         packed[f"numbers-{number}"] = pack([_numbers(rollout) for rollout in part])
     if pairs:
         packed["pairs"] = pack([_pair(pair) for pair in pairs])
@@ -120,10 +122,12 @@ def _flags(rollout: LoggedRollout) -> int:
     return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)
 
 
-def _text(rollout: LoggedRollout) -> list:
-    critique = rollout.feedback.critique if rollout.feedback else ""
-    found = [rollout.matched, rollout.unmatched, rollout.conflicts]
-    return [rollout.response, critique, rollout.error, rollout.good_at, rollout.poor_at, found]
+def _texts(rollout: LoggedRollout) -> tuple[str, str, str]:
+    return rollout.response, rollout.feedback.critique if rollout.feedback else "", rollout.error
+
+
+def _marks(rollout: LoggedRollout) -> list:
+    return [rollout.good_at, rollout.poor_at, [rollout.matched, rollout.unmatched, rollout.conflicts]]
 
 
 def _numbers(rollout: LoggedRollout) -> list:
@@ -165,7 +169,7 @@ def prompt_text(result: dict[str, Any], key: str) -> str | None:
 
 
 def answer_of(result: dict[str, Any], key: str) -> list:
-    """One response of a result file. The same shape as :func:`_text` has."""
+    """One response of a result file: what :func:`_texts` and :func:`_marks` have of a rollout."""
     response = result["records"][key].get("response") or ""
     stored = (result.get("feedback") or {}).get(key)
     if not stored:

@@ -271,7 +271,8 @@ def test_the_viewer_holds_every_rollout_as_it_was_logged(printed, runs, report):
     assert report["viewer"]["shown"] == len(logged) == len(index["columns"]["run"])
     for number, (run, row) in enumerate(logged):
         at, offset = divmod(number, index["pack"])
-        response, critique, error, good, poor, quotes = packs[f"text-{at}"][offset]
+        response, critique, error = (column[offset] for column in packs[f"text-{at}"])
+        good, poor, quotes = packs[f"marks-{at}"][offset]
         assert (index["columns"]["run"][number], index["columns"]["step"][number]) == (run, row["step"])
         prompt = index["columns"]["prompt"][number]
         assert (index["prompts"][prompt], packs["prompts"][prompt]) == (row["id"], row["prompt"])

@@ -118,10 +118,11 @@ def test_what_an_update_did_is_counted_token_by_token(tmp_path):
 def test_code_is_labelled_as_code(tmp_path):
     run = load_run(synthetic_runs.write_code_run(tmp_path / "code"))
     packs, _ = viewer.packs(training.variants([run]), [], 100)
-    index, (text, *_) = viewer.unpack(packs["index"]), viewer.unpack(packs["text-0"])
+    index, (responses, *_) = viewer.unpack(packs["index"]), viewer.unpack(packs["text-0"])
+    good, poor, _ = viewer.unpack(packs["marks-0"])[0]
     assert index["runs"][0]["spans"]["good"] == "improvable" and index["runs"][0]["spans"]["goodValue"] == 0
-    assert [text[0][s:e] for s, e in text[4]] == ["return n % 2 == 1"]
-    assert [text[0][s:e] for s, e in text[3]] == ["print(is_even(2))"]
+    assert [responses[0][s:e] for s, e in poor] == ["return n % 2 == 1"]
+    assert [responses[0][s:e] for s, e in good] == ["print(is_even(2))"]
 
 
 def test_tokens_that_share_a_character_keep_their_places(tmp_path):
