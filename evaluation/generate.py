@@ -47,6 +47,9 @@ class GenerateConfig:
     )
     skip_empty: bool = setting(False, "leave empty responses out of the file, because annotation refuses them")
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
+    allow_changed: bool = setting(
+        False, "go on with another model or other sampling; each record says what wrote its response"
+    )
 
     def __post_init__(self) -> None:
         for name in ("num_samples", "limit", "max_prompt_tokens"):
@@ -62,20 +65,26 @@ def answer_chats(
     journal: str,
     settings: dict[str, Any] | None = None,
     retry_failed: bool = False,
+    allow_changed: bool = False,
     description: str = "answers",
 ) -> Outcome:
-    """Ask the policy every chat once: results are ``PolicyAnswer`` fields, longest prompts first.
+    """Ask the policy every chat once, longest prompts first.
+
+    Each result holds the fields of ``PolicyAnswer``, the ``model`` that gave it, and how it was sampled.
 
     Args:
         chats: messages by id; the id also seeds the sampling.
         journal: remembers the answers between runs.
         settings: what else must be equal for a journal to be continued.
+        allow_changed: continue it all the same.
     """
     ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
 
+    made = {"model": policy.identity, **asdict(sampling)}
+
     def work(ids: list[str], batch: list[Chat]) -> list[Any]:
         replies = policy(batch, ids, sampling)
-        return [asdict(reply) if isinstance(reply, PolicyAnswer) else reply for reply in replies]
+        return [made | asdict(reply) if isinstance(reply, PolicyAnswer) else reply for reply in replies]
 
     outcome = map_records(
         ordered,
@@ -85,6 +94,7 @@ def answer_chats(
         batch_size=policy.batch_size,
         workers=policy.workers,
         retry_failed=retry_failed,
+        allow_changed=allow_changed,
         description=description,
     )
     if outcome.stopped:
@@ -140,6 +150,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
         sampling,
         journal=f"{config.output_path}.journal.jsonl",
         retry_failed=config.retry_failed,
+        allow_changed=config.allow_changed,
         description=f"{policy.name} answers",
     )
     written: dict[str, Record] = {}
@@ -185,6 +196,9 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
     if empty:
         fate = "left out" if config.skip_empty else "kept; annotation refuses them, --skip_empty leaves them out"
         print(f"{len(empty)} empty responses ({fate}): {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}")
+    for change in outcome.changes:
+        told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
+        print(f"from response {change['from_record']} on with other settings: {told}")
     if outcome.failures:
         for key, reason in list(outcome.failures.items())[:5]:
             print(f"failed: {key}: {reason}", file=sys.stderr)

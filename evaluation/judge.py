@@ -146,6 +146,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
             "cost_usd": judge.client.budget.spent,
             "verdicts": complete,
             "failures": outcome.failures,
+            **({"changes": outcome.changes} if outcome.changes else {}),
         },
     )
     title = f"{config.system} against {config.baseline_system} on {len(pairs)} prompts, judged by {judge.config.judge}"

@@ -281,4 +281,7 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
         records[str(key)] = record
+    models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
+    if len(models) > 1:
+        print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")
     return records

@@ -28,6 +28,12 @@ def load_results(paths: list[str]) -> list[dict[str, Any]]:
         for name, metric in result["metrics"].items():
             if not isinstance(metric, dict) or "value" not in metric:
                 raise InputError(f"{path}: its metric {name!r} has no 'value'; write it with evaluation/results.py")
+        changes = result.get("changes") or []
+        if not isinstance(changes, list) or not all(
+            isinstance(change, dict) and isinstance(change.get("settings"), dict) and "from_record" in change
+            for change in changes
+        ):
+            raise InputError(f"{path}: its changes are not a list of from_record and settings")
         if result.get("task_source"):
             task_of(result)  # a user's own: known by its name from here on
         results.append({**result, "path": str(path)})

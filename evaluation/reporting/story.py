@@ -202,6 +202,15 @@ def _about_results(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
     elif critics and judges - {None} and any("mean_delta" in result["metrics"] for result in results):
         trained, measured = (_listed(map(_critic, sorted(names - {None}))) for names in (critics, judges))
         found.append([f"The policy learnt from {trained}; δ on the evaluation prompts is measured by {measured}."])
+    for result in results:
+        for change in result.get("changes") or []:
+            told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
+            found.append(
+                [
+                    f"{result['system']}, {result['benchmark']}: "
+                    f"from judgement {change['from_record']} on with other settings ({told})."
+                ]
+            )
     for number, table in enumerate(report["tables"]):
         sizes = [size for system in table["systems"] for size in system["prompts"].values()]
         if sizes and min(sizes) < FEW_PROMPTS:

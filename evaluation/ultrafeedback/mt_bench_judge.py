@@ -90,6 +90,7 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
         extra={
             "judgements": outcome.results,
             "failures": outcome.failures,
+            **({"changes": outcome.changes} if outcome.changes else {}),
             "cost_usd": judge.client.budget.spent,
         },
     )

@@ -105,6 +105,7 @@ def compare_feedback(judge: Judge, config: CompareFeedbackConfig) -> dict[str, A
         "cost_usd": judge.client.budget.spent,
         "verdicts": verdicts,
         "failures": outcome.failures,
+        **({"changes": outcome.changes} if outcome.changes else {}),
     }
     save_json(config.output_path, result)
     return result

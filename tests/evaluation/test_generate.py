@@ -182,6 +182,16 @@ def test_retrained_weights_are_not_mistaken_for_the_old_ones(posts, tmp_path):
         run(folder, posts, tmp_path / "a.json")
 
 
+def test_allowed_changes_are_told_record_by_record(model, posts, tmp_path, capsys):
+    first = run(model, posts, tmp_path / "a.json", limit=2)
+    warm = {"sampling": {"temperature": 1.0, "max_new_tokens": 30}, "allow_changed": True}
+    both = run(model, posts, tmp_path / "a.json", **warm)
+    assert "from response 3 on with other settings: " in capsys.readouterr().out
+    heat = [record["generation"]["temperature"] for record in both.values()]
+    assert heat == [0.0, 0.0] + [1.0] * (len(both) - 2)
+    assert {key: both[key] for key in first} == first
+
+
 def test_a_prompt_too_long_loses_its_end_and_says_so(model, posts, tmp_path):
     policy = LocalPolicy(model, "float32", "cpu")
     task = get_task("slf5k")

@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 
 from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, read_verdict
+from evaluation.reporting import story
+from evaluation.reporting.assemble import assemble
+from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
 from text2grad.errors import InputError
@@ -224,6 +227,14 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path
         judged(server, systems, tmp_path / "r.json")
         with pytest.raises(InputError, match="begun with other settings"):
             judged(server, systems, tmp_path / "r.json", judge_max_new_tokens=99)
+        asked = len(server.requests)
+        result = judged(server, systems, tmp_path / "r.json", judge_max_new_tokens=99, allow_changed=True)
+        assert len(server.requests) == asked  # it had been asked all
+        change = {"from_record": 2 * PAIRS + 1, "settings": {"judge_tokens": 99}}
+        assert load_result(tmp_path / "r.json")["changes"] == result["changes"] == [change]
+    report, _ = assemble([], load_results([tmp_path / "r.json"]))
+    told = [story.text(report, item) for item in report["cautions"]]
+    assert "own, judge against other: from judgement 401 on with other settings (judge_tokens 99)." in told
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])

@@ -37,6 +37,9 @@ class JudgeConfig:
     requests_per_minute: float | None = setting(None, "ask no faster")
     judge_max_new_tokens: int = setting(1024, "longest judgement in tokens", "--judge_tokens")
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
+    allow_changed: bool = setting(
+        False, "go on with another judge or other settings; the result says from which judgement on"
+    )
 
 
 class Judge:
@@ -88,6 +91,7 @@ class Judge:
             },
             workers=self.config.concurrency,
             retry_failed=self.config.retry_failed,
+            allow_changed=self.config.allow_changed,
             description=description,
             status=lambda: {"usd": round(self.client.budget.spent, 4)},
         )
