@@ -3,9 +3,11 @@
     python benchmarks/real_posts.py --data_path posts.json --output_dir runs/real_posts
 
 ``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. Both methods train on one
-part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the sum of the same δ on
-the last token. The results are ``OUTPUT_DIR/report.html``, a table and the training curves. A killed run can be started
-again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes can share the work.
+part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the same δ, summed on
+the last token. With ``--reward_model FOLDER`` there are two more methods, whose critic is that reward model of stage 2,
+audited by the program on a quarter of the rollouts. The results are ``OUTPUT_DIR/report.html``, a table and curves. A
+killed run can be started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes
+can share the work.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from text2grad.tasks import Record, get_task
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = "nl_gradient_policy_optimization"
-LABELS = {"base": "the model as it was", "text2grad": "Text2Grad", "ppo_last_sum": "PPO, sum of δ at the last token"}
+LABELS = {
+    "base": "the model as it was",
+    "text2grad": "Text2Grad",
+    "ppo_last_sum": "PPO, sum of δ at the last token",
+    "learnt_text2grad": "Text2Grad, learnt critic",
+    "learnt_ppo_last_sum": "PPO, sum of the learnt critic's δ",
+}
 FIGURES = {
     "mean_delta": ("mean δ per token", "{:+.2f}"),
     "poor_tokens": ("poor tokens", "{:.0%}"),
@@ -46,6 +54,9 @@ METHODS = {
     "text2grad": [f"{STAGE}/slf5k/train.py"],
     "ppo_last_sum": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k", "--reward_placement", "last_sum"],
 }
+LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
+"""The same methods, with a reward model as critic."""
+AUDITED = ["--critic_constrained", "quotes", "--audit_critic", "programmatic", "--audit_share", "0.25"]
 
 
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
@@ -127,6 +138,8 @@ class RealPostsConfig:
     max_steps: int = setting(12, "steps of each run")
     max_words: int = setting(230, "longer posts are left out")
     held_out: int = setting(12, "posts that are answered and not trained on")
+    held_out_path: str = setting("", "a file of such posts; then all of data_path trains")
+    reward_model: str = setting("", "a reward model of stage 2, as critic of two more methods")
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
     figures_dir: str = setting("benchmarks/figures", "folder of the curves")
@@ -138,25 +151,31 @@ class RealPostsConfig:
                 raise InputError(f"--{name} is missing; --help lists the settings")
         for name in self.runs():
             method, _, seed = name.partition(":")
-            if method not in METHODS or not seed.isdigit():
-                raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(METHODS)}")
+            if method not in self.methods() or not seed.isdigit():
+                raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(self.methods())}")
         check_page(self.page, "real_posts")
 
     def runs(self) -> list[str]:
         """``METHOD:SEED`` of each run."""
-        return self.only or [f"{method}:{seed}" for seed in self.seeds for method in METHODS]
+        return self.only or [f"{method}:{seed}" for seed in self.seeds for method in self.methods()]
+
+    def methods(self) -> dict[str, list[str]]:
+        return METHODS | (LEARNT if self.reward_model else {})
 
 
 def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
     """The folders of each method's runs, and their results on the held-out posts."""
-    parts = split_posts(config.data_path, folder, config.max_words, config.held_out)
+    parts = {"train": Path(config.data_path).resolve(), "held_out": Path(config.held_out_path).resolve()}
+    if not config.held_out_path:
+        parts = split_posts(config.data_path, folder, config.max_words, config.held_out)
     runs: dict[str, list[Path]] = {}
     results: dict[str, list[Path]] = {}
     for name in config.runs():
         method, _, seed = name.partition(":")
         place = folder / f"{method}-seed{seed}"
-        run_script(*METHODS[method], "--config", "quickstart/policy.yaml", "--model", config.model, "--seed", seed,
-            "--data_path", parts["train"], "--critic", "programmatic", "--max_steps", str(config.max_steps),
+        critic = [str(Path(config.reward_model).resolve()), *AUDITED] if method in LEARNT else ["programmatic"]
+        run_script(*config.methods()[method], "--config", "quickstart/policy.yaml", "--model", config.model,
+            "--seed", seed, "--data_path", parts["train"], "--critic", *critic, "--max_steps", str(config.max_steps),
             "--output_dir", place)  # fmt: skip
         runs.setdefault(method, []).append(place)
         results.setdefault(method, []).append(evaluate_policy(place / "policy", method, place, parts["held_out"]))

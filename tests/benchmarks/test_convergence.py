@@ -21,6 +21,7 @@ from benchmarks.micro.runs import Materials, Protocol, run_method, training_prom
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
 from benchmarks.pages import replace_section
 from tests.conftest import ROOT
+from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError
@@ -371,3 +372,18 @@ def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_pa
     assert (tmp_path / "figures" / "real_posts.svg").is_file() and (tmp_path / "runs" / "report.html").is_file()
     held_out, trained = (load_json(tmp_path / "runs" / f"{part}.json") for part in ("held_out", "train"))
     assert len(held_out) == 3 and not set(held_out) & set(trained)
+
+
+def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
+    posts = ROOT / "quickstart" / "data" / "posts_validation.json"
+    flags = ["--data_path", posts, "--held_out_path", posts, "--output_dir", tmp_path, "--max_steps", "1",
+        "--model", tiny_model(tmp_path / "model"), "--only", "learnt_text2grad:1"]  # fmt: skip
+    refused = run_script("benchmarks/real_posts.py", *flags)
+    assert refused.returncode == 2 and "give METHOD:SEED" in refused.stderr
+    done = run_script("benchmarks/real_posts.py", *flags, "--reward_model", memorised()[0])
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = load_json(tmp_path / "learnt_text2grad-seed1" / "metrics.jsonl")
+    assert (
+        any(name.startswith("audit/") for name in row)
+        and (tmp_path / "learnt_text2grad-seed1" / "held_out.result.json").is_file()
+    )
