@@ -382,8 +382,8 @@ def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
     assert refused.returncode == 2 and "give METHOD:SEED" in refused.stderr
     done = run_script("benchmarks/real_posts.py", *flags, "--reward_model", memorised()[0])
     assert done.returncode == 0, done.stderr[-3000:]
-    (row,) = load_json(tmp_path / "learnt_text2grad-seed1" / "metrics.jsonl")
-    assert (
-        any(name.startswith("audit/") for name in row)
-        and (tmp_path / "learnt_text2grad-seed1" / "held_out.result.json").is_file()
+    run = tmp_path / "learnt_text2grad-seed1"
+    settings = load_json(run / "run.json")["config"]
+    assert (settings["critic"], settings["audit_critic"]) == (str(memorised()[0]), "programmatic")
+    assert load_json(run / "held_out.result.json")["metrics"]["spans_found"]["n"] == 16
     )
