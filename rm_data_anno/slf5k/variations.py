@@ -8,14 +8,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 from pathlib import Path
+from typing import Literal
 
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split
 from rm_data_anno.slf5k.hard_negatives import annotated, spoil, summaries
-from text2grad.configs import parse, setting
-from text2grad.critics.programs.slf5k.critic import SummaryCritic
+from text2grad.configs import check_choices, parse, setting
+from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, get_task
@@ -33,6 +34,9 @@ class VariationsConfig:
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(20, "variations of each post")
     per_post: int = setting(8, "responses to each variation, in a row of the file")
+    critique: Literal["worked", "plain"] = setting(
+        "worked", "worked goes through the facts of each sentence, which a small model learns from; plain sums up"
+    )
     max_words: int = setting(50, "words beyond this are poor")
     seed: int = setting(0, "of all that is drawn")
 
@@ -53,6 +57,7 @@ def variations(
     per_post: int,
     max_words: int = 50,
     seed: int = 0,
+    critique: str = "worked",
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -62,11 +67,13 @@ def variations(
     Args:
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
+        critique: ``worked`` or ``plain``, as the rules write it.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
-    task, critic, rng = get_task("slf5k"), SummaryCritic(max_words), random.Random(seed)
+    task, rng = get_task("slf5k"), random.Random(seed)
+    critic = (WorkedSummaryCritic if critique == "worked" else SummaryCritic)(max_words)
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     made: dict[str, Record] = {}
@@ -89,7 +96,7 @@ def variations(
             feedback = critic.feedback_on(post, text)
             if spoilt:
                 counts[spoilt.kind] += 1
-                feedback = annotated(spoilt, feedback)
+                feedback = replace(annotated(spoilt, feedback), critique=feedback.critique)
             record = {"id": f"{key}~{number}#{len(seen)}", "post": post, "ideal_human_summary": own.human}
             made[record["id"]] = task.with_feedback(
                 task.with_response(record, text), feedback, {"source": "variations", "how": how}
@@ -155,6 +162,7 @@ def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
 @command
 def main() -> None:
     config = parse(VariationsConfig)
+    check_choices(config)
     for name in ("data_path", "answers", "output_path"):
         if not getattr(config, name):
             raise InputError(f"--{name} is missing; see --help")
@@ -164,7 +172,13 @@ def main() -> None:
     check_writable(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(
-        posts, load_answers(config.answers), config.rounds, config.per_post, config.max_words, config.seed
+        posts,
+        load_answers(config.answers),
+        config.rounds,
+        config.per_post,
+        config.max_words,
+        config.seed,
+        config.critique,
     )
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     kinds = Counter(record["annotation"]["how"] for record in made.values())

@@ -386,4 +386,3 @@ def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
     settings = load_json(run / "run.json")["config"]
     assert (settings["critic"], settings["audit_critic"]) == (str(memorised()[0]), "programmatic")
     assert load_json(run / "held_out.result.json")["metrics"]["spans_found"]["n"] == 16
-    )

@@ -10,7 +10,7 @@ import pytest
 
 from rm_data_anno.slf5k.corruptions import split
 from rm_data_anno.slf5k.variations import SHARES, variations
-from text2grad.critics.programs.slf5k.critic import SummaryCritic
+from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
@@ -37,13 +37,15 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
     made = variations(posts, answers, rounds=8, per_post=5)
     assert len(made) == 6 * 8 * 5
     assert Counter(record["annotation"]["how"] for record in made.values()).keys() == SHARES.keys()
-    critic, differ = SummaryCritic(), 0
+    critic, differ = WorkedSummaryCritic(), 0
     for key, record in made.items():
         own = posts[key.partition("~")[0]]["post"]
         judged, kept = critic.feedback_on(record["post"], record["generated_summary"]), TASK.feedback(record)
         if record["annotation"]["how"] != "spoilt":
             assert kept == judged
             differ += kept != critic.feedback_on(own, record["generated_summary"])
+        else:  # a fault that is known besides is poor, too
+            assert kept.critique == judged.critique and len(" ".join(kept.poor)) >= len(" ".join(judged.poor))
         sentences = set(split(record["post"]))
         assert sentences & set(split(own)) or record["post"] != own
     assert differ > 30  # a variation changes what is true of a response
@@ -55,6 +57,12 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
 def test_the_same_seed_makes_the_same_records(posts, answers):
     assert variations(posts, answers, 2, 4, seed=3) == variations(posts, answers, 2, 4, seed=3)
     assert variations(posts, answers, 2, 4, seed=3) != variations(posts, answers, 2, 4, seed=4)
+
+
+def test_a_plain_critique_is_the_rules_own(posts, answers):
+    made = variations(posts, answers, 1, 4, critique="plain")
+    record = next(record for record in made.values() if record["annotation"]["how"] != "spoilt")
+    assert TASK.feedback(record) == SummaryCritic().feedback_on(record["post"], record["generated_summary"])
 
 
 def test_what_is_missing_is_named(posts, answers):

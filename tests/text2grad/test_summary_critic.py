@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from text2grad.critics import load_critic
 from text2grad.critics.programs.english import concept, sentences, unique_quote, words
-from text2grad.critics.programs.slf5k.critic import SummaryCritic
+from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.critics.programs.slf5k.facts import read_post, read_summary
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -159,6 +159,19 @@ def test_the_critique_names_what_is_told_and_what_is_missing():
     assert re.search(r"Leaves out .*(landlord|scratches|photos|deposit)", partly)
     assert "Does not say what the writer asks" in partly
     assert "what the writer asks" not in told
+
+
+def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
+    text = "Max eats shoes while a piano plays in Vienna. He said he said he said it"
+    worked, plain = WorkedSummaryCritic().feedback_on(DOG, text), CRITIC.feedback_on(DOG, text)
+    assert (worked.good, worked.poor) == (plain.good, plain.poor)
+    assert worked.critique == (
+        "Max yes, eats yes, shoes yes, piano no, plays no, Vienna no: invents. "
+        "no facts: repeats, breaks off. Tells part of the story."
+    )
+    assert load_critic("text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "slf5k")([DOG], [text]) == [
+        worked
+    ]
 
 
 def test_advice_is_no_fault_where_the_post_gives_it():

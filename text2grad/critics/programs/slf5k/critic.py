@@ -176,15 +176,41 @@ class SummaryCritic:
             good = good - poor
         every = [*found, *beyond]
         poor |= set(range(len(found), len(every)))
-        return Feedback(
-            _critique(summary, faults, praised), quotes_of(response, every, good), quotes_of(response, every, poor)
-        )
+        critique = self.critique(summary, faults, praised)
+        return Feedback(critique, quotes_of(response, every, good), quotes_of(response, every, poor))
+
+    def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
+        """What is told, what is left out, and each kind of fault with its first example."""
+        return _critique(summary, faults, praised)
+
+
+class WorkedSummaryCritic(SummaryCritic):
+    """The same spans, with a critique that works them out: sentence by sentence, whether the post has each fact.
+
+    "Biscuit yes, Iranian no, screaming no: invents." A small reward model learns to compare from it, where the other
+    critique only lets it guess. As a critic: ``text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic``.
+    """
+
+    name = "programmatic, worked"
+
+    def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
+        parts = []
+        for first, last, _ in summary.sentences:
+            known = [
+                f"{summary.words[i].text} {'no' if summary.facts[i] is None else 'yes'}"
+                for i in range(first, last)
+                if summary.facts[i] is not None or summary.new[i]
+            ]
+            kinds = [fault.kind for fault in faults if fault.start < last and first < fault.end]
+            said = ", ".join(_WORKED[kind] for kind in dict.fromkeys(kinds))
+            parts.append(f"{', '.join(known) or 'no facts'}: {said or 'fine'}.")
+        return " ".join([*parts, _amount(praised) + "."])
 
 
 def _critique(summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
     post = summary.post
     named = dict.fromkeys(fact for i in sorted(praised.words) if (fact := summary.facts[i]) is not None)
-    parts = [_verdict([post.facts[fact] for fact in praised.told or named], praised.amount)]
+    parts = [_verdict([post.facts[fact] for fact in praised.told or named], praised)]
     missing = [post.facts[key] for key in post.keys if key not in praised.told]
     if praised.amount < MUCH and missing:
         parts.append(f"Leaves out {_listing(missing[:4])}.")
@@ -198,11 +224,30 @@ def _critique(summary: Summary, faults: list[SummaryFault], praised: Praise) -> 
     return " ".join(parts)
 
 
-def _verdict(facts: list[str], amount: float) -> str:
+_WORKED = {
+    "commentary": "comments",
+    "advice": "advises",
+    "copying": "copies",
+    "repetition": "repeats",
+    "invention": "invents",
+    "emptiness": "fits any post",
+    "language": "no sentence",
+    "no end": "breaks off",
+    "length": "too long",
+    "too little": "too little",
+}
+
+
+def _amount(praised: Praise) -> str:
+    if praised.amount >= MUCH:
+        return "Tells the story"
+    return "Tells part of the story" if praised.amount >= TOLD else "Only names facts"
+
+
+def _verdict(facts: list[str], praised: Praise) -> str:
     if not facts:
         return "Tells nothing of the post."
-    how = "Tells the story" if amount >= MUCH else "Tells part of the story" if amount >= TOLD else "Only names facts"
-    return f"{how}: {_listing(facts[:6])}."
+    return f"{_amount(praised)}: {_listing(facts[:6])}."
 
 
 def _listing(items: list[str]) -> str:
