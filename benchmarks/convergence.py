@@ -43,7 +43,9 @@ Runs = dict[str, list[results.Curve]]
 """The curves of each method's seeds."""
 Sweep = dict[str, dict[str, Estimate]]
 """For each method: the mean F1 of its runs at each learning rate."""
-_OPTIONAL = ("page", "stored", "examine_pairs", "already_listed", "rewritings", "kl_coef", "praises")
+_OPTIONAL = (
+    "page", "stored", "examine_pairs", "already_listed", "rewritings", "kl_coef", "praises", "notes", "learnt_critics",
+)  # fmt: skip
 
 
 @dataclass
@@ -69,6 +71,8 @@ class StudyConfig:
     kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
     generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
     praises: bool = setting(False, "the critic's critiques also name what is right")
+    notes: int = setting(0, "notes of every prompt; 0: three to five")
+    learnt_critics: str = setting("", "folder of learnt critics (benchmarks/learnt_critics), for methods learnt-N")
     reward_pairs: int = setting(1000, "pairs of responses that a reward model learns from, unless its method says")
     reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     examine_pairs: int = setting(0, "pairs of responses on which the reward models are evaluated; 0: they are not")
@@ -88,12 +92,23 @@ class StudyConfig:
         if self.reference not in self.methods:
             raise InputError(f"--reference {self.reference} is not one of --methods")
         for name in [*self.methods, *self.already_listed]:
-            method_of(name)
+            if method_of(name).critic and not self.learnt_critics:
+                raise InputError(f"{name}: give --learnt_critics, the folder of {method_of(name).critic}")
         check_page(self.page, self.study)
 
     @property
     def protocol(self) -> Protocol:
-        names = ("steps", "rollouts", "epochs", "evaluate_every", "held_out", "kl_coef", "praises", "generation")
+        names = (
+            "steps",
+            "rollouts",
+            "epochs",
+            "evaluate_every",
+            "held_out",
+            "kl_coef",
+            "praises",
+            "generation",
+            "notes",
+        )
         return Protocol(**{name: getattr(self, name) for name in names})
 
 
@@ -121,11 +136,11 @@ class Study:
         self.config, self.folder, self.protocol = config, Path(config.output_dir), config.protocol
         settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
-        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts)
+        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
         learnt = [model for name in config.methods if (model := method_of(name).reward_model)]
         limit = self.protocol.max_response_tokens
         models = train_reward_models(self.folder, base, learnt, config.reward_pairs, limit, config.reward_model_steps)
-        self.materials = Materials(base, prompts, models)
+        self.materials = Materials(base, prompts, models, config.learnt_critics)
         self.processor_seconds: list[float] = []
 
     def train_or_load(self, name: str, rate: float, seed: int) -> results.Curve:

@@ -18,14 +18,13 @@ from benchmarks.learnt_critics.quality import figures, rounded_figures
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import Method
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
-from benchmarks.micro.runs import Materials, config_of
+from benchmarks.micro.runs import Materials, config_of, learnt_critic
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.scalar_model import DESCRIPTION_FILE, ScalarRewards
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from text2grad.configs import parse, setting
 from text2grad.critics import Critic, Feedback
-from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
 from text2grad.records import load_json, save_json
@@ -81,8 +80,7 @@ class Watched:
 def critic_at(folder: str) -> Critic:
     if folder == PROGRAM:
         return ProfileCritic()
-    dtype = "float32" if (Path(folder) / "model.safetensors").stat().st_size < 1 << 26 else "bfloat16"
-    return RewardModelCritic.load(folder, PROFILES, "cpu", dtype, batch_size=16, constrained="quotes")
+    return learnt_critic(Path(folder))
 
 
 def run(folder: Path, critic: str, placement: str, rate: float, seed: int, materials: Materials, steps: int) -> None:

@@ -29,10 +29,11 @@ class Method:
     Attributes:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
-        engine: ``text2grad`` (this project's trainer) or ``trl`` (TRL's GRPOTrainer), or
-            ``trl_sdpo`` (TRL's SDPOTrainer).
+        engine: ``text2grad`` (this project's trainer), ``rltf_sd`` or ``critique_grpo`` (with second attempts),
+            ``trl`` (TRL's GRPOTrainer), or ``trl_sdpo`` (TRL's SDPOTrainer).
         reward_model: the learnt model that gives the reward in place of the program, if any.
         noise: the critic's errors: their kind, and the share of spans that have them.
+        critic: a folder among the study's learnt critics; if empty, the program is the critic.
         tuned_as: the method whose learning rate it takes; if empty, its own is swept.
     """
 
@@ -41,9 +42,11 @@ class Method:
     engine: str = "text2grad"
     reward_model: Learnt | None = None
     noise: tuple[str, float] | None = None
+    critic: str = ""
     tuned_as: str = ""
 
 
+_ATTEMPTS = {"rollouts_per_prompt": 2, "micro_batch_size": 8}
 METHODS = {
     "text2grad": Method("Text2Grad"),
     "ppo_sum": Method("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
@@ -55,6 +58,7 @@ METHODS = {
         "Text2Grad, trained reward model, no critique", reward_model=Learnt("spans")
     ),
     "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, engine="trl"),
+    "grpo_outcome": Method("GRPO (TRL), 1 for an answer that is entirely right", {"outcome_coef": 1.0}, engine="trl"),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
@@ -73,6 +77,8 @@ METHODS = {
     "sdpo_trl": Method("SDPO (TRL)", engine="trl_sdpo"),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
+    "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
+    "critique_grpo": Method("Critique-GRPO", _ATTEMPTS, engine="critique_grpo"),
     "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}
@@ -82,7 +88,7 @@ def method_of(name: str) -> Method:
     """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
 
     ``flip-25-ppo_sum`` is another method with that critic, and ``ppo_reward_model-8000`` a method whose reward model
-    learns from so many pairs.
+    learns from so many pairs. ``learnt-1500`` and ``learnt-1500-gate`` have the learnt critic ``critic-1500``.
     """
     if name in METHODS:
         return METHODS[name]
@@ -93,6 +99,10 @@ def method_of(name: str) -> Method:
         return replace(clean, label=f"{clean.label}, {rest} pairs", reward_model=learnt)
     percent, _, base = rest.partition("-")
     base = base or "text2grad"
+    if kind == "learnt" and percent.isdigit() and base in METHODS:
+        label = f"learnt critic, {int(percent)} updates: {METHODS[base].label}"
+        tuned_as = METHODS[base].tuned_as or base
+        return replace(METHODS[base], label=label, critic=f"critic-{percent}", tuned_as=tuned_as)
     if kind not in KINDS or not percent.isdigit() or base not in METHODS:
         raise InputError(
             f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50, "

@@ -19,10 +19,13 @@ from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.sdpo import train_sdpo
 from benchmarks.micro.task import PROFILES, make_record
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
+from nl_gradient_policy_optimization.baselines.second_attempt import TRAINERS, checked
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.critics import Critic
+from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 
@@ -31,16 +34,20 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Materials:
-    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders."""
+    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders.
+
+    ``learnt_critics`` is the folder of critics that ``benchmarks/learnt_critics`` trained.
+    """
 
     base: str
     prompts: str
     reward_models: Mapping[Learnt, str] = field(default_factory=dict)
+    learnt_critics: str = ""
 
 
-def training_prompts(path: Path, count: int) -> str:
+def training_prompts(path: Path, count: int, notes: int = 0) -> str:
     rng = random.Random("training prompts")
-    save_json(path, [make_record(rng, number) for number in range(count)])
+    save_json(path, [make_record(rng, number, notes) for number in range(count)])
     return str(path)
 
 
@@ -123,11 +130,19 @@ def config_of(
 
 
 def critic_of(method: Method, seed: int, materials: Materials, protocol: Protocol) -> Critic:
-    """Who gives feedback: the program, or a reward model that learnt from it."""
+    """Who gives feedback: the program, or a model that learnt from it."""
     critic: Critic = ProfileCritic(protocol.praises)
+    if method.critic:
+        critic = learnt_critic(Path(materials.learnt_critics) / method.critic)
     if method.reward_model:
         critic = load_reward_model(materials.reward_models[method.reward_model])
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
+
+
+def learnt_critic(folder: Path) -> Critic:
+    """A critic of ``benchmarks/learnt_critics``: small ones compute in float32, as they were trained."""
+    dtype = "float32" if (folder / "model.safetensors").stat().st_size < 1 << 26 else "bfloat16"
+    return RewardModelCritic.load(folder, PROFILES, "cpu", dtype, batch_size=16, constrained="quotes")
 
 
 def train_text2grad(
@@ -140,7 +155,9 @@ def train_text2grad(
         rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
     else:
         rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
-    trainer = prepare(PROFILES, config, rewards)
+    kind = NLGradientTrainer if method.engine == "text2grad" else TRAINERS[method.engine]
+    config = config if method.engine == "text2grad" else checked(config, method.engine)
+    trainer = prepare(PROFILES, config, rewards, trainer=kind)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.scorer.model, 0)]
     for step in range(1, protocol.steps + 1):

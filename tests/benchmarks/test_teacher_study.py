@@ -6,13 +6,15 @@ import random
 
 import pytest
 
+from benchmarks.convergence import StudyConfig
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol
 from benchmarks.micro.rewriting import followed, rewrite
 from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
-from benchmarks.micro.task import make_record, read_statements, score_statements
+from benchmarks.micro.task import entirely_right, make_record, read_statements, score_statements
+from text2grad.errors import InputError
 from text2grad.records import load_json
 
 NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
@@ -66,18 +68,46 @@ def test_what_a_study_adds_leaves_older_runs_as_they_were():
     )
 
 
-@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl"])
+def test_a_verifier_wants_every_note_in_order_and_nothing_else():
+    right = "Nora earns a living as a baker. Nora lives in Porto. Nora keeps a parrot."
+    assert entirely_right(NORA, right) and score_statements(NORA, right)["f1"] == 1
+    swapped = "Nora lives in Porto. Nora earns a living as a baker. Nora keeps a parrot."
+    assert not entirely_right(NORA, swapped) and score_statements(NORA, swapped)["f1"] == 1
+    assert not entirely_right(NORA, right + " It rained all morning.")
+    assert not entirely_right(NORA, right.replace("Porto", "Ghent"))
+    assert not entirely_right(NORA, "Nora earns a living as a baker. Nora lives in Porto.")
+
+
+def test_a_study_may_ask_for_the_number_of_notes():
+    rng = random.Random(0)
+    assert {len(make_record(rng, number, 6)["notes"]) for number in range(20)} == {6}
+    assert Protocol(notes=6).described()["notes"] == 6
+
+
+def test_learnt_critics_are_named_in_methods():
+    method = method_of("learnt-1500-gate_distill")
+    assert (method.critic, method.tuned_as) == ("critic-1500", "gate_distill")
+    assert method.settings == {"teacher": "gate+distill"} and method_of("learnt-700").tuned_as == "text2grad"
+    config = StudyConfig(
+        study="s", methods=["learnt-700"], reference="learnt-700", learning_rates=[1e-4], seeds=[1], output_dir="o"
+    )
+    with pytest.raises(InputError, match="give --learnt_critics, the folder of critic-700"):
+        config.check()
+
+
+@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo"])
 def test_the_methods_run(tmp_path, name):
     base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
     assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
     materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
     protocol = Protocol(
-        steps=1, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16, kl_coef=0.02, praises=True
-    )
+        steps=1, rollouts=16 if name == "critique_grpo" else 4, evaluate_every=1, held_out=2, max_response_tokens=16,
+        kl_coef=0.02, praises=True,
+    )  # fmt: skip
     config = config_of(name, method_of(name), 1e-3, 1, tmp_path / "run", materials, protocol)
     assert config.kl_coef == 0.02
     result = run_method(name, 1e-3, 1, tmp_path / "run", materials, protocol)
     assert [row["step"] for row in result["curve"]] == [0, 1]
-    if name != "sdpo_trl":
+    if name == "flip-50-gate_distill":
         row = load_json(tmp_path / "run" / "metrics.jsonl")[0]
         assert row["teacher/unread"] == 0 and row["teacher/kept"] <= 1

@@ -1,0 +1,107 @@
+"""One checker for each rule. A checker quotes what breaks its rule, and says so in a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_WORD = re.compile(r"\S*\w\S*")
+_SENTENCE = re.compile(r"\S[^.!?]*(?:[.!?]+|$)")
+
+
+class Violation(NamedTuple):
+    """Quotes of a response, exactly as it has them, and what is wrong with them."""
+
+    quotes: list[str]
+    remark: str
+
+
+def words_of(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+def sentences_of(text: str) -> list[str]:
+    return [match.group().rstrip() for match in _SENTENCE.finditer(text)]
+
+
+def words_between(text: str, limits: list[int]) -> list[Violation]:
+    """At least and at most so many words: what is too much is quoted, or all of what is too little."""
+    low, high = limits
+    found = list(_WORD.finditer(text))
+    if len(found) < low:
+        return [Violation([text.strip()], f"It has only {len(found)} words. At least {low} are asked for.")]
+    if len(found) > high:
+        return [
+            Violation([text[found[high].start() :].rstrip()], f"It has {len(found)} words. Only {high} are allowed.")
+        ]
+    return []
+
+
+def sentences_at_most(text: str, most: int) -> list[Violation]:
+    found = sentences_of(text)
+    return [Violation(found[most:], f"It has {len(found)} sentences. Only {most} is allowed.")] if found[most:] else []
+
+
+def without_word(text: str, word: str) -> list[Violation]:
+    found = re.findall(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)
+    return [Violation(found, f"It uses the word {word}, which the request forbids.")] if found else []
+
+
+def without_commas(text: str, wanted: bool = True) -> list[Violation]:
+    found = re.findall(r"\S*,", text)
+    return [Violation(found, "It has commas, which the request forbids.")] if found else []
+
+
+def lower_case(text: str, wanted: bool = True) -> list[Violation]:
+    found = [word for word in words_of(text) if word != word.lower()]
+    return [Violation(found, "It has capital letters. All letters must be small.")] if found else []
+
+
+def mentions(text: str, word: str) -> list[Violation]:
+    found = re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE)
+    return [] if found else [Violation(sentences_of(text)[:1], f"It does not mention {word}.")]
+
+
+def ends_with(text: str, phrase: str) -> list[Violation]:
+    said = text.rstrip().rstrip(".!").lower().endswith(phrase.lower())
+    return [] if said else [Violation(sentences_of(text)[-1:], f"It does not end with the words: {phrase}.")]
+
+
+def in_order(text: str, words: list[str]) -> list[Violation]:
+    """The words, sorted, and nothing else: each that is not at its place is quoted."""
+    said = words_of(text)
+    wanted = sorted(words)
+    bare = [word.strip(".,;:!?\"'").lower() for word in said]
+    wrong = [word for place, word in enumerate(said) if place >= len(wanted) or bare[place] != wanted[place]]
+    if not wrong and len(said) == len(wanted):
+        return []
+    return [Violation(wrong or said[-1:], f"The right order is: {' '.join(wanted)}.")]
+
+
+def not_repeated(text: str, wanted: bool = True) -> list[Violation]:
+    found = sentences_of(text)
+    again = [each for place, each in enumerate(found) if each in found[:place]]
+    return [Violation(again, "It says the same sentence twice.")] if again else []
+
+
+CHECKS: dict[str, Callable[[str, Any], list[Violation]]] = {
+    "words": words_between,
+    "sentences": sentences_at_most,
+    "without": without_word,
+    "no_commas": without_commas,
+    "lower_case": lower_case,
+    "mentions": mentions,
+    "ending": ends_with,
+    "sorted": in_order,
+    "no_repeats": not_repeated,
+}
+
+
+def violations(text: str, rules: dict[str, Any]) -> list[Violation]:
+    """Everything that breaks one of a request's rules."""
+    return [found for rule, argument in rules.items() for found in CHECKS[rule](text, argument)]
+
+
+def passes(text: str, rules: dict[str, Any]) -> bool:
+    return bool(text.strip()) and not violations(text, rules)

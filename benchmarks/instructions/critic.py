@@ -1,0 +1,19 @@
+"""The critic: what the checkers quote is poor, sentences without a fault are good. ``--critic .../critic.py:judge``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.instructions.checks import sentences_of, violations, words_of
+from text2grad.feedback import Feedback
+
+
+def judge(prompt: str, response: str, record: dict[str, Any]) -> Feedback:
+    found = violations(response, record["rules"])
+    poor = [quote for violation in found for quote in violation.quotes]
+    critique = " ".join(violation.remark for violation in found) or "It follows every rule."
+    if "sorted" in record["rules"]:
+        good = [word for word in words_of(response) if word not in poor]
+    else:
+        good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
+    return Feedback(critique, good, poor)

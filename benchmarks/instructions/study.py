@@ -1,0 +1,166 @@
+"""A real small model on requests whose rules programs check: Text2Grad, its teachers, SDPO and scalar PPO.
+
+    python benchmarks/instructions/study.py --output_dir runs/benchmarks/instructions
+
+The critic is what the checkers say: each violation quoted, with a sentence that explains it. Every policy answers
+requests that no run has seen, greedily, before and after. A policy passes where no checker objects. A killed study
+goes on where it was, and ``--methods`` and ``--seeds`` may be given bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.instructions.checks import passes
+from benchmarks.instructions.make_requests import KINDS, make_requests
+from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize
+from text2grad.configs import parse, setting
+from text2grad.errors import InputError, command
+from text2grad.models.answering import LocalPolicy, SamplingConfig
+from text2grad.records import check_same_settings, load_json, save_json
+from text2grad.statistics import bootstrap
+from text2grad.tasks import get_task
+
+HERE = Path(__file__).parent
+TASK, CRITIC = f"{HERE / 'task.py'}:TASK", "benchmarks.instructions.critic:judge"
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "text2grad": ("Text2Grad", {}),
+    "distill": ("Text2Grad, teacher: distill", {"teacher": "distill"}),
+    "sdpo": ("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),
+    "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
+}
+START = "start"
+
+
+@dataclass
+class InstructionsConfig:
+    """One study; all methods share everything but what ``METHODS`` says."""
+
+    output_dir: str = setting("runs/benchmarks/instructions", "folder of the runs")
+    model: str = setting("smollm2", "the policy")
+    methods: list[str] = setting(list(METHODS), "methods to train; start: none, the model is evaluated as it is")
+    seeds: list[int] = setting([1, 2, 3], "seeds of the runs")
+    steps: int = setting(40, "steps of a run")
+    rollouts: int = setting(8, "responses in a step")
+    learning_rate: float = setting(4e-4, "of the adapter")
+    kinds: list[str] = setting(list(KINDS[:5]), f"kinds of requests, of {', '.join(KINDS)}")
+    requests: int = setting(400, "training requests")
+    held_out: int = setting(100, "held-out requests")
+    max_new_tokens: int = setting(48, "longest answer")
+    page: str = page_setting("instructions")
+
+    def check(self) -> None:
+        if unknown := set(self.methods) - {START, *METHODS}:
+            raise InputError(f"--methods {', '.join(sorted(unknown))}: choose from {', '.join([START, *METHODS])}")
+        if unknown := set(self.kinds) - set(KINDS):
+            raise InputError(f"--kinds {', '.join(sorted(unknown))}: choose from {', '.join(KINDS)}")
+        check_page(self.page, "instructions")
+
+    def policy(self, method: str, seed: int, folder: Path) -> PolicyConfig:
+        """The settings of the quickstart's policy, but for lengths and rewards of length: the checkers see to those."""
+        shared = {
+            "model": self.model,
+            "data_path": str(Path(self.output_dir) / "requests.json"),
+            "output_dir": str(folder),
+            "critic": CRITIC,
+            "method": method,
+            "seed": seed,
+            "max_steps": self.steps,
+            "rollouts_per_device": self.rollouts,
+            "max_new_tokens": self.max_new_tokens,
+            "unfinished_reward": -6.0,
+            "ppo_epochs": 2,
+            "micro_batch_size": self.rollouts,
+            "optimizer": "adamw",
+            "learning_rate": self.learning_rate,
+            "lr_schedule": "constant",
+            "lora_dropout": 0.0,
+            "value_clip_range": None,
+            "value_learning_rate": 0.05,
+            "kl_coef": 0.05,
+            "kl_target": None,
+            "save_every": 10,
+            "save_total_limit": 1,
+            "keep_policies": False,
+            "report_to": ["none"],
+        }
+        return PolicyConfig(**{**shared, **METHODS[method][1]})
+
+
+def answer(model: str, requests: Sequence[dict[str, Any]], max_new_tokens: int) -> list[dict[str, Any]]:
+    """Greedy answers, and whether the checkers pass them."""
+    policy = LocalPolicy(model)
+    chats = [get_task(TASK).messages(each["prompt"]) for each in requests]
+    replies = []
+    for start in range(0, len(chats), policy.batch_size):
+        part = slice(start, start + policy.batch_size)
+        ids = [each["id"] for each in requests[part]]
+        replies += policy(chats[part], ids, SamplingConfig(max_new_tokens))
+    rows = []
+    for request, reply in zip(requests, replies, strict=True):
+        if isinstance(reply, Exception):
+            raise reply
+        right = reply.finished and passes(reply.text, request["rules"])
+        rows.append({"id": request["id"], "kind": request["kind"], "response": reply.text, "passes": right})
+    return rows
+
+
+def evaluated(folder: Path, model: str, settings: dict[str, Any], config: InstructionsConfig) -> list[dict[str, Any]]:
+    """The policy's answers to held-out requests, from its folder where they are there.
+
+    Raises:
+        InputError: the folder's answers are of other settings.
+    """
+    path = folder / "answers.json"
+    if not path.is_file():
+        requests = make_requests(config.held_out, 0, held_out=True, kinds=config.kinds)
+        save_json(path, {"settings": settings, "answers": answer(model, requests, config.max_new_tokens)})
+    stored = load_json(path)
+    check_same_settings(folder, stored["settings"], settings, "choose another --output_dir, or delete it")
+    return stored["answers"]
+
+
+def train_and_evaluate(config: InstructionsConfig) -> dict[str, list[list[dict[str, Any]]]]:
+    """The answers of the starting model, and of each method's seeds."""
+    folder = Path(config.output_dir)
+    save_json(folder / "requests.json", make_requests(config.requests, 0, False, config.kinds))
+    settings = {name: value for name, value in asdict(config).items() if name not in ("methods", "seeds", "page")}
+    found = {START: [evaluated(folder / START, config.model, settings, config)]}
+    for seed in config.seeds:
+        for method in [name for name in config.methods if name != START]:
+            run = folder / method / f"seed-{seed}"
+            if not (run / "answers.json").is_file():
+                optimize(TASK, config.policy(method, seed, run))
+            found.setdefault(method, []).append(evaluated(run, str(run / "policy"), settings, config))
+    return found
+
+
+def table(found: dict[str, list[list[dict[str, Any]]]], shown_kinds: Sequence[str]) -> str:
+    """Pass rates over all held-out requests (intervals over requests, a request's seeds together), and of each kind."""
+    rows = []
+    for name, seeds in found.items():
+        answers = [each for run in seeds for each in run]
+        rate = bootstrap([(each["passes"], 1) for each in answers], groups=[each["id"] for each in answers])
+        kinds = [[each["passes"] for each in answers if each["kind"] == kind] for kind in shown_kinds]
+        label = METHODS[name][0] if name in METHODS else "before training"
+        shown = [f"{sum(kind) / len(kind):.2f}" if kind else "–" for kind in kinds]
+        rows.append([label, str(len(seeds)), str(rate), *shown])
+    return markdown_table(["policy", "seeds", "pass rate", *(kind.replace("_", " ") for kind in shown_kinds)], rows)
+
+
+@command
+def main() -> None:
+    config = parse(InstructionsConfig)
+    config.check()
+    found = table(train_and_evaluate(config), config.kinds)
+    print(found)
+    write_section(config.page, "instructions", found)
+
+
+if __name__ == "__main__":
+    main()
