@@ -42,7 +42,7 @@ class VariationsConfig:
 
 
 @dataclass(frozen=True)
-class Source:
+class PostTexts:
     """A post to make records of: its sentences, a person's summary, and sampled answers without an end."""
 
     sentences: list[str]
@@ -107,7 +107,7 @@ def variations(
 
 def _sources(
     posts: Mapping[str, Record], answers: Mapping[str, Sequence[str]], rng: random.Random
-) -> dict[str, Source]:
+) -> dict[str, PostTexts]:
     if len(posts) < 2:
         raise InputError("one post is not enough; give at least two, since sentences are exchanged between posts")
     found = {}
@@ -118,7 +118,7 @@ def _sources(
         if not answers.get(key):
             raise InputError(f"record {key!r} has no sampled answer; give --answers that cover all posts")
         drawn = rng.sample(list(answers[key]), len(answers[key]))
-        found[key] = Source(split(get_task("slf5k").prompt(record)), texts[0], cycle(drawn))
+        found[key] = PostTexts(split(get_task("slf5k").prompt(record)), texts[0], cycle(drawn))
     return found
 
 
@@ -133,7 +133,7 @@ def _variation(sentences: Sequence[str], foreign: Sequence[str], rng: random.Ran
     return " ".join(rng.choice(foreign) if at in changed else sentence for at, sentence in enumerate(sentences))
 
 
-def _response(how: str, own: Source, stranger: Source, rng: random.Random) -> str:
+def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random) -> str:
     """A response made in one of the ways of ``SHARES``, without one that is spoilt."""
     if how == "of another post":
         return next(stranger.answers).strip()
