@@ -107,7 +107,9 @@ def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[s
             words = wording(name)
             about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
             charts.append({**about, "style": words.style, "secondary": is_secondary(name), "lines": lines})
-    return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
+    audits = {variant.label: found for variant in members if (found := training.audit(variant))}
+    labels = [variant.label for variant in members]
+    return {"task": task, "variants": labels, "charts": charts, "ends": ends, "audits": audits}
 
 
 def _updates(groups: list[Variant], slots: dict[str, int]) -> list[dict[str, Any]]:

@@ -107,6 +107,9 @@ def _comparison_headline(number: int, table: dict[str, Any], key: str, best: str
 def standfirst(report: dict[str, Any]) -> list[Sentence]:
     """What was run, and what came out, in a sentence each."""
     sentences = [_what_was_run(report, section) for section in report["training"]]
+    sentences += [
+        line for number, section in enumerate(report["training"]) for line in _audited(report, number, section)
+    ]
     for number, table in enumerate(report["tables"]):
         sentences += _what_came_out(number, table)
     if not report["tables"]:
@@ -130,6 +133,28 @@ def _what_was_run(report: dict[str, Any], section: dict[str, Any]) -> Sentence:
         f"{_listed(described)} trained {models} on {section['task']} for {span} steps{logged}, "
         f"with feedback from {critics}."
     ]
+
+
+def _audited(report: dict[str, Any], number: int, section: dict[str, Any]) -> list[Sentence]:
+    """How far the critic in training is to be trusted, by the one that audited it."""
+    told: list[Sentence] = []
+    for label in section["audits"]:
+        run = next(run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"]))
+        path = ("training", number, "audits", label)
+        told.append(
+            [
+                f"{label}: {_critic(run['config'].get('audit_critic', ''))} audited ",
+                at(*path, "responses", style="count"),
+                " responses. It gives them a mean δ of ",
+                at(*path, "trusted", style="signed"),
+                ", the critic in training ",
+                at(*path, "own", style="signed"),
+                "; of the tokens that both label, ",
+                at(*path, "flip_rate", style="share"),
+                " have opposite signs.",
+            ]
+        )
+    return told
 
 
 def _what_came_out(number: int, table: dict[str, Any]) -> list[Sentence]:

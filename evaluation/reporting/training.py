@@ -25,6 +25,7 @@ _NOT_THE_METHOD = {
     "generation_batch_size",
     "head_chunk",
 }
+_AUDIT_COUNTS = {f"audit/{name}" for name in ("rollouts", "failures", "tokens", "compared", "signed")}
 _POINTS = 240
 _BINS = 24
 
@@ -89,7 +90,7 @@ def _differences(run: Run, rivals: list[Run]) -> dict[str, Any]:
 def curve_names(group: list[Variant]) -> list[str]:
     """The metrics that at least one run logged, known ones first in the order of ``metrics.yaml``."""
     logged = {name for variant in group for run in variant.runs for row in run.metrics for name in row}
-    logged.discard("step")
+    logged -= {"step", *_AUDIT_COUNTS}
     if logged >= {"spans/matched", "spans/unmatched"}:
         logged = logged - {"spans/matched", "spans/unmatched"} | {"spans/found"}
     if any(name.startswith("seconds/") for name in logged):
@@ -173,6 +174,29 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
         "last_low": min(lasts),
         "last_high": max(lasts),
         "change": statistics.fmean(lasts) - statistics.fmean(firsts),
+    }
+
+
+def audit(variant: Variant) -> dict[str, float] | None:
+    """What the trusted critic found over all steps and seeds; None where nothing was audited.
+
+    Returns:
+        ``responses`` audited, ``trusted`` and ``own``: mean δ per token of them by the trusted critic and by the one in
+        training, ``flip_rate``: of the tokens that both label, the share with opposite signs.
+    """
+    rows = [row for run in variant.runs for row in run.metrics if row.get("audit/compared") and "audit/delta" in row]
+    if not rows:
+        return None
+
+    def pooled(name: str, weight: str) -> float:
+        return sum(row.get(name, 0.0) * row[weight] for row in rows) / max(1.0, sum(row[weight] for row in rows))
+
+    trusted = pooled("audit/delta", "audit/tokens")
+    return {
+        "responses": sum(row["audit/rollouts"] for row in rows),
+        "trusted": trusted,
+        "own": trusted + pooled("audit/delta_gap", "audit/compared"),
+        "flip_rate": pooled("audit/flip_rate", "audit/signed"),
     }
 
 

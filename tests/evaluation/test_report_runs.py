@@ -15,6 +15,7 @@ from evaluation.reporting.wording import show, show_change, show_interval
 from tests import synthetic_runs
 from tests.report_files import HOSTILE, Figures, hand_made, rows, write_hostile, write_run
 from text2grad.errors import InputError
+from text2grad.records import save_json
 
 
 def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
@@ -63,6 +64,27 @@ def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
     (variant,) = training.variants([load_run(folder)])
     assert training.curve(variant, "kl/k1")["steps"] == [1]
     assert training.curve(variant, "kl/full") is None
+
+
+def test_an_audit_is_told_with_its_figures(tmp_path):
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)], critic="runs/reward_model")
+    about = json.loads((folder / "run.json").read_text())
+    save_json(folder / "run.json", {**about, "config": {**about["config"], "audit_critic": "programmatic"}})
+    audits = [
+        {"rollouts": 1, "tokens": 10, "compared": 10, "signed": 4, "delta": -0.4, "delta_gap": 0.5, "flip_rate": 0.25},
+        {"rollouts": 2, "tokens": 30, "compared": 20, "signed": 0, "delta": 0.0, "delta_gap": 0.2},
+    ]  # fmt: skip
+    metrics = rows(folder / "metrics.jsonl")
+    lines = [{**row, **{f"audit/{k}": v for k, v in audit.items()}} for row, audit in zip(metrics, audits, strict=True)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    report, _ = assemble([load_run(folder)], [])
+    (section,) = report["training"]
+    (audit,) = section["audits"].values()
+    assert audit == pytest.approx({"responses": 3, "trusted": -0.1, "own": 0.2, "flip_rate": 0.25})
+    told = [story.text(report, sentence) for sentence in report["standfirst"]]
+    assert any("the programmatic critic audited 3 responses" in line and "25.0 %" in line for line in told), told
+    titles = [chart["name"] for chart in section["charts"]]
+    assert "audit/flip_rate" in titles and "audit/signed" not in titles
 
 
 def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
