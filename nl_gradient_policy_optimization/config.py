@@ -92,6 +92,7 @@ class PolicyConfig:
 
     # critic
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
+    critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
     critic_max_new_tokens: int = setting(
@@ -291,6 +292,8 @@ class PolicyConfig:
             value = getattr(self, name)
             if value < low or (high is not None and value > high):
                 raise InputError(f"--{name} must be {f'in {low}..{high}' if high else f'{low} or more'}, not {value}")
+        if not self.critique and (self.teacher != "off" or self.critique_coef):
+            raise InputError("--critique false: leaves --teacher and --critique_coef nothing to read; leave one away")
         if self.teacher_scale <= 0:
             raise InputError(f"--teacher_scale must be above 0, not {self.teacher_scale}")
         if self.teacher in ("weight", "gate", "gate+distill") and self.reward_placement != "token":

@@ -44,6 +44,7 @@ from text2grad.models import (
     portable_base_name,
 )
 from text2grad.models.deepspeed_setup import prepare_deepspeed
+from text2grad.prompts import variant_asked
 from text2grad.records import (
     check_writable,
     fingerprint,
@@ -155,7 +156,7 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             config.critic,
             task,
             prompt=config.critic_prompt or None,
-            variant=config.critic_variant or None,
+            variant=variant_asked(config.critic_variant or None, config.critique),
             concurrency=config.critic_concurrency,
             timeout=config.critic_timeout,
             retries=config.critic_retries,

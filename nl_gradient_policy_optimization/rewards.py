@@ -100,7 +100,7 @@ class CriticRewards:
         feedback = RolloutFeedback(
             rewards=place(found.values, self.config.reward_placement),
             deltas=found.values,
-            critique=reply.critique,
+            critique=reply.critique if self.config.critique else "",
             good=list(reply.good),
             poor=list(reply.poor),
             matched=found.matched,

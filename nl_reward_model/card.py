@@ -30,6 +30,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
         adapter: whether the folder holds a LoRA adapter rather than whole weights.
     """
     data, kind = description.data, "adapter" if adapter else "model"
+    written = "a critique, then" if description.critique else "without a critique,"
     task = task_of(vars(description))
     metrics = {name: value for name, value in description.metrics.items() if value is not None}
     rows = "\n".join(f"| {label} | {metrics[name]:.4g} |" for name, label in _METRICS.items() if name in metrics)
@@ -41,7 +42,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     return f"""{card_header(description.base_model, adapter, ["reward-model", task.name])}
 # A reward model for {task.name}, trained from {description.base_model}
 
-This {kind} writes feedback on a response in natural language: a critique, then the good and the poor parts of the
+This {kind} writes feedback on a response in natural language: {written} the good and the poor parts of the
 response as quotes. Policies are trained with it by [Text2Grad](https://arxiv.org/abs/2505.22338). The feedback is one
 JSON object, at most {description.max_new_tokens} tokens long.
 

@@ -29,6 +29,7 @@ class RewardModelConfig(SFTConfig):
     prompt: str = setting(
         "cot", "cot or no_cot (the task's prompts/), or a file of your own", "--prompt_file", "--prompt_variant"
     )
+    critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     allow_changed: bool = setting(
         False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
     )

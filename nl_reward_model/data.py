@@ -45,16 +45,23 @@ def load_annotated(path: str | Path, task: Task) -> Records:
     """The records of a file that carry feedback.
 
     Raises:
-        InputError: none does, or a record's feedback is broken.
+        InputError: none does, a record's feedback is broken, or it lacks the critique that the task's z has.
     """
     records = load_records(path, task)
     annotated = {}
     for record_id, record in records.items():
         try:
-            if task.feedback(record) is not None:
-                annotated[record_id] = record
+            feedback = task.feedback(record)
         except FeedbackError as error:
             raise InputError(f"{path}: record {record_id!r}: {error}; annotate it again or remove it") from None
+        if feedback is None:
+            continue
+        if task.fields.with_critique and not feedback.critique:
+            raise InputError(
+                f"{path}: record {record_id!r} has spans and no {task.fields.critique!r}; annotate it again, or give "
+                "--critique false to learn spans alone"
+            )
+        annotated[record_id] = record
     if not annotated:
         raise InputError(
             f"{path}: no record carries {task.fields.critique!r}; annotate the file first (stage 1, rm_data_anno)"

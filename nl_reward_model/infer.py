@@ -46,6 +46,9 @@ class InferConfig:
         "for a model that is no trained reward model: cot, no_cot, or a prompt file",
         *("--prompt_file", "--prompt_variant"),
     )
+    critique: bool = setting(
+        True, "for such a model: false asks for spans alone; a trained reward model's folder says what it writes"
+    )
     constrained: Literal["none", "json", "quotes"] = setting(
         "none", "json: the fields are always there; quotes: every span is a part of the response, too"
     )
@@ -66,6 +69,8 @@ class InferConfig:
         for name in ("model", "data_path", "output_path"):
             if not getattr(self, name):
                 raise InputError(f"--{name}: is not given; see --help")
+        if not self.critique and not self.prompt:
+            raise InputError("--critique: is for a model that is no trained reward model, with --prompt; leave it away")
         if self.base_url and self.constrained == "quotes":
             raise InputError("--constrained quotes: works in process only; leave --base_url away, or use json")
 
@@ -79,6 +84,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
     task = get_task(task)
     check_writable(config.output_path)
     description, file = _describe(task, config)
+    task = description.task_learnt(task)
     records = _chosen(load_records(config.data_path, task), description, config)
     prompt = RewardPrompt(file, task, load_tokenizer(config.model), description.prompt_max_length, description.shorten)
     write, name = (_served if config.base_url else _in_process)(prompt, description, config)
@@ -125,7 +131,7 @@ def _report(
             remedies.append("--constrained quotes")
         print(f"for more that can be read: {', '.join(remedies)}; each needs another --output_path")
     print(f"written to {config.output_path}")
-    if any(task.fields.critique in row for row in rows.values()):
+    if any(task.feedback(row) for row in rows.values()):
         print(
             f"next: compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
             f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
@@ -145,7 +151,7 @@ def feedback_fields(task: Task, text: str | None, failure: str = "") -> dict:
 def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, Prompt]:
     """How the model was trained; for any other model, what the flags say."""
     if config.prompt:
-        file = load_prompt(find_prompt(task, "reward_model", config.prompt))
+        file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
         description = RewardModelDescription(
             task=task.name,
             task_source=task.source,
@@ -154,6 +160,7 @@ def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, 
             max_length=1400,
             shorten="middle",
             max_new_tokens=400,
+            critique=config.critique,
         )
     else:
         description, file = RewardModelDescription.load(config.model, task)
@@ -234,7 +241,7 @@ def _served(
     name = config.served_model or config.model
     client = ChatClient(config.base_url, name, concurrency=config.concurrency, max_tokens=description.max_new_tokens)
     task = prompt.task
-    schema = reply_schema(task.fields, "no_cot") if config.constrained == "json" else None
+    schema = reply_schema(task.fields, task.fields.variant) if config.constrained == "json" else None
 
     def ask(record: Record) -> str | FeedbackError:
         try:

@@ -55,7 +55,7 @@ _DECIDING = (
     "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
     "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
-    "responses_per_row",
+    "responses_per_row", "critique",
 )  # fmt: skip
 """The settings that decide the result; a run can only be resumed with the same ones."""
 _FORMER = {"prompt_max_length": "max_prompt_tokens", "precision": "dtype"}
@@ -69,12 +69,13 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
         InputError: a file, record or setting that the user has to correct, or another run in the folder.
     """
     with claimed(config.output_dir, config.process_index):
-        _train(get_task(task), Path(config.output_dir), config)
+        task = get_task(task)
+        _train(task if config.critique else task.without_critique(), Path(config.output_dir), config)
 
 
 def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     repository, config.push_to_hub = _repository(config), False  # TRL would upload before the card is written
-    file = load_prompt(find_prompt(task, "reward_model", config.prompt))
+    file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
     check_writable(output / RUN_FILE)
@@ -163,16 +164,18 @@ def _describe(
     task: Task, config: RewardModelConfig, encoded: EncodedRecords, held_out: EncodedRecords, records: Records
 ) -> RewardModelDescription:
     longest = max(encoded.longest_completion, held_out.longest_completion)
+    spare = 16 if config.critique else 48  # spans alone are short, and constrained decoding begins to close z early
     settings = {name: getattr(config, name) for name in _DECIDING}
     settings = {name: getattr(value, "value", value) for name, value in settings.items()}
     return RewardModelDescription(
         task=task.name,
         task_source=task.source,
+        critique=config.critique,
         base_model=_lasting_name(_base(config.model)),
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
-        max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
+        max_new_tokens=min(longest + longest // 4 + spare, config.max_length),
         examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
         settings=settings | {"ranks": config.world_size, "zero_stage": _zero_stage(config)},
         data={
@@ -233,7 +236,7 @@ def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
     run = {_FORMER.get(name, name): value for name, value in run.items()}
     if not run.pop("lora", True):
         run["lora_r"] = 0
-    return {"responses_per_row": 1} | run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
+    return {"responses_per_row": 1, "critique": True} | run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
 
 
 def _trainer(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models.hub import PUSH_HELP, check_repository, publish
+from text2grad.prompts import variant_asked
 from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import stage_command
@@ -49,7 +50,7 @@ class ChatOptions:
         "--prompt_file",
     )
     prompt_variant: Literal["cot", "no_cot", "human_feedback", "dense"] | None = setting(
-        None, "the form of reply that a prompt file asks for; by default its name, or else no_cot"
+        None, "the form of reply that a prompt file asks for; by default its name, or else no_cot; see --critique"
     )
     feedback_field: str | None = setting(None, "the field with a person's feedback, for human_feedback")
     temperature: float = setting(0.0, "sampling temperature")
@@ -76,6 +77,7 @@ class AnnotateConfig(ChatOptions):
     critic: str | None = setting(
         None, f"who gives feedback: {CRITIC_FORMS}; {DEFAULT_CRITIC} by default", "--annotator"
     )
+    critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     retry_failed: bool = setting(False, "try the records again that failed in earlier runs")
     allow_changed: bool = setting(
         False, "go on with another model, prompt or temperature; each record and the report say which"
@@ -170,7 +172,8 @@ class _Annotation:
                     raise InputError(f"--{option.name}: is for critics behind an API, not for {spec}")
             options = program_options if spec == "programmatic" else {}
             critic = load_critic(spec, task, **options)
-            return cls(task, critic, prepare, {"annotator": critic.name} | version_of(critic))
+            decides: dict[str, Any] = {"annotator": critic.name} | version_of(critic)
+            return cls(task, critic, prepare, decides if config.critique else {**decides, "critique": False})
 
         critic = _chat_critic(spec, task, config)
         if critic.variant == "human_feedback":
@@ -237,7 +240,8 @@ class _Annotation:
             annotation |= {"usage": given.usage.to_dict()}
         if given.reasoning:
             annotation["reasoning"] = given.reasoning
-        after = self.task.with_feedback(record, checked.feedback, annotation)
+        kept = checked.feedback if self.settings.get("critique", True) else replace(checked.feedback, critique="")
+        after = self.task.with_feedback(record, kept, annotation)
         return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
     def close(self) -> None:
@@ -271,7 +275,7 @@ def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
         spec,
         task,
         prompt=file,
-        variant=variant,
+        variant=variant_asked(variant, config.critique),
         feedback_field=config.feedback_field,
         client_class=BatchClient if config.batch_api else ChatClient,
         concurrency=config.concurrency,

@@ -20,6 +20,7 @@ def data_card(task: Task, settings: Mapping[str, Any], critic: str, prompt: str,
     records, spans, paid = report["records"], report["spans"], report.get("paid") or {}
     cost = f"{paid['cost_usd']:.4f} USD" if paid.get("cost_usd") else "none, or not known"
     asked = "\n".join(f"- {name}: {value}" for name, value in settings.items() if name not in ("stage", "task"))
+    critique = "a critique of it, and" if report["critique_words"] else "and, without a critique,"
     shown = f"\n## Prompt\n\n~~~text\n{prompt.strip()}\n~~~\n" if prompt else ""
     return f"""---
 tags: [text2grad, {task.name}]
@@ -27,7 +28,7 @@ tags: [text2grad, {task.name}]
 
 # Feedback on responses of {task.name}
 
-Each record holds a prompt, a response, a critique of it, and quotes of what is good and poor in it.
+Each record holds a prompt, a response, {critique} quotes of what is good and poor in it.
 [Text2Grad](https://arxiv.org/abs/2505.22338) trains reward models and policies with such records.
 
 - feedback from: {critic}

@@ -73,7 +73,7 @@ def annotation_report(
             f"records_{poor}_only": _rate(sum(bool(row["poor"] and not row["good"]) for row in rows), len(rows)),
             "records_without_spans": _rate(sum(not (row["good"] or row["poor"]) for row in rows), len(rows)),
         },
-        "critique_words": _quartiles([row["critique_words"] for row in rows]),
+        "critique_words": _quartiles([row["critique_words"] for row in rows if row["critique_words"]]),
         "usage": _usage([row["usage"] for row in rows]),
         "failures": dict(Counter(kind_of(reason) for reason in failures.values()).most_common()),
     }

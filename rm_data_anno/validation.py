@@ -83,7 +83,8 @@ def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     result.contradicted = [quote for quote in good if quote in poor]
     good = [quote for quote in good if quote not in poor]
     result.feedback = Feedback(feedback.critique, good=good, poor=poor)
-    result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
+    if feedback.critique:
+        result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
     return result
 
 

@@ -114,9 +114,11 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
 
 
 @lru_cache
-def memorised(head_dim: int = 16) -> tuple[Path, dict[str, dict]]:
+def memorised(head_dim: int = 16, critique: bool = True) -> tuple[Path, dict[str, dict]]:
     """A reward model's folder, and the six records that it has learnt by heart."""
     folder, records = Path(mkdtemp(prefix="memorised-")), slf5k_records(2)
+    if not critique:
+        records = {key: {k: v for k, v in record.items() if k != "textual_feedback"} for key, record in records.items()}
     model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=head_dim)
     config = settings(
         folder,
@@ -127,6 +129,7 @@ def memorised(head_dim: int = 16) -> tuple[Path, dict[str, dict]]:
         per_device_train_batch_size=6,
         validation_share=0.0,
         logging_steps=40,
+        critique=critique,
     )
     train("slf5k", config)
     return folder / "reward_model", records

@@ -3,6 +3,8 @@
 z is one JSON object, critique first, so that the spans are written in the light of the critique::
 
     {"textual_feedback": "Names the cause, but invents a date.", "good_spans": ["…"], "poor_spans": ["…"]}
+
+Without a critique (the ablation of section 4.5), z = A(y): the same object with its two lists alone.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from typing import Any
 
 from text2grad.safety.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
 
-VARIANTS = ("cot", "no_cot", "human_feedback", "dense")
-"""What is asked for: reasoning, critique and spans; critique and spans; spans for a critique that a person wrote
-(algorithm 2's other branch); a critique and a score for every word (the dense baseline of appendix I.1)."""
+VARIANTS = ("cot", "no_cot", "spans", "human_feedback", "dense")
+"""What is asked for: reasoning, critique and spans; critique and spans; spans alone (the ablation of section 4.5);
+spans for a critique that a person wrote (algorithm 2's other branch); a critique and a score for every word (the dense
+baseline of appendix I.1)."""
 
 
 _OBJECT = re.compile(r"\{[ \t\n\r]*")
@@ -36,7 +39,8 @@ class Feedback:
 
     ``good`` and ``poor`` are the two span slots; what each is worth is the task's to say (for code, ``poor`` holds
     the wrong code at −1 and ``good`` the improvable code at 0). ``scores`` is the dense form of the ablations
-    (appendix I.1): pieces of the response in reading order, each with a value in [−1, 1].
+    (appendix I.1): pieces of the response in reading order, each with a value in [−1, 1]. Where nobody was asked for a
+    critique, it is empty.
     """
 
     critique: str
@@ -47,32 +51,50 @@ class Feedback:
 
 @dataclass(frozen=True)
 class FeedbackFields:
-    """The names a task gives to critique, good and poor spans, in its records and in z alike."""
+    """The names a task gives to critique, good and poor spans, in its records and in z alike.
+
+    Attributes:
+        with_critique: whether z has a critique; without one it is the spans alone.
+    """
 
     critique: str
     good: str
     poor: str
     scores: str = "scores"
+    with_critique: bool = True
+
+    @property
+    def variant(self) -> str:
+        """The one of ``VARIANTS`` whose reply is z, with nothing before it."""
+        return "no_cot" if self.with_critique else "spans"
 
     def to_dict(self, feedback: Feedback) -> dict:
+        """Without the critique where there is none, or none is wanted."""
+        critique = {self.critique: feedback.critique} if self.with_critique and feedback.critique else {}
         spans = {self.good: list(feedback.good), self.poor: list(feedback.poor)}
         scores = {self.scores: [list(pair) for pair in feedback.scores]} if feedback.scores else {}
-        return {self.critique: feedback.critique, **spans, **scores}
+        return {**critique, **spans, **scores}
 
     def render(self, feedback: Feedback) -> str:
         """z: the JSON text that a reward model learns to write."""
         return json.dumps(self.to_dict(feedback), ensure_ascii=False)
 
-    def from_dict(self, value: dict, where: str = "the feedback") -> Feedback:
-        """Check and convert one decoded object; keys may differ in case, spaces and underscores."""
+    def from_dict(self, value: dict, where: str = "the feedback", critique_needed: bool = False) -> Feedback:
+        """Check and convert one decoded object; keys may differ in case, spaces and underscores.
+
+        Args:
+            critique_needed: refuse spans without a critique. Dense scores need one in any case.
+        """
         by_name = {_normalised(key): item for key, item in value.items()}
         dense = by_name.get(_normalised(self.scores))
+        if dense is None and not critique_needed:
+            by_name.setdefault(_normalised(self.critique), "")
         needed = (self.critique,) if dense is not None else (self.critique, self.good, self.poor)
         missing = [name for name in needed if _normalised(name) not in by_name]
         if missing:
             raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {shown(sorted(value))}")
         critique = by_name[_normalised(self.critique)]
-        if not isinstance(critique, str) or not critique.strip():
+        if not isinstance(critique, str) or not (critique.strip() or (critique == "" and not critique_needed)):
             raise FeedbackError(f"{self.critique!r} of {where} is not a text but {shown(critique)}")
         _check_encodable(critique, self.critique)
         good, poor = (self._spans(by_name.get(_normalised(name)), name) for name in (self.good, self.poor))
@@ -93,11 +115,14 @@ class FeedbackFields:
         objects, none_because = json_objects(text)
         if not objects:
             raise FeedbackError(none_because)
-        candidates = [value for value in objects if _normalised(self.critique) in map(_normalised, value)]
+        first = self.critique if self.with_critique else self.good
+        candidates = [value for value in objects if _normalised(first) in map(_normalised, value)]
         if critique is not None:
             candidates = [{**objects[-1], self.critique: critique}]
         chosen = (candidates or objects)[-1]
-        feedback = self.from_dict(chosen)
+        if not self.with_critique:  # one that it writes all the same is not what was asked for
+            chosen = {key: item for key, item in chosen.items() if _normalised(key) != _normalised(self.critique)}
+        feedback = self.from_dict(chosen, critique_needed=self.with_critique)
         if problem := fault(chosen):
             raise FeedbackError(f"the reply cannot be kept: {problem}")
         return feedback
@@ -132,6 +157,7 @@ def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
     properties = {
         "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
         "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
+        "spans": {fields.good: quotes, fields.poor: quotes},
         "human_feedback": {fields.good: quotes, fields.poor: quotes},
         "dense": {fields.critique: text, fields.scores: {"type": "array", "items": score}},
     }[variant]

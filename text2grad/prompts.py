@@ -86,8 +86,30 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
     )
 
 
-def find_prompt(task: Task, kind: str, wanted: str) -> Path:
-    """The prompt file that a setting names: a variant of the task's (``cot``), or a file."""
+def variant_asked(variant: str | None, critique: bool, replaced: Collection[str] = ()) -> str | None:
+    """The prompt's variant by the two settings that decide it: its name, and ``--critique``.
+
+    Args:
+        replaced: variants in whose place the spans alone are asked for where no critique is wanted.
+
+    Raises:
+        InputError: the two contradict each other.
+    """
+    if critique and variant == "spans":
+        raise InputError("spans: is the prompt without a critique; give --critique false in place of its name")
+    if not critique and variant and variant not in ("spans", *replaced):
+        raise InputError(f"--critique false: asks for spans alone, and the prompt {variant} for more; leave one away")
+    return variant if critique else "spans"
+
+
+def find_prompt(task: Task, kind: str, wanted: str, critique: bool = True) -> Path:
+    """The prompt file that a setting names: a variant of the task's (``cot``), or a file.
+
+    Args:
+        critique: false takes the variant ``spans`` in place of ``cot`` and ``no_cot``.
+    """
+    if "." not in wanted and "/" not in wanted:
+        wanted = variant_asked(wanted, critique, ("cot", "no_cot")) or wanted
     return Path(wanted) if "." in wanted or "/" in wanted else prompt_path(task, kind, wanted)
 
 

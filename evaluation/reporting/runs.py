@@ -178,8 +178,8 @@ def _rollout(row: dict, task: str, prompts: dict[str, str]) -> LoggedRollout:
     arrays = {name: _array(row.get(name), count, name) for name in _PER_TOKEN}
     if np.isnan(arrays["rewards"]).any():
         raise ValueError("its 'rewards' are not one number per token")
-    critique = row.get("critique")
-    feedback = Feedback(_text(critique), _texts(row.get("good")), _texts(row.get("poor"))) if critique else None
+    critique, good, poor = _text(row.get("critique") or ""), _texts(row.get("good")), _texts(row.get("poor"))
+    feedback = Feedback(critique, good, poor) if critique or good or poor else None
     poor_at, good_at = span_intervals(feedback, response, task) if feedback else ([], [])
     return LoggedRollout(
         step=int(row["step"]),

@@ -225,7 +225,8 @@ def table_of(
     prompts: list[str] = []
     for item in items:
         spans = [span["id"] for span in item["spans"] if kind == "spans" or span["id"].startswith(f"{kind}:")]
-        for span in [None] if kind == "critique" else spans:
+        asked = [None] if item["critique"] else []  # spans may come without a critique
+        for span in asked if kind == "critique" else spans:
             questions.append((item["id"], span))
             prompts.append(item["prompt"])
     table: dict[str, list[bool | None]] = {}

@@ -83,6 +83,7 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
     predictions = [labels(item, item.predicted, task, tokenizer) for item in items]
     compared = [match_record(item, task, truth) for item, truth in zip(items, truths, strict=True)]
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
+    written = any(given for given, _ in critiques) and any(reference for _, reference in critiques)
 
     def mean(values: Iterable[float]) -> dict[str, float | int | None]:
         return bootstrap([(value, 1) for value in values], groups=prompts).to_dict()
@@ -94,7 +95,7 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
         "unmatched_rate": unmatched_rate(compared, prompts).to_dict(),
         "tokens": token_metrics(truths, predictions, task, prompts),
         "spans": span_metrics(compared, task, prompts),
-        "critique": {name: mean(values) for name, values in rouge(critiques).items()},
+        "critique": {name: mean(values) for name, values in rouge(critiques).items()} if written else {},
         "parse_errors": dict(Counter(item.error for item in items if item.predicted is None).most_common(10)),
     }
 
@@ -138,7 +139,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
     for slot, row in metrics["spans"].items():
         counts = f"{row['truth']}/{row['predicted']} ({row['exact']}, {row['partial']})"
         lines.append(f"| {slot} | {counts} | {' | '.join(_shown(row[column]) for column in columns)} |")
-    lines += ["", "critique: " + ", ".join(f"{name} {_shown(metrics['critique'][name])}" for name in _ROUGE)]
+    if metrics["critique"]:
+        lines += ["", "critique: " + ", ".join(f"{name} {_shown(metrics['critique'][name])}" for name in _ROUGE)]
     return "\n".join(lines) + "\n"
 
 

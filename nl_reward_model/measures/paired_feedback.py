@@ -71,7 +71,7 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
             raise InputError(
                 f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
             )
-        if task.fields.critique not in row:
+        if task.fields.critique not in row and task.fields.poor not in row:
             raise InputError(
                 f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
                 "with; give 2_infer.py annotated records"

@@ -170,7 +170,7 @@ def _read(record: Record, key: str, path: str, task: Task) -> Feedback | None:
 
 def _shown(feedback: Feedback, task: Task) -> str:
     """Feedback as the judge reads it."""
-    lines = [feedback.critique]
+    lines = [feedback.critique or "(no critique)"]
     for slot in ("good", "poor"):
         quotes = [f"- {quote}" if "\n" not in quote else f"-\n{quote}" for quote in getattr(feedback, slot)]
         lines += ["", f"{getattr(task.fields, slot)}:", *(quotes or ["(none)"])]

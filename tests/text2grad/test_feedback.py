@@ -71,6 +71,36 @@ def test_dense_scores_need_no_spans():
     assert get_task("slf5k").parse_feedback(get_task("slf5k").render_feedback(got)) == got
 
 
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@given(feedback=feedbacks)
+def test_without_a_critique_z_is_the_two_lists(task, feedback):
+    alone = task.without_critique()
+    z = alone.render_feedback(feedback)
+    assert list(json.loads(z)) == [task.fields.good, task.fields.poor]
+    assert alone.parse_feedback(z) == Feedback("", feedback.good, feedback.poor)
+    assert alone.parse_feedback(task.render_feedback(feedback)) == Feedback("", feedback.good, feedback.poor)
+    with pytest.raises(FeedbackError, match=f"lacks '{task.fields.critique}'"):
+        task.parse_feedback(z)
+    assert task.fields.with_critique  # the task itself is as it was
+
+
+def test_a_record_may_hold_spans_alone():
+    task = get_task("slf5k")
+    record = {
+        "post": "x",
+        "generated_summary": "A dog ran.",
+        "textual_feedback": "Of older spans.",
+        "good_spans": ["A"],
+    }
+    annotated = task.with_feedback(record, Feedback("", ["A dog"], []), {})
+    assert task.feedback(annotated) == Feedback("", ["A dog"], [])
+    del annotated["textual_feedback"]
+    assert task.feedback(annotated) == Feedback("", ["A dog"], [])
+    assert task.feedback({"post": "x", "good_spans": ["A dog"]}) is None
+    with pytest.raises(FeedbackError, match="'textual_feedback' of the record is not a text"):
+        task.feedback({**annotated, "textual_feedback": None})
+
+
 @given(st.text())
 def test_any_text_is_feedback_or_a_reason(reply):
     try:

@@ -68,6 +68,7 @@ class ChatCritic:
         self.client, self.task, self.prompt, self.variant, self.fit = client, task, prompt, variant, fit
         self.feedback_field = feedback_field or task.human_feedback_field
         self.schema = reply_schema(task.fields, variant)
+        self.fields = (task.without_critique() if variant == "spans" else task).fields
         self.name = f"{client.base_url.rstrip('/')}#{client.model}"
 
     @classmethod
@@ -100,9 +101,11 @@ class ChatCritic:
         loaded = load_prompt(path, required, offered=("prompt", "response", "feedback", *task.extra_prompt_fields))
         fit: Callable[[dict[str, str]], dict[str, str]] = dict
         if described := served_reward_model(path, task):
-            reward_prompt, description = described
-            fit = partial(reward_prompt.fit, room=description.max_length - 1)
-            options = {"max_tokens": description.max_new_tokens} | options
+            description, reward_prompt = described
+            variant = variant if description.critique else "spans"
+            if reward_prompt:
+                fit = partial(reward_prompt.fit, room=description.max_length - 1)
+                options = {"max_tokens": description.max_new_tokens} | options
         critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field, fit)
         critic.name = redacted(spec)
         return critic
@@ -174,7 +177,7 @@ class ChatCritic:
         try:
             if reply.finish_reason in _REFUSED:
                 raise FeedbackError(f"the model refused to judge ({reply.finish_reason}): {reply.text[:80]!r}")
-            feedback = self.task.fields.parse(reply.text, critique)
+            feedback = self.fields.parse(reply.text, critique)
             if self.variant == "dense" and not feedback.scores:
                 raise FeedbackError(f"the reply holds no {self.task.fields.scores!r}")
         except FeedbackError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from text2grad.errors import InputError
@@ -166,15 +167,22 @@ class Task(ABC):
         """z = [c; A(y)] as one text."""
         return self.fields.render(feedback)
 
+    def without_critique(self) -> Task:
+        """The same task, whose z is the spans alone (the ablation of section 4.5)."""
+        alone = copy(self)
+        alone.fields = replace(self.fields, with_critique=False)
+        return alone
+
     def feedback(self, record: Record) -> Feedback | None:
         """The feedback an annotated record carries; None where it carries none."""
-        if self.fields.critique not in record:
+        if self.fields.critique not in record and not {self.fields.good, self.fields.poor} <= set(record):
             return None
         return self.fields.from_dict(record, "the record")
 
     def with_feedback(self, record: Record, feedback: Feedback, annotation: dict) -> Record:
         """The record plus its feedback and how it came about."""
-        return {**record, **self.fields.to_dict(feedback), "annotation": annotation}
+        older = {self.fields.critique: ""} if self.fields.critique in record else {}  # of other spans
+        return {**record, **older, **self.fields.to_dict(feedback), "annotation": annotation}
 
     def training_prompts(self, record: Record) -> Record:
         """What stage 3 needs of a record: everything but feedback on an older response."""

@@ -48,6 +48,8 @@ class RewardModelDescription:
     """Where a user's own task is loaded from."""
     changes: list[dict[str, Any]] = field(default_factory=list)
     """Settings that were changed while it was trained, and from which step on."""
+    critique: bool = True
+    """Whether it writes a critique before its spans."""
 
     def save(self, folder: str | Path, prompt: Prompt) -> None:
         save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")
@@ -78,6 +80,11 @@ class RewardModelDescription:
                 f"{folder}: judges {description.task}, not {get_task(task).name}; give a model of that task"
             )
         return description, load_prompt(Path(folder) / PROMPT_FILE)
+
+    def task_learnt(self, task: Task | str | None = None) -> Task:
+        """The task, with z in the form that the model was trained to write."""
+        found = get_task(task) if task is not None else task_of(asdict(self))
+        return found if self.critique else found.without_critique()
 
 
 class RewardModelCritic:
@@ -162,7 +169,7 @@ class RewardModelCritic:
         tokenizer = load_tokenizer(str(folder))
         prompt = RewardPrompt(
             text,
-            get_task(task) if task is not None else task_of(asdict(description)),
+            description.task_learnt(task),
             tokenizer,
             prompt_max_length or description.prompt_max_length,
             description.shorten,

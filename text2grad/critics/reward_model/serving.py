@@ -13,18 +13,22 @@ from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.tasks import Task
 
 
-def served_reward_model(prompt: str | Path, task: Task) -> tuple[RewardPrompt, RewardModelDescription] | None:
-    """The prompt with its tokenizer and length, and the description; None where no reward model is beside the file.
+def served_reward_model(prompt: str | Path, task: Task) -> tuple[RewardModelDescription, RewardPrompt | None] | None:
+    """The description, and the prompt with tokenizer and length; None where no reward model is beside the file.
+
+    The prompt is None beside an adapter, whose folder does not say how its tokenizer is read.
 
     Args:
         prompt: a prompt file; a reward model's is ``reward_prompt.txt`` in its folder.
     """
     path = Path(prompt)
-    beside = (DESCRIPTION_FILE, "tokenizer_config.json", "config.json")
-    if path.name != PROMPT_FILE or not all((path.parent / name).is_file() for name in beside):
+    if path.name != PROMPT_FILE or not (path.parent / DESCRIPTION_FILE).is_file():
         return None
+    description, text = RewardModelDescription.load(path.parent, task)
+    if not all((path.parent / name).is_file() for name in ("tokenizer_config.json", "config.json")):
+        return description, None
     from text2grad.models import load_tokenizer
 
-    description, text = RewardModelDescription.load(path.parent, task)
     tokenizer = load_tokenizer(str(path.parent))
-    return RewardPrompt(text, task, tokenizer, description.prompt_max_length, description.shorten), description
+    task = description.task_learnt(task)
+    return description, RewardPrompt(text, task, tokenizer, description.prompt_max_length, description.shorten)

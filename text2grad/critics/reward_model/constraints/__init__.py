@@ -8,8 +8,8 @@ A reward model copies spans from memory, and a few of them are nowhere in the re
     model.generate(**inputs, max_new_tokens=350, logits_processor=[processor])
 
 Loops of one's own use ``constraint.matcher(response)``. What is written is one JSON object as ``render_feedback`` lays
-it out: a critique that is more than white space, then two lists of strings, each a substring of the judged text that
-is more than white space. It is
+it out: a critique that is more than white space (where the model writes one), then two lists of strings, each a
+substring of the judged text that is more than white space. It is
 
 - sound: the object parses, each span is exactly in the response (for code: inside one fenced block);
 - complete: each such object can be written, in any tokenisation, with any JSON spelling of any character (``é`` or

@@ -193,8 +193,10 @@ class Format:
 
     def __init__(self, task: Task, spans: Content | None):
         z = task.render_feedback(Feedback("?", ["?"], ["?"])).encode()
-        head, first, second, tail = z.split(b'"?"')
-        self.literals = (b" " + head + b'"', first, second, tail)
+        *critique, first, second, tail = z.split(b'"?"')
+        self.has_text = bool(critique)
+        head = critique[0] + b'"' if critique else first
+        self.literals = (b" " + head, first if critique else b"", second, tail)
         self.text, self.spans = AnyText(), spans
         self.start: State = (LITERAL, 0, 0, 0)
 
@@ -247,9 +249,9 @@ class Format:
             return None
         if written + 1 < len(literal):
             return (LITERAL, part, tight, written + 1)
-        if part == 0:
+        if part == 0 and self.has_text:
             return (TEXT, 0, tight, self.text.start)
-        return (OPEN, part, tight, 0) if part < 3 else (END, 3, 0, 0)
+        return (OPEN, part or 1, tight, 0) if part < 3 else (END, 3, 0, 0)
 
     def open_span(self, part: int, tight: int) -> State | None:
         """The state behind a span's opening quotation mark; None where the response holds nothing to quote."""

@@ -35,7 +35,9 @@ class JsonConstraint:
             ) from None
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
         compiler = xgrammar.GrammarCompiler(info)
-        self._compiled = compiler.compile_json_schema(reply_schema(task.fields, "no_cot"), any_whitespace=False)
+        self._compiled = compiler.compile_json_schema(
+            reply_schema(task.fields, task.fields.variant), any_whitespace=False
+        )
         self._vocabulary = info.vocab_size
 
     def matcher(self) -> JsonMatcher:

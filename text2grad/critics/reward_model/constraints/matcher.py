@@ -89,7 +89,8 @@ class Shared:
     def closing_length(self) -> int:
         """Tokens that closing takes at most, from any state outside of spans and of unfinished characters."""
         literals = [(LITERAL, part, 2, n) for part in (1, 2, 3) for n in range(len(self.format.literals[part]))]
-        return max(map(self._closing_tokens, [(TEXT, 0, 2, (True, b"")), *literals]))
+        text: list[State] = [(TEXT, 0, 2, (True, b""))] if self.format.has_text else []
+        return max(map(self._closing_tokens, [*text, *literals]))
 
     def _closing_tokens(self, state: State) -> int:
         count = 0
