@@ -83,7 +83,8 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
     predictions = [labels(item, item.predicted, task, tokenizer) for item in items]
     compared = [match_record(item, task, truth) for item, truth in zip(items, truths, strict=True)]
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
-    written = any(given for given, _ in critiques) and any(reference for _, reference in critiques)
+    read = [item.predicted.critique for item in items if item.predicted]
+    written = any(reference for _, reference in critiques) and (any(read) or not read)  # not of spans alone
 
     def mean(values: Iterable[float]) -> dict[str, float | int | None]:
         return bootstrap([(value, 1) for value in values], groups=prompts).to_dict()
