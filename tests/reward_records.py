@@ -125,7 +125,7 @@ def memorised(head_dim: int = 16, critique: bool = True) -> tuple[Path, dict[str
         write(folder, records),
         model=model,
         learning_rate=1e-2,
-        max_steps=80,
+        max_steps=120,
         per_device_train_batch_size=6,
         validation_share=0.0,
         logging_steps=40,

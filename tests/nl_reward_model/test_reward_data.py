@@ -188,6 +188,9 @@ def test_a_validation_file_may_not_repeat_a_training_prompt():
 def test_broken_and_missing_annotations_are_named(tmp_path):
     records = slf5k_records(2)
     del records["t3_0_0"]["textual_feedback"]
+    with pytest.raises(InputError, match="'t3_0_0' has spans and no 'textual_feedback'"):
+        load_annotated(write(tmp_path, records), SLF5K)
+    del records["t3_0_0"]["good_spans"]
     assert len(load_annotated(write(tmp_path, records), SLF5K)) == 5
     records["t3_1_1"]["good_spans"] = "not a list"
     with pytest.raises(InputError, match=r"annotated.json: record 't3_1_1': 'good_spans'"):
