@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
@@ -64,7 +64,7 @@ class RewardModelConfig(SFTConfig):
         if self.responses_per_row < 1:
             raise InputError(f"--responses_per_row: {self.responses_per_row} is not a number of responses")
         if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
-            self.dataset_kwargs = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
+            self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False
         self.lora_r = self.lora_r if self.lora else 0
         if is_adapter(self.model):
