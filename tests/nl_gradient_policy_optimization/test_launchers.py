@@ -151,12 +151,13 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 @pytest.mark.parametrize("ranks", [1, 2], ids=["alone", "torchrun and ZeRO-2"])
 def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ranks, number):
     """The same command then goes on from there, to the rollouts of a run that nobody touched."""
-    config = tiny_config(tmp_path, max_steps=30, save_every=0, rollouts_per_device=2)
+    steps = 30 if ranks == 1 else 12  # those of two ranks take long enough for the signal to come between them
+    config = tiny_config(tmp_path, max_steps=steps, save_every=0, rollouts_per_device=2)
 
     def started(name: str) -> subprocess.Popen:
         chosen = {**vars(config), "output_dir": tmp_path / name, "critic": "programmatic"}
@@ -173,19 +174,19 @@ def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ran
         return [program.decode(errors="replace") for program in programs if str(tmp_path / name).encode() in program]
 
     whole = started("whole")
-    output, _ = whole.communicate(timeout=400)
+    output, _ = whole.communicate(timeout=1200)
     assert whole.returncode == 0, output[-3000:]
     process, log = started("run"), tmp_path / "run" / "metrics.jsonl"
     while not (log.exists() and len(rows(log)) >= 3) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=200)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 128 + number, output[-3000:]
     assert not working("run")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
-    assert 3 <= int(checkpoint.name.partition("-")[2]) < 30
+    assert 3 <= int(checkpoint.name.partition("-")[2]) < steps
     process = started("run")
-    output, _ = process.communicate(timeout=400)
+    output, _ = process.communicate(timeout=1200)
     assert process.returncode == 0 and "going on after step" in output, output[-3000:]
     done = [(tmp_path / name / "rollouts.jsonl").read_bytes() for name in ("whole", "run")]
     assert done[0] == done[1]

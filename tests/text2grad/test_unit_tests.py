@@ -194,3 +194,20 @@ def test_odd_programs_do_not_break_the_runner(sandbox):
     runs = run_all_tests([(code, TESTS) for code in programs], sandbox)
     assert not any(run.passed for run in runs)
     assert all(run.error_type for run in runs)
+
+
+def test_a_solution_may_import_what_it_likes(sandbox):
+    """Tests that count on its imports get the modules under their own names, and no others."""
+    program = (
+        "import asyncio, csv, logging, uuid, xml.dom.minidom, numpy.linalg as la\n"
+        "import concurrent.futures as futures\nimport this as that\nimport unittest as html\n"
+        "async def one(): return 1\n"
+        "def add(a, b): return a + b * asyncio.run(one())\n"
+    )
+    run = run_tests(program, "from solution import add\ndef test_a(): assert add(1, 2) == 3\n", sandbox)
+    assert run.passed and run.weaker == (), run
+    tests = "from solution import add\ndef test_a():\n    assert csv.__name__ == 'csv' and add(1, 2) == 3\n"
+    assert run_tests(program, tests, sandbox).passed
+    for name in ("html", "futures"):
+        run = run_tests(program, tests.replace("csv.", f"{name}."), sandbox)
+        assert (run.passed, run.error_type) == (False, "NameError")

@@ -440,10 +440,10 @@ def _kill(process: subprocess.Popen, isolated: bool) -> None:
 
 
 _PROBE = """
-import json, os, socket, sys
+import json, os, sys
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 seen = {
-    "network": sorted({name for _, name in socket.if_nameindex()} - {"lo"}),
+    "network": sorted({line.split(":")[0].strip() for line in list(open("/proc/net/dev"))[2:]} - {"lo"}),
     "outside": [path for path in sys.argv[1:] if os.path.exists(path)],
     "processes": [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > 9],
     "capabilities": int(status["CapEff"], 16),

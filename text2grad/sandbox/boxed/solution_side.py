@@ -17,9 +17,13 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, BORROWED, DEEPEST, Pipes, WireDecoder, WireEncoder, WireError
+from wire import BINARY, BORROWED, DEEPEST, Pipes, WireDecoder, WireEncoder, WireError, lent
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
+
+
+def _offered(name: object, value: object) -> bool:
+    return isinstance(name, str) and (not isinstance(value, ModuleType) or lent(name, value.__name__))
 
 
 def _special(name: str):
@@ -155,7 +159,7 @@ class Side:
         match message["do"]:
             case "import":
                 self.module = imported()
-                names = [name for name in vars(self.module) if isinstance(name, str)]
+                names = [name for name, value in vars(self.module).items() if _offered(name, value)]
                 return {"names": names, "all": [name for name in getattr(self.module, "__all__", ()) if name in names]}
             case "name":
                 return {"value": self._named(message["name"])}

@@ -15,7 +15,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from wire import BINARY, BORROWED, BUILTIN_TYPES, Pipes, WireDecoder, WireEncoder, WireError
+from wire import BINARY, BORROWED, BUILTIN_TYPES, Pipes, WireDecoder, WireEncoder, WireError, lent
 
 TESTS = "/box/test_solution.py"
 _UNARY = (
@@ -434,10 +434,11 @@ class Solution(ModuleType):
         if isinstance(told, list) and told[0] == "borrowed":
             _, module, told = told
         explicit = name in talk.names.explicit
-        if not explicit or (isinstance(told, list) and told[0] == "m"):
-            found = _borrowed(name, module, told)
-            if found is not None:
-                return found
+        is_module = isinstance(told, list) and told[0] == "m"
+        if (not explicit or is_module) and (found := _borrowed(name, module, told)) is not None:
+            return found
+        if is_module:
+            raise AttributeError(f"module 'solution' has no attribute {name!r} that tests may have")
         if not explicit and name in talk.names.used and (talk.names.explicit or _is_common(name)):
             talk.mark(f"the tests take {name!r} from the solution without asking for it")
         value = WireDecoder(talk.value)(told)
@@ -460,8 +461,7 @@ def _is_common(name: str) -> bool:
 def _borrowed(name: str, module: str | None, told: object) -> object:
     """What the tests use because the solution imports it: the real thing, not what the solution says it is."""
     if isinstance(told, list) and told[0] == "m":
-        top = str(told[1]).partition(".")[0]
-        return importlib.import_module(told[1]) if top in BORROWED else None
+        return importlib.import_module(told[1]) if lent(name, str(told[1])) else None
     return getattr(importlib.import_module(module), name, None) if module in BORROWED else None
 
 

@@ -35,6 +35,12 @@ BORROWED = (
 """Modules whose names a test file may use because its solution imports them."""
 
 
+def lent(name: str, module: str) -> bool:
+    """Whether tests that use ``name`` get a module that the solution imports under it: none under a false name."""
+    known = module.partition(".")[0] in BORROWED or name == "pytest"
+    return known or (name == module and name in sys.stdlib_module_names)
+
+
 class WireError(Exception):
     """A value or a message that cannot cross."""
 
