@@ -34,7 +34,7 @@ class VariationsConfig:
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(20, "variations of each post")
     per_post: int = setting(8, "responses to each variation, in a row of the file")
-    critique: Literal["worked", "plain"] = setting(
+    critique_style: Literal["worked", "plain"] = setting(
         "worked", "worked goes through the facts of each sentence, which a small model learns from; plain sums up"
     )
     max_words: int = setting(50, "words beyond this are poor")
@@ -57,7 +57,7 @@ def variations(
     per_post: int,
     max_words: int = 50,
     seed: int = 0,
-    critique: str = "worked",
+    critique_style: str = "worked",
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -67,13 +67,13 @@ def variations(
     Args:
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
-        critique: ``worked`` or ``plain``, as the rules write it.
+        critique_style: ``worked`` or ``plain``, as the rules write it.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
     task, rng = get_task("slf5k"), random.Random(seed)
-    critic = (WorkedSummaryCritic if critique == "worked" else SummaryCritic)(max_words)
+    critic = (WorkedSummaryCritic if critique_style == "worked" else SummaryCritic)(max_words)
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     made: dict[str, Record] = {}
@@ -178,7 +178,7 @@ def main() -> None:
         config.per_post,
         config.max_words,
         config.seed,
-        config.critique,
+        config.critique_style,
     )
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     kinds = Counter(record["annotation"]["how"] for record in made.values())

@@ -61,7 +61,7 @@ def test_the_same_seed_makes_the_same_records(posts, answers):
 
 
 def test_a_plain_critique_is_the_rules_own(posts, answers):
-    made = variations(posts, answers, 1, 4, critique="plain")
+    made = variations(posts, answers, 1, 4, critique_style="plain")
     record = next(record for record in made.values() if record["annotation"]["how"] != "spoilt")
     assert TASK.feedback(record) == SummaryCritic().feedback_on(record["post"], record["generated_summary"])
 
