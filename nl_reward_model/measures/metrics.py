@@ -119,6 +119,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         "",
         f"parse rate {_shown(metrics['parse_rate'])}, unmatched spans {_shown(metrics['unmatched_rate'])}, "
         f"token accuracy {_shown(tokens['accuracy'])}, macro F1 {_shown(tokens['macro_f1'])}",
+        f"signs flipped {_shown(tokens['flip_rate'])}, correlation of a response's mean δ "
+        f"{_shown(tokens['mean_delta_correlation'])}",
         "",
         "| label | precision | recall | F1 | F1 by chance | F1, spans shuffled | above shuffled | true/predicted |",
         "| --- | --- | --- | --- | --- | --- | --- | ---: |",

@@ -93,6 +93,8 @@ def token_metrics(
     return {
         "labels": by_label(rows),
         "accuracy": interval(rows, accuracy),
+        "flip_rate": interval(rows, flip_rate),
+        "mean_delta_correlation": interval(_moments(counts), correlation),
         "macro_f1": interval(rows, macro_f1),
         "chance": {
             "random": {NAMES[label]: {"share": interval(rows, _share_of_truth(i))} for i, label in enumerate(LABELS)},
@@ -142,6 +144,27 @@ def macro_f1(sums: np.ndarray) -> np.ndarray:
     values = np.stack([f1(index)(sums) for index in range(3)])
     defined = ~np.isnan(values)
     return _divide(np.where(defined, values, 0).sum(0), defined.sum(0))
+
+
+def flip_rate(sums: np.ndarray) -> np.ndarray:
+    """Of the tokens that have +1 or −1 in truth and in prediction, the share with opposite signs."""
+    table = _table(sums)
+    flipped = table[..., 0, 2] + table[..., 2, 0]
+    return _divide(flipped, flipped + table[..., 0, 0] + table[..., 2, 2])
+
+
+def correlation(sums: np.ndarray) -> np.ndarray:
+    """Pearson's r from the sums ``[..., 6]`` of 1, x, y, x², y² and xy."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    return _divide(n * xy - x * y, np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0)))
+
+
+def _moments(counts: np.ndarray) -> np.ndarray:
+    """For each record's counts ``[R, 3, 4]`` the moments of its mean δ, true and predicted, ``[R, 6]``."""
+    lengths = np.maximum(counts.sum(axis=(1, 2)), 1)
+    x = (counts[:, 0].sum(1) - counts[:, 2].sum(1)) / lengths
+    y = (counts[:, :, 0].sum(1) - counts[:, :, 2].sum(1)) / lengths
+    return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
 
 
 def _share_of_truth(index: int) -> Combine:

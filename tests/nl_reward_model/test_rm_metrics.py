@@ -245,6 +245,16 @@ def test_chance_is_the_score_of_a_model_that_knows_only_how_many_spans_there_are
         assert perfect["chance"]["f1_above_shuffled"][label]["low"] > 0.2
 
 
+def test_flipped_signs_and_the_correlation_of_mean_rewards():
+    truths = [np.array(values) for values in ([1, 1, -1, 0], [-1, -1, 0, 0], [1, 0, 0, 0])]
+    guesses = [np.array(values) for values in ([1, -1, 1, 1], [-1, -1, -1, 0], [2, 2, 2, 2])]
+    found = token_metrics(truths, guesses, get_task("slf5k"))
+    assert found["flip_rate"]["value"] == pytest.approx(2 / 5)
+    expected = np.corrcoef([0.25, -0.5, 0.25], [0.5, -0.75, 0.0])[0, 1]
+    assert found["mean_delta_correlation"]["value"] == pytest.approx(expected)
+    assert token_metrics(truths, truths, get_task("slf5k"))["mean_delta_correlation"]["value"] == pytest.approx(1)
+
+
 def test_feedback_that_cannot_be_read_misses_every_token_and_claims_none():
     task, tokenizer = get_task("kodcode"), tiny.tokenizer("byte")
     row = task.with_feedback({"question": "q", "solution": "a = 1\nb = 2"}, Feedback("c", [], ["b = 2"]), {})
