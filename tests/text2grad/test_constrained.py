@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 
 import pytest
 import regex
@@ -120,7 +121,7 @@ def test_every_true_quote_may_be_written_in_any_tokenisation_and_spelling(case):
         for start, end in rng.choices(task.rewarded(response), k=4):
             first = rng.randrange(start, end)
             spans.append(response[first : rng.randint(first + 1, min(end, first + 40))])
-        spans = [span for span in spans if span.strip()]
+        spans = [span for span in dict.fromkeys(spans) if span.strip()]
         cut = rng.randint(0, len(spans))
         template = task.render_feedback(Feedback("CRITIQUE", ["GOOD"], ["POOR"])).encode()
         lists = [b", ".join(b'"' + spelled(span, rng) + b'"' for span in part) for part in (spans[:cut], spans[cut:])]
@@ -132,6 +133,30 @@ def test_every_true_quote_may_be_written_in_any_tokenisation_and_spelling(case):
             assert not matcher.forbidden(position)[token]
             position = matcher.next(position, token)
         assert position.done and not position.limited
+
+
+def loops(text: str, response: str) -> bool:
+    """Whether the last list of z goes on behind a quote that it has more often than the response."""
+    if '"good_spans": [' not in text:
+        return False
+    closed = list(re.finditer(r'"((?:[^"\\]|\\.)*)"(,?)', text.rpartition("[")[2]))
+    quotes = [json.loads(f'"{match[1]}"') for match in closed]
+    return any(
+        match[2] and quotes[:n].count(quote) >= sum(response.startswith(quote, i) for i in range(len(response)))
+        for n, (match, quote) in enumerate(zip(closed, quotes, strict=True))
+    )
+
+
+def test_a_quote_may_be_repeated_as_often_as_the_response_has_it():
+    tokenizer = tiny.tokenizer("byte")
+    matcher = QuoteConstraint(tokenizer, get_task("slf5k")).matcher("the cat and the dog")
+    opening = '{"textual_feedback": "x", "good_spans": ["the", "cat", "the'
+    write(matcher, tokenizer, opening + '", "dog"], "poor_spans": ["the", "dog"]}')
+    again = write(matcher, tokenizer, opening + '", "the"')
+    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(again)).nonzero().flatten().tolist()]
+    assert allowed and all(token.startswith("]") for token in allowed)
+    with pytest.raises(ValueError, match="may not follow"):
+        write(matcher, tokenizer, opening + '", "the", "dog"')
 
 
 def test_the_mask_is_what_an_exhaustive_search_finds():
@@ -164,7 +189,8 @@ def test_the_mask_is_what_an_exhaustive_search_finds():
             while not position.done:
                 forbidden = matcher.forbidden(position)
                 for token in rng.sample(plain, 60) + [i for i in plain if tokens[i][0] in b'"\\,]} a']:
-                    wanted = bool(z.fullmatch(text + tokens[token].decode(), partial=True))
+                    longer = text + tokens[token].decode()
+                    wanted = bool(z.fullmatch(longer, partial=True)) and not loops(longer, response)
                     if not surrogate.search(text[-5:] + tokens[token].decode()):
                         assert wanted == (not forbidden[token]), (text, tokens[token])
                 inside = position.state[0] == 1

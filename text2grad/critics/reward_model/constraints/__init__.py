@@ -14,6 +14,7 @@ substring of the judged text that is more than white space. It is
 - sound: the object parses, each span is exactly in the response (for code: inside one fenced block);
 - complete: each such object can be written, in any tokenisation, with any JSON spelling of any character (``é`` or
   ``\\u00e9``), tokens that hold half a character or several parts of the format (``"], "``) included;
+- free of loops: behind a quote that a list has more often than the response, the list ends;
 - finite: the critique and the lists have a maximum, and where ``max_new_tokens`` is given (and enough for any
   feedback at all) the object is closed in time. ``Position.limited`` says so. After the closing brace only the end
   of the sequence may follow.

@@ -10,6 +10,7 @@ import torch
 
 from text2grad.critics.reward_model.constraints.automaton import (
     AFTER,
+    BETWEEN,
     END,
     LITERAL,
     OPEN,
@@ -38,6 +39,8 @@ class Position:
         tokens: how many were written.
         characters: of the critique.
         spans: in the list that is being written.
+        length: characters of the span that is being written.
+        quoted: of each span of the list that is closed, where it ends (:class:`Quotes`) and its length.
         limited: whether a limit ever narrowed what could follow (the feedback may have been cut short).
     """
 
@@ -45,6 +48,8 @@ class Position:
     tokens: int = 0
     characters: int = 0
     spans: int = 0
+    length: int = 0
+    quoted: tuple[tuple[int, int], ...] = ()
     limited: bool = False
 
     @property
@@ -133,16 +138,22 @@ class QuoteMatcher:
         if position.done:
             return position
         state, characters, spans = position.state, position.characters, position.spans
+        length, quoted, again = position.length, position.quoted, False
         for byte in self._shared.vocabulary.tokens[token] or b"\0":
             after = self._format.step(state, byte)
-            if after is None:
+            if after is None or (again and after[0] == BETWEEN):
                 raise ValueError(f"token {token} may not follow at position {position.tokens} of the feedback")
             if after[0] == TEXT == state[0]:
                 characters += not after[3][1]
             elif after[0] == OPEN:
-                spans = 0
+                spans, quoted = 0, ()
             elif after[0] == SPAN and state[0] != SPAN:
-                spans += 1
+                spans, length = spans + 1, 0
+            elif after[0] == SPAN:
+                length += not after[3][2]
+            elif after[0] == AFTER:
+                again = _once_too_often(quoted, state[3][0], length)
+                quoted = (*quoted, (state[3][0], length))
             state = after
         kind, part, tight, content = state
         if position.tokens + 1 >= self._tight_from:
@@ -150,9 +161,22 @@ class QuoteMatcher:
         elif kind == TEXT:
             tight = int(characters >= self._shared.max_critique)
         else:
-            tight = int(kind in (OPEN, AFTER) and spans >= self._shared.max_spans)
+            tight = int(kind in (OPEN, AFTER) and (again or spans >= self._shared.max_spans))
         limited = position.limited or (tight > 0 and kind != END)
-        return Position((kind, part, tight, content), position.tokens + 1, characters, spans, limited)
+        return Position((kind, part, tight, content), position.tokens + 1, characters, spans, length, quoted, limited)
+
+    def _repeats(self, position: Position, token: int) -> bool:
+        """Whether a token closes a span once more than the response has it, and opens another one."""
+        state, length, again = position.state, position.length, False
+        for byte in self._shared.vocabulary.written(token):
+            after = self._format.walked(state, byte)
+            if again and after[0] == BETWEEN:
+                return True
+            if after[0] == SPAN:
+                length = length + (not after[3][2]) if state[0] == SPAN else 0
+            again = after[0] == AFTER and _once_too_often(position.quoted, state[3][0], length)
+            state = after
+        return False
 
     def forbidden(self, position: Position) -> torch.Tensor:
         """The tokens that may not follow: bool, [vocabulary]; not to be written into."""
@@ -164,6 +188,8 @@ class QuoteMatcher:
             if state[2] < 2 and not opened:
                 return mask
         ids = self._allowed(state)
+        if state[0] == SPAN and position.quoted:
+            ids = [token for token in ids if not self._repeats(position, token)]
         if state[2] == 2:  # close in few tokens
             progress = {token: self._progress(state, self._shared.vocabulary.written(token)) for token in ids}
             most = max(progress.values())
@@ -191,6 +217,11 @@ class QuoteMatcher:
                         ids += node[0] + walk(self._format, span, node)[0]
             self._walks[state] = ids
         return self._walks[state]
+
+
+def _once_too_often(quoted: tuple[tuple[int, int], ...], ends: int, length: int) -> bool:
+    """Whether a list has a span as often as the response has it: one that ends at these places, of this length."""
+    return quoted.count((ends, length)) >= ends.bit_count()
 
 
 def walk(format: Format, state: State, node: Node) -> tuple[list[int], list[tuple[Node, State]]]:
