@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
+from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.models import (
@@ -118,8 +119,9 @@ def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
     (folder / "config.json").write_text(json.dumps(about))
     (folder / "code.py").write_text("raise SystemExit('it ran')")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
-    with pytest.raises(InputError, match="brings code of its own, which is not run"):
-        load_model(str(folder))
+    for load in (load_model, lambda name: load_classifier(name, torch.float32)):
+        with pytest.raises(InputError, match="brings code of its own, which is not run"):
+            load(str(folder))
 
 
 @pytest.mark.parametrize(
