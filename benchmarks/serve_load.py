@@ -33,6 +33,7 @@ class LoadConfig:
     data_path: str = setting("quickstart/data/posts_train.json", "records whose reference responses are asked about")
     clients: int = setting(64, "clients at one time, each with one request at a time")
     requests: int = setting(20, "requests of each client")
+    timeout: float = setting(600.0, "seconds that a client waits for one answer")
     kill_after: float = setting(0.0, "kill the server after this many seconds, and start it again; 0: never")
 
 
@@ -42,9 +43,9 @@ def main_load(task_name: str, config: LoadConfig) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = start(task_name, config.critic, port)
+    server = start(task_name, config, port)
     try:
-        critic = load_critic(f"served:http://127.0.0.1:{port}", task)
+        critic = load_critic(f"served:http://127.0.0.1:{port}", task, timeout=config.timeout)
 
         def client(number: int) -> list[tuple[float, bool]]:
             times = []
@@ -64,7 +65,7 @@ def main_load(task_name: str, config: LoadConfig) -> None:
                 time.sleep(config.kill_after)
                 server.send_signal(signal.SIGKILL)
                 server.wait()
-                server = start(task_name, config.critic, port)
+                server = start(task_name, config, port)
             rows = [row for answer in answers for row in answer.result()]
         report(rows, time.perf_counter() - began, config)
         server.send_signal(signal.SIGTERM)
@@ -73,11 +74,14 @@ def main_load(task_name: str, config: LoadConfig) -> None:
         server.kill()
 
 
-def start(task: str, critic: str, port: int) -> subprocess.Popen:
+def start(task: str, config: LoadConfig, port: int) -> subprocess.Popen:
     """The server in a process of its own; clients wait until it answers."""
-    command_line = [sys.executable, "-m", "text2grad.integrations.serve", "--task", task, "--critic", critic]
+    command_line = [sys.executable, "-m", "text2grad.integrations.serve", "--task", task]
     return subprocess.Popen(
-        [*command_line, "--port", str(port)], cwd=PROJECT, env=os.environ, stdout=subprocess.DEVNULL
+        [*command_line, "--critic", config.critic, "--timeout", str(config.timeout), "--port", str(port)],
+        cwd=PROJECT,
+        env=os.environ,
+        stdout=subprocess.DEVNULL,
     )
 
 

@@ -5,8 +5,9 @@
 
 The model is SmolLM2 with LoRA adapters on all layers. Rollouts, scoring and update: eight posts, 48 response tokens,
 as in a step of the quickstart. Answers: sixteen posts through ``evaluation/generate.py``'s policy. Reward model: an
-update of four records by the real training command. Seconds are processor time, so that other work on the machine
-adds little; the two commits take turns, round after round.
+update of four records by the real training command. Programs: kodcode's critic on one program and its five tests, in
+the sandbox. Seconds are processor time, so that other work on the machine adds little; the two commits take turns,
+round after round.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from text2grad.errors import InputError, command
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.answering import LocalPolicy, SamplingConfig
 from text2grad.records import load_records
+from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parents[1]
-PHASES = ("rollouts", "scoring", "update", "answers", "reward_model")
+PHASES = ("rollouts", "scoring", "update", "answers", "reward_model", "programs")
+IN_PROCESSES = ("reward_model", "programs")
+"""Phases whose work is done by processes of their own."""
 
 
 @dataclass
@@ -52,7 +57,7 @@ class SpeedConfig:
     model: str = setting("smollm2", "the model")
     new_tokens: int = setting(48, "response tokens")
     profile: list[str] = setting(
-        [], "instead: the share of each kind of operation in these phases, all but reward_model"
+        [], f"instead: the share of each kind of operation in these phases, all but {' and '.join(IN_PROCESSES)}"
     )
     one: str = setting("", "measure this phase once, here, and print the seconds (what --before runs in each commit)")
 
@@ -94,10 +99,10 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 def measure(phase: str, config: SpeedConfig, how: Callable[[Callable[[], object]], Any] = processor_seconds) -> Any:
     """``how`` of one phase in this checkout: its processor seconds, or its :func:`shares`."""
+    if phase in IN_PROCESSES:
+        return _reward_model_update(config) if phase == "reward_model" else _program_tested()
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = list(load_records(config.data_path, task, responses=False).values())
-    if phase == "reward_model":
-        return _reward_model_update(config)
     if phase == "answers":
         policy = LocalPolicy(config.model, device="cpu", batch_size=16)
         chats = [task.messages(task.prompt(record)) for record in records[:16]]
@@ -152,11 +157,30 @@ def _reward_model_update(config: SpeedConfig) -> float:
             options = ["--max_steps", str(updates), "--save_strategy", "no", "--eval_strategy", "no"]
             files = ["--data_path", f"{folder}/annotated.json", "--output_dir", f"{folder}/{updates}"]
             settings = ["--config", "quickstart/reward_model.yaml", "--model", config.model]
-            begun = resource.getrusage(resource.RUSAGE_CHILDREN)
+            begun = _spent_by_children()
             _child("nl_reward_model/slf5k/train_rm.py", *settings, *files, *options)
-            ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds.append(ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime)
+            seconds.append(_spent_by_children() - begun)
     return (seconds[1] - seconds[0]) / 6
+
+
+def _program_tested(count: int = 4) -> float:
+    """Of one program with its tests, in the sandbox, with all the processes that this takes."""
+    code = "def add(a, b):\n    return a + b\n"
+    tests = "from solution import add\n" + "".join(
+        f"def test_{number}():\n    assert add({number}, 1) == {number + 1}\n" for number in range(5)
+    )
+    sandbox = Sandbox()
+    run_tests(code, tests, sandbox)  # which looks at the sandbox itself, once
+    begun = _spent_by_children()
+    for _ in range(count):
+        if not run_tests(code, tests, sandbox).passed:
+            raise InputError("the sandbox does not run a simple program; see docs/sandbox.md")
+    return (_spent_by_children() - begun) / count
+
+
+def _spent_by_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _child(*arguments: str) -> str:
@@ -184,6 +208,8 @@ def main() -> None:
     config = parse(SpeedConfig)
     if unknown := {*config.phases, *config.profile} - set(PHASES):
         raise InputError(f"{' '.join(sorted(unknown))}: give some of {', '.join(PHASES)}")
+    if set(config.profile) & set(IN_PROCESSES):
+        raise InputError(f"--profile: {' and '.join(IN_PROCESSES)} run in processes of their own; leave them out")
     for phase in config.profile:
         print(
             phase,

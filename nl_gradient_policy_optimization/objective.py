@@ -13,7 +13,8 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, counting_mask, read_column
 from nl_gradient_policy_optimization.teacher import distillation
 from nl_gradient_policy_optimization.value_function import ValueHead
-from text2grad.losses import policy_kl, policy_loss, refinement_loss, sampled_kl, sampler_correction, value_loss
+from text2grad.losses.kl import sampled_kl
+from text2grad.losses.ppo import policy_kl, policy_loss, refinement_loss, sampler_correction, value_loss
 
 
 class Losses(NamedTuple):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
-from text2grad.losses import full_kl, sampled_kl
+from text2grad.losses.kl import full_kl, sampled_kl
 from text2grad.models import base_model
 
 REFERENCE_ADAPTER = "reference"

@@ -29,7 +29,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError, command
-from text2grad.losses import gated, span_sums
+from text2grad.losses.teacher import gated, span_sums
 from text2grad.records import save_json
 from text2grad.tasks import Task, get_task
 

@@ -24,7 +24,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, counting_mask, pad
 from text2grad.advantages import Reduce
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
-from text2grad.losses import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+from text2grad.losses.teacher import capped_ratio, divergence, gated, span_sums, weighted, with_tail
 from text2grad.models import chat_ids
 from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import Task

@@ -69,7 +69,7 @@ from nl_gradient_policy_optimization.teacher import Teacher, teacher_figures
 from nl_gradient_policy_optimization.value_function import ValueFunction
 from text2grad.advantages import discounted_sums, gae, group_advantages, total_rewards, whiten
 from text2grad.errors import InputError, Interrupted
-from text2grad.losses import KLController
+from text2grad.losses.kl import KLController
 from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task

@@ -9,14 +9,16 @@ Settings come from this folder's config.yaml, or from the file that --config nam
 from pathlib import Path
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.optimize import optimize
 from text2grad.configs import parse
 from text2grad.errors import command
 
 
 @command
 def main() -> None:
-    optimize("slf5k", parse(PolicyConfig, default_config=Path(__file__).with_name("config.yaml")))
+    config = parse(PolicyConfig, default_config=Path(__file__).with_name("config.yaml"))
+    from nl_gradient_policy_optimization.optimize import optimize  # loads torch, which --help need not wait for
+
+    optimize("slf5k", config)
 
 
 if __name__ == "__main__":

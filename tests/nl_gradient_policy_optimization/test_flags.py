@@ -119,7 +119,8 @@ def test_help_shows_the_choices(monkeypatch, capsys):
 def test_a_task_has_its_own_settings_without_a_config_flag(monkeypatch, capsys, tmp_path):
     seen = []
     train = importlib.import_module(f"{STAGE}.kodcode.train")
-    monkeypatch.setattr(train, "optimize", lambda task, config: seen.append((task, config)))
+    engine = importlib.import_module(f"{STAGE}.optimize")
+    monkeypatch.setattr(engine, "optimize", lambda task, config: seen.append((task, config)))
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3"])
     train.main()

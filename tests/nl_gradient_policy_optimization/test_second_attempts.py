@@ -19,7 +19,7 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.tiny_runs import ScriptedRewards, tiny_config
 from text2grad.errors import InputError
-from text2grad.losses import refinement_loss
+from text2grad.losses.ppo import refinement_loss
 from text2grad.records import load_json
 
 

@@ -19,7 +19,7 @@ from tests.tiny import tokenizer
 from tests.tiny_runs import POSTS, ScriptedRewards, rows, tiny_config
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
-from text2grad.losses import gated, span_sums, weighted
+from text2grad.losses.teacher import gated, span_sums, weighted
 from text2grad.tasks import PlainTask, get_task
 
 

@@ -23,7 +23,7 @@ from nl_gradient_policy_optimization.weights import merged_parameters
 from tests.processes import run_ranks
 from tests.tiny_runs import POSTS, ScriptedRewards, deepspeed_file, rows, tiny_config
 from text2grad.errors import InputError
-from text2grad.losses import sampler_correction
+from text2grad.losses.ppo import sampler_correction
 
 METRICS = {
     "step", "delta/mean", "delta/positive", "delta/negative", "spans/matched", "spans/unmatched", "spans/conflicts",

@@ -18,7 +18,8 @@ from text2grad.advantages import (
     total_rewards,
     whiten,
 )
-from text2grad.losses import KLController, full_kl, nl_gradient, policy_kl, policy_loss, sampled_kl, value_loss
+from text2grad.losses.kl import KLController, full_kl, sampled_kl
+from text2grad.losses.ppo import nl_gradient, policy_kl, policy_loss, value_loss
 
 pytestmark = pytest.mark.fast
 

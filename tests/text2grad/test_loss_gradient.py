@@ -11,7 +11,7 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.weights import save_model, trainable
 from tests.tiny_runs import ScriptedRewards, tiny_config
-from text2grad.losses import nl_gradient
+from text2grad.losses.ppo import nl_gradient
 from text2grad.models import load_model
 
 FAMILIES = ["llama", "mistral", "qwen3", "gemma2", "gpt2"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -201,6 +203,48 @@ def test_more_than_it_takes_on_is_told_to_come_again():
         second = found.post("/v1/feedback", json=items("good", "good"))
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
         assert [each["error"] for each in first.result().json()["items"]] == ["no feedback within 0.1 seconds"] * 3
+
+
+def test_what_a_client_gave_up_is_not_computed():
+    """It asks again; else a slow critic would get ever more to do."""
+    asked, go_on = [], threading.Event()
+
+    class Slow(Named):
+        def __call__(self, prompts, responses, records=None):
+            asked.extend(responses)
+            go_on.wait(10)
+            return judge(prompts, responses)
+
+    service = CriticService(Slow(), get_task("plain"), {}, batch_size=1)
+
+    async def request(response: str, *, hangs_up: bool) -> int:
+        body = {"type": "http.request", "body": json.dumps(items(response)).encode()}
+        coming, status = [body, {"type": "http.disconnect"}] if hangs_up else [body], []
+
+        async def receive():
+            return coming.pop(0) if coming else await asyncio.Event().wait()
+
+        async def send(message):
+            status.append(message.get("status"))
+
+        await make_app(service)(
+            {"type": "http", "method": "POST", "path": "/v1/feedback", "headers": [], "query_string": b""},
+            receive,
+            send,
+        )
+        return status[0]
+
+    async def both() -> tuple[int, int]:
+        first = asyncio.create_task(request("first", hangs_up=False))
+        while not asked:
+            await asyncio.sleep(0.01)
+        given_up = await request("given up", hangs_up=True)
+        go_on.set()
+        return await first, given_up
+
+    assert asyncio.run(both()) == (200, 499)
+    service.close()
+    assert asked == ["first"] and service.waiting == 0
 
 
 def test_a_host_that_others_reach_needs_a_token(monkeypatch):

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -87,13 +87,13 @@ def make_app(
         metrics.note(known, response.status_code, time.monotonic() - started)
         return response
 
-    async def answered(request: Request, work: Callable[[bytes], Awaitable[dict[str, Any]]]) -> Response:
+    async def answered(request: Request, work: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> Response:
         try:
             try:
                 body = await asyncio.wait_for(_body(request, max_bytes), body_timeout)
             except TimeoutError:
                 raise RequestError(408, f"the body did not arrive within {body_timeout:g} seconds") from None
-            return JSONResponse(await work(body))
+            return JSONResponse(await _while_connected(request, work(body)))
         except RequestError as error:
             headers = {"Retry-After": "1"} if error.status == 503 else None
             return JSONResponse({"error": str(error)}, error.status, headers)
@@ -122,6 +122,24 @@ def _admitted(request: Request, token: str | None) -> bool:
         return True
     given = request.headers.get("authorization", "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(given, f"Bearer {token}".encode())
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` gives. It is cancelled when the client hangs up: a repeated request must not be computed twice."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(_hung_up(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError(499, "the client hung up")
+        return working.result()
+    finally:
+        gone.cancel()
+        working.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: Request, most: int) -> bytes:

@@ -1,25 +1,10 @@
-"""What training minimises, as pure functions: PPO, KL to the reference, and a teacher that has read the critique."""
+"""What training minimises, as pure functions: PPO, KL to the reference, and a teacher that has read the critique.
 
-from text2grad.losses.kl import ESTIMATORS, KLController, KLKind, full_kl, sampled_kl
-from text2grad.losses.ppo import nl_gradient, policy_kl, policy_loss, refinement_loss, sampler_correction, value_loss
-from text2grad.losses.teacher import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+The functions are in ``ppo.py``, ``kl.py`` and ``teacher.py``. This file imports no torch, so that settings can name a
+kind of KL without loading it.
+"""
 
-__all__ = [
-    "ESTIMATORS",
-    "KLController",
-    "KLKind",
-    "capped_ratio",
-    "divergence",
-    "full_kl",
-    "gated",
-    "nl_gradient",
-    "policy_kl",
-    "policy_loss",
-    "refinement_loss",
-    "sampled_kl",
-    "sampler_correction",
-    "span_sums",
-    "value_loss",
-    "weighted",
-    "with_tail",
-]
+from typing import Literal
+
+KLKind = Literal["k1", "abs", "mse", "k3", "full"]
+"""The estimators of ``kl.py``, and ``full``: the sum over the vocabulary."""

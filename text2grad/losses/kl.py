@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,9 +21,6 @@ ESTIMATORS = {
 k1 is unbiased and may be negative; mse = ½·k1² (Schulman's k2) and k3 = 1/ρ − 1 + log ρ with ρ = π/π_ref are never
 negative, k3 unbiased too. Source: J. Schulman, "Approximating KL Divergence", 2020.
 """
-
-KLKind = Literal["k1", "abs", "mse", "k3", "full"]
-"""The estimators, and ``full``: the sum over the vocabulary."""
 
 
 def sampled_kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from text2grad.configs import setting
-from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError
 from text2grad.models.loading import (
     DtypeName,
@@ -23,6 +22,8 @@ from text2grad.models.loading import (
 
 if TYPE_CHECKING:
     import torch
+
+    from text2grad.endpoints.client import ChatClient, ChatError
 
 Chat = list[dict[str, str]]
 
@@ -238,6 +239,8 @@ class ServedPolicy:
         return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
 
     def _client(self, temperature: float) -> ChatClient:
+        from text2grad.endpoints.client import ChatClient
+
         if temperature not in self._clients:
             self._clients[temperature] = ChatClient(
                 self.base_url, self.name, concurrency=self.workers, temperature=temperature
@@ -246,6 +249,8 @@ class ServedPolicy:
 
     @staticmethod
     def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> PolicyAnswer | ChatError:
+        from text2grad.endpoints.client import ChatError
+
         try:
             answer = client.complete(chat, max_tokens=sampling.max_new_tokens, scope=key)
         except ChatError as error:

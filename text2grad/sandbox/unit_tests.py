@@ -181,7 +181,9 @@ def _with_names(tests: str) -> tuple[int, dict[str, str]]:
 
 
 def _pytest(sandbox: Sandbox, trace: bool) -> list[str]:
-    command = [sandbox.python, "-m", "pytest", "-p", "pytest_recorder", "-p", "no:cacheprovider", "-q", "--no-header"]
+    """Without the plugins that this Python happens to have: they took three quarters of a short run's time."""
+    command = [sandbox.python, "-m", "pytest", "--disable-plugin-autoload", "-p", "pytest_recorder"]
+    command += ["-p", "no:cacheprovider", "-q", "--no-header"]
     command += ["--tb=short", "--color=no", f"--rootdir={BOX}", f"{BOX}/test_solution.py"]
     return [*command, *(["-o", "enable_assertion_pass_hook=true"] if trace else [])]
 

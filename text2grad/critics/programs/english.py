@@ -13,9 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from nltk.stem.snowball import EnglishStemmer
+if TYPE_CHECKING:
+    from nltk.stem.snowball import EnglishStemmer
 
 
 def listed(text: str) -> frozenset[str]:
@@ -26,7 +28,6 @@ def listed(text: str) -> frozenset[str]:
 _WORD = re.compile(r"\d[\d.,:]*\d(?!\w)|[^\W_]+(?:['’.][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|[。！？]+[」』”’]*|\n\s*")
 _ABBREVIATIONS = listed("mr mrs ms dr st vs etc e.g i.e approx no")
-_STEMMER = EnglishStemmer()
 
 ARTICLES = listed("a an the my our their its every")
 _AUXILIARIES = listed(
@@ -183,10 +184,19 @@ def concept(text: str) -> str:
     if any(char.isdigit() for char in plain):
         return plain.replace(",", "")
     plain = _IRREGULAR.get(plain, plain)
-    return _STEMMER.stem(plain)
+    return _stemmer().stem(plain)
 
 
-def _related() -> dict[str, frozenset[str]]:
+@cache
+def _stemmer() -> EnglishStemmer:
+    from nltk.stem.snowball import EnglishStemmer  # nltk takes seconds, which a run with nothing to judge need not wait
+
+    return EnglishStemmer()
+
+
+@cache
+def related_concepts() -> dict[str, frozenset[str]]:
+    """Concept -> concepts that a summary may use in its place."""
     related: dict[str, set[str]] = {}
     for group in _RELATED_WORDS.split("|"):
         stems = {concept(word) for word in group.split()}
@@ -195,17 +205,16 @@ def _related() -> dict[str, frozenset[str]]:
     return {stem: frozenset(others) for stem, others in related.items()}
 
 
-RELATED = _related()
-"""Concept -> concepts that a summary may use in its place."""
-
-_COMMON_CONCEPTS = frozenset(map(concept, _COMMON))
+@cache
+def _common_concepts() -> frozenset[str]:
+    return frozenset(map(concept, _COMMON))
 
 
 @lru_cache(maxsize=65536)
 def _kind(text: str) -> tuple[str, bool, bool]:
     plain = text.lower().replace("’", "'")
     function = plain in FUNCTION_WORDS or plain.removesuffix("'s") in FUNCTION_WORDS
-    return concept(text), function, concept(text) in _COMMON_CONCEPTS
+    return concept(text), function, concept(text) in _common_concepts()
 
 
 def words(text: str) -> list[Word]:

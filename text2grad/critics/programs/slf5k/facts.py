@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from text2grad.critics.programs.english import RELATED, Word, ngrams, same_family, sentences, words
+from text2grad.critics.programs.english import Word, ngrams, related_concepts, same_family, sentences, words
 
 COPY_RUN = 6  # words in a row that count as copied
 
@@ -144,7 +144,7 @@ def _supported_by(concept: str, post: Post) -> str | None:
     """The concept of the post that a word means: itself, a synonym, or another word of its family."""
     if concept in post.places:
         return concept
-    near = [name for name in RELATED.get(concept, ()) if name in post.places]
+    near = [name for name in related_concepts().get(concept, ()) if name in post.places]
     if not near and not concept[0].isdigit():
         near = [name for name in post.places if name[:4] == concept[:4] and same_family(concept, name)]
     return min(near, key=lambda name: (name not in post.keys, min(post.places[name]), name)) if near else None

@@ -6,7 +6,16 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from text2grad.critics.programs.english import RELATED, Word, concept, listed, ngrams, same_family, sentences, words
+from text2grad.critics.programs.english import (
+    Word,
+    concept,
+    listed,
+    ngrams,
+    related_concepts,
+    same_family,
+    sentences,
+    words,
+)
 from text2grad.critics.programs.ultrafeedback.demands import code_intervals
 
 COPY_RUN = 5  # words in a row that show where a sentence says the request back
@@ -178,6 +187,6 @@ def close(name: str, others: frozenset[str] | set[str]) -> bool:
     """Whether others have a concept, a synonym of it, or another word of its family."""
     return (
         name in others
-        or bool(RELATED.get(name, frozenset()) & others)
+        or bool(related_concepts().get(name, frozenset()) & others)
         or any(name[:4] == other[:4] and same_family(name, other) for other in others)
     )

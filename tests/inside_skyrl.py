@@ -1,0 +1,154 @@
+"""Run by ``test_skyrl.py`` in an environment of SkyRL's: its own generator and trainer with the lines of our page."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import skyrl_gym
+import torch
+from skyrl.backends.skyrl_train.utils import ppo_utils
+from skyrl.train.config import AlgorithmConfig, GeneratorConfig, SkyRLGymConfig
+from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+
+from tests.tiny import tokenizer
+from text2grad.advantages import gae, whiten
+from text2grad.integrations.core import TokenJudge, last_user_turn
+
+PAGE = Path(__file__).parents[1] / "docs" / "other_trainers.md"
+TEXTS = ["a good and a bad one", "good", "neither", "silence"]
+CRITIC = """
+from text2grad.feedback import Feedback, FeedbackError
+
+def judge(prompt, response):
+    if response == "silence":
+        return FeedbackError("nothing to say")
+    return Feedback(f"on {prompt}", good=["good"], poor=["bad"])
+"""
+ESTIMATORS = ("gae", "reinforce++", "grpo", "rloo", "maxrl")
+
+
+def encode(text: str) -> list[int]:
+    return tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def signs(text: str) -> list[float]:
+    """+1 on the tokens of good, −1 on those of bad, 0 on others and on the end token."""
+    values, position = [], 0
+    for token in encode(text):
+        piece = tokenizer().decode([token])
+        start, position = position + len(piece) - len(piece.lstrip()), position + len(piece)
+        inside = [
+            word in text and text.find(word) <= start and position <= text.find(word) + len(word)
+            for word in ("good", "bad")
+        ]
+        values.append(1.0 if inside[0] else -1.0 if inside[1] else 0.0)
+    return [*values, 0.0]
+
+
+class SilentEnvironment(BaseTextEnv):
+    """One turn, no reward of its own."""
+
+    def __init__(self, **_):
+        super().__init__()
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        return BaseTextEnvStepOutput(observations=[], reward=0.0, done=True, metadata={})
+
+
+class Engine:
+    """What answers in place of vLLM, which needs a GPU: each prompt's last word decides."""
+
+    async def generate(self, asked, model=None):
+        prompts = [tokenizer().decode(ids) for ids in asked["prompt_token_ids"]]
+        texts = [next(text for text in TEXTS if f"ask {text}" in prompt) for prompt in prompts]
+        ids = [[*encode(text), tokenizer().eos_token_id] for text in texts]
+        return {"responses": texts, "response_ids": ids, "stop_reasons": ["stop"] * len(ids)}
+
+    async def finish_session(self, session_id):
+        pass
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["batched", "agent loop"])
+def output(request, tmp_path_factory):
+    critic = tmp_path_factory.mktemp("skyrl") / "critic.py"
+    critic.write_text(CRITIC)
+    lines = PAGE.read_text(encoding="utf-8").partition("## SkyRL")[2].split("```python")[1].partition("```")[0]
+    assert '"served:http://HOST:8765", "slf5k"' in lines
+    names = {
+        "asyncio": asyncio, "last_user_turn": last_user_turn, "tokenizer": tokenizer(), "TokenJudge": TokenJudge,
+        "SkyRLGymGenerator": SkyRLGymGenerator,
+    }  # fmt: skip
+    exec(lines.replace("served:http://HOST:8765", f"{critic}:judge"), names)
+    if "silent" not in skyrl_gym.envs.registration.registry:
+        skyrl_gym.register(id="silent", entry_point="tests.inside_skyrl:SilentEnvironment")
+    settings = GeneratorConfig(batched=request.param, max_input_length=512)
+    generator = names["FeedbackGenerator"](settings, SkyRLGymConfig(max_env_workers=0), Engine(), tokenizer())
+    batch = {
+        "prompts": [[{"role": "user", "content": f"ask {text}"}] for text in TEXTS],
+        "env_classes": ["silent"] * len(TEXTS),
+        "env_extras": [{} for _ in TEXTS],
+        "trajectory_ids": [TrajectoryID(text, 0) for text in TEXTS],
+    }
+    return asyncio.run(generator.generate(batch))
+
+
+def test_the_generators_rewards_are_those_of_each_token(output):
+    for text, ids, rewards, mask in zip(
+        TEXTS, output["response_ids"], output["rewards"], output["loss_masks"], strict=True
+    ):
+        assert ids == [*encode(text), tokenizer().eos_token_id]
+        assert rewards == (signs(text) if text != "silence" else [0.0] * len(ids))
+        assert mask == [0 if text == "silence" else 1] * len(ids)
+    assert any(reward < 0 for reward in output["rewards"][0]) and any(reward > 0 for reward in output["rewards"][0])
+
+
+def test_the_trainer_keeps_them_on_their_tokens_and_its_gae_is_ours(output):
+    trainer = object.__new__(RayPPOTrainer)
+    settings = {"step_wise_trajectories": False, "merge_stepwise_output": False, "n_samples_per_prompt": 1}
+    trainer.cfg, trainer.all_metrics = SimpleNamespace(generator=SimpleNamespace(**settings)), {}
+    kept, _ = trainer.postprocess_generator_output(dict(output), list(TEXTS))
+    assert kept["rewards"] == output["rewards"]
+    columns = (kept[name] for name in ("prompt_token_ids", "response_ids", "rewards", "loss_masks"))
+    _, _, mask, rewards, loss_mask, *_ = convert_prompts_responses_to_batch_tensors(0, *columns)
+    for text, row, weights in zip(TEXTS, rewards, loss_mask, strict=True):
+        wanted = signs(text) if text != "silence" else []
+        assert row.tolist() == [0.0] * (len(row) - len(wanted)) + wanted  # SkyRL aligns responses to the right
+        assert bool(weights.any()) == (text != "silence")
+    mask = mask.float()
+    values = torch.linspace(-1, 1, rewards.numel()).view_as(rewards) * mask
+    theirs, their_returns = advantages("gae", rewards, mask, values=values, gamma=1.0, lambd=0.95)
+    ours, returns = gae(rewards, values, mask, 1.0, 0.95)
+    torch.testing.assert_close(their_returns * mask, returns)
+    mine = whiten(ours, mask)
+    scale = (theirs * mask).norm() / mine.norm()  # sample deviation there, the population's here
+    assert scale == pytest.approx(1.0, abs=0.05)
+    torch.testing.assert_close(theirs * mask, mine * scale, atol=1e-4, rtol=1e-4)
+
+
+def advantages(name: str, rewards: torch.Tensor, mask: torch.Tensor, **options):
+    return ppo_utils.compute_advantages_and_returns(
+        token_level_rewards=rewards.clone(),
+        response_mask=mask,
+        index=np.array(["a", "a", "b", "b"]),
+        adv_estimator=name,
+        config=AlgorithmConfig(),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_gae_and_reinforce_see_where_a_reward_lies_and_the_others_do_not(name):
+    """So the page's advice on estimators is true of this version."""
+    rewards = torch.zeros(2, 4, 6)
+    rewards[0, :, 1] = rewards[1, :, 4] = torch.tensor([1.0, -1.0, 2.0, 0.5])
+    given = {"values": torch.zeros(4, 6), "gamma": 1.0, "lambd": 0.9}
+    found = [advantages(name, each, torch.ones(4, 6), **given)[0] for each in rewards]
+    assert torch.allclose(*found, atol=1e-6) == (name not in ("gae", "reinforce++"))
