@@ -28,7 +28,7 @@ done
 for needed in "$run" "$task" "$output" "$system"; do
     [ -n "$needed" ] || { echo "error: --run, --task, --output_dir and --system are needed; see the head of $0" >&2; exit 2; }
 done
-steps=$(find "$run" "$run/policies" -maxdepth 1 -type d 2>/dev/null \
+steps=$({ find "$run" "$run/policies" -maxdepth 1 -type d 2>/dev/null || true; } \
     | sed -nE 's#.*/(checkpoint-|policies/)([0-9]+)$#\2#p' | sort -nu)
 [ -n "$steps" ] || { echo "error: $run holds no checkpoint-N and no policies/N; give a training run's folder" >&2; exit 2; }
 for step in $steps; do
