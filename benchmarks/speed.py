@@ -169,7 +169,7 @@ def _program_tested(count: int = 4) -> float:
     tests = "from solution import add\n" + "".join(
         f"def test_{number}():\n    assert add({number}, 1) == {number + 1}\n" for number in range(5)
     )
-    sandbox = Sandbox()
+    sandbox = Sandbox(seconds=60)  # a busy machine must not end it
     run_tests(code, tests, sandbox)  # which looks at the sandbox itself, once
     begun = _spent_by_children()
     for _ in range(count):
