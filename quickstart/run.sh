@@ -3,17 +3,17 @@
 #   bash quickstart/run.sh                    SmolLM2-135M, 64 posts; ends with runs/quickstart/report.html
 #   bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
 #   bash quickstart/run.sh --seed 2 --run_dir runs/seed2
-#   bash quickstart/run.sh --critic reward_model --run_dir runs/by_reward_model
+#   bash quickstart/run.sh --critic programmatic --run_dir runs/by_rules
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-smoke=false seed=42 run= critic=programmatic
+smoke=false seed=42 run= critic=
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=true ;;
         --seed) seed=${2:?--seed needs a number}; shift ;;
-        --critic) critic=${2:?--critic needs programmatic, reward_model, or any critic}; shift ;;
+        --critic) critic=${2:?--critic needs reward_model, programmatic, or any critic}; shift ;;
         --run_dir) run=${2:?--run_dir needs a folder}; shift ;;
         *) echo "error: unknown option $1; see the head of quickstart/run.sh" >&2; exit 2 ;;
     esac
@@ -32,27 +32,36 @@ if $smoke; then
     run=${run:-runs/smoke} settings=quickstart/smoke limit=8
     model=$run/tiny_model
     [ -d "$model" ] || python quickstart/tiny_model.py "$model"
+    learnt=$model critic=${critic:-programmatic} # a tiny model's feedback teaches nothing
 else
     run=${run:-runs/quickstart} settings=quickstart limit=64
     model=smollm2
+    learnt=quickstart/reward_model critic=${critic:-reward_model}
 fi
+rules=text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic
 mkdir -p "$run"
 [ "$critic" = reward_model ] && critic=$run/reward_model
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "1/6  The base model answers the posts"
-python evaluation/generate.py --config "$settings/answers.yaml" --model "$model" --seed "$seed" \
-    --data_path $train --limit $limit --output_path "$run/answers.json"
+answer() {
+    python evaluation/generate.py --config "$settings/answers.yaml" --model "$model" --seed "$seed" "$@"
+}
+answer --data_path $train --limit $limit --output_path "$run/answers.json"
+answer --data_path $held_out --num_samples 1 --output_path "$run/unseen.json"
 
 say "2/6  Each answer gets a critique, and quotes of what is good and poor in it"
-python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --annotator programmatic \
-    --data_path "$run/answers.json" --output_path "$run/annotated.json"
+annotate() {
+    python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --critic "$rules" --data_path "$1" --output_path "$2"
+}
+annotate "$run/answers.json" "$run/annotated.json"
+annotate "$run/unseen.json" "$run/unseen.annotated.json"
 
-say "3/6  A reward model learns to write such feedback"
-python nl_reward_model/slf5k/train_rm.py --config "$settings/reward_model.yaml" --model "$model" --seed "$seed" \
+say "3/6  A reward model learns to write such feedback, and writes it on posts that nobody trained on"
+python nl_reward_model/slf5k/train_rm.py --config "$settings/reward_model.yaml" --model "$learnt" --seed "$seed" \
     --data_path "$run/annotated.json" --output_dir "$run/reward_model"
-python nl_reward_model/slf5k/evaluation/2_infer.py --model_path "$run/reward_model" --split validation \
-    --dataset_path "$run/annotated.json" --constrained quotes --output_file "$run/judgements.json"
+python nl_reward_model/slf5k/evaluation/2_infer.py --model_path "$run/reward_model" --constrained quotes \
+    --dataset_path "$run/unseen.annotated.json" --output_file "$run/judgements.json"
 python nl_reward_model/slf5k/evaluation/3_metrics.py --input_file "$run/judgements.json" \
     --output_file "$run/reward_model.metrics.json"
 

@@ -3,7 +3,13 @@
 import json
 import subprocess
 
+import torch
+
+from nl_reward_model.train_rm import train
 from tests.conftest import ROOT
+from tests.reward_records import settings, slf5k_records, write
+from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.models import load_model
 
 
 def quickstart(folder):
@@ -37,6 +43,20 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in kept} == before
     assert {path: path.stat().st_mtime_ns for path in weights} == weights
     assert weights
+
+
+def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_script):
+    train("slf5k", settings(tmp_path, write(tmp_path, slf5k_records()), lora_r=4, learning_rate=1e-2))
+    made, shipped = tmp_path / "reward_model", tmp_path / "shipped"
+    done = run_script("quickstart/ship.py", made, shipped)
+    assert done.returncode == 0, done.stderr
+    sizes = [(folder / "adapter_model.safetensors").stat().st_size for folder in (made, shipped)]
+    assert sizes[1] < 0.7 * sizes[0]
+    ids = torch.arange(4, 60)[None]
+    with torch.no_grad():
+        logits = [load_model(str(folder), "float32")(ids).logits for folder in (made, shipped)]
+    torch.testing.assert_close(logits[1], logits[0], atol=2e-2, rtol=0)
+    assert RewardModelCritic.load(shipped, "slf5k", max_new_tokens=3)(["a post"], ["A summary."])
 
 
 def test_unknown_option_is_refused():

@@ -1,0 +1,45 @@
+"""Copy a reward model's adapter without what can be found elsewhere, in bfloat16: half the size.
+
+python quickstart/ship.py runs/reward_model/reward_model quickstart/reward_model
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
+from text2grad.errors import InputError, command
+from text2grad.models import BUILT_IN, base_of, model_path
+from text2grad.records import load_json, save_json
+
+WEIGHTS, ADAPTER = "adapter_model.safetensors", "adapter_config.json"
+
+
+@command
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise InputError("give two folders: the reward model, and where its copy goes")
+    source, target = map(Path, sys.argv[1:])
+    RewardModelDescription.load(source, "slf5k")
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (DESCRIPTION_FILE, PROMPT_FILE):
+        shutil.copyfile(source / name, target / name)
+    base = base_of(str(source))
+    if Path(base) == Path(
+        model_path(BUILT_IN)
+    ):  # by its name, which any machine knows, rather than by its folder on this one
+        base = BUILT_IN
+    save_json(target / ADAPTER, load_json(source / ADAPTER) | {"base_model_name_or_path": base})
+    weights = {name: value.to(torch.bfloat16).contiguous() for name, value in load_file(source / WEIGHTS).items()}
+    save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
+    (target / WEIGHTS).chmod(0o644)
+    print(f"{target / WEIGHTS}: {(target / WEIGHTS).stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
