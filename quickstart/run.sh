@@ -3,17 +3,17 @@
 #   bash quickstart/run.sh                    SmolLM2-135M, 64 posts; ends with runs/quickstart/report.html
 #   bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
 #   bash quickstart/run.sh --seed 2 --run_dir runs/seed2
-#   bash quickstart/run.sh --critic programmatic --run_dir runs/by_rules
+#   bash quickstart/run.sh --critic reward_model --run_dir runs/by_reward_model
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-smoke=false seed=42 run= critic=
+smoke=false seed=42 run= critic=programmatic
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=true ;;
         --seed) seed=${2:?--seed needs a number}; shift ;;
-        --critic) critic=${2:?--critic needs reward_model, programmatic, or any critic}; shift ;;
+        --critic) critic=${2:?--critic needs programmatic, reward_model, or any critic}; shift ;;
         --run_dir) run=${2:?--run_dir needs a folder}; shift ;;
         *) echo "error: unknown option $1; see the head of quickstart/run.sh" >&2; exit 2 ;;
     esac
@@ -32,11 +32,11 @@ if $smoke; then
     run=${run:-runs/smoke} settings=quickstart/smoke limit=8
     model=$run/tiny_model
     [ -d "$model" ] || python quickstart/tiny_model.py "$model"
-    learnt=$model critic=${critic:-programmatic} # a tiny model's feedback teaches nothing
+    learnt=$model
 else
     run=${run:-runs/quickstart} settings=quickstart limit=64
     model=smollm2
-    learnt=quickstart/reward_model critic=${critic:-reward_model}
+    learnt=quickstart/reward_model # made by quickstart/reward_model.sh
 fi
 rules=text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic
 mkdir -p "$run"
