@@ -56,6 +56,7 @@ METHODS = {
 }
 LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
 """The same methods, with a reward model as critic."""
+AUDITED = ["--audit_critic", "programmatic", "--audit_share", "0.25"]
 
 
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
@@ -172,9 +173,9 @@ def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str,
     for name in config.runs():
         method, _, seed = name.partition(":")
         place = folder / f"{method}-seed{seed}"
-        critic = Path(config.reward_model).resolve() if method in LEARNT else "programmatic"
+        critic = [Path(config.reward_model).resolve(), *AUDITED] if method in LEARNT else ["programmatic"]
         run_script(*config.methods()[method], "--config", "quickstart/policy.yaml", "--model", config.model,
-            "--seed", seed, "--data_path", parts["train"], "--critic", critic, "--max_steps", str(config.max_steps),
+            "--seed", seed, "--data_path", parts["train"], "--critic", *critic, "--max_steps", str(config.max_steps),
             "--output_dir", place)  # fmt: skip
         runs.setdefault(method, []).append(place)
         results.setdefault(method, []).append(evaluate_policy(place / "policy", method, place, parts["held_out"]))

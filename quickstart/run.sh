@@ -66,8 +66,10 @@ python nl_reward_model/slf5k/evaluation/3_metrics.py --input_file "$run/judgemen
     --output_file "$run/reward_model.metrics.json"
 
 say "4/6  The policy learns from the feedback, token by token"
+audit=() # another critic than the rules is audited by them, on a quarter of the answers, for the log alone
+[ "$critic" = programmatic ] || audit=(--audit_critic programmatic --audit_share 0.25)
 python nl_gradient_policy_optimization/slf5k/train.py --config "$settings/policy.yaml" --model "$model" --seed "$seed" \
-    --data_path $train --critic "$critic" --output_dir "$run/policy"
+    --data_path $train --critic "$critic" ${audit[@]+"${audit[@]}"} --output_dir "$run/policy"
 
 say "5/6  Before and after, on posts that nobody trained on"
 for system in base text2grad; do

@@ -177,7 +177,7 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
     }
 
 
-def audit(variant: Variant) -> dict[str, float] | None:
+def audit(variant: Variant) -> dict[str, float | int] | None:
     """What the trusted critic found over all steps and seeds; None where nothing was audited.
 
     Returns:
@@ -193,7 +193,7 @@ def audit(variant: Variant) -> dict[str, float] | None:
 
     trusted = pooled("audit/delta", "audit/tokens")
     return {
-        "responses": sum(row["audit/rollouts"] for row in rows),
+        "responses": int(sum(row["audit/rollouts"] for row in rows)),
         "trusted": trusted,
         "own": trusted + pooled("audit/delta_gap", "audit/compared"),
         "flip_rate": pooled("audit/flip_rate", "audit/signed"),

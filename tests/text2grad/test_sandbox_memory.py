@@ -143,6 +143,7 @@ def test_memory_that_only_the_kernel_holds(attack, monkeypatch, program, counted
 def test_it_works_without_a_control_group(sandbox, monkeypatch):
     """Ordinary users can make none. Sockets of the network are refused then, to the programs that look around, too."""
     monkeypatch.setattr(memory, "_parent", lambda: None)
+    monkeypatch.setattr(box, "_counted", box._counted.__wrapped__)  # an earlier test may have asked
     assert box._problem.__wrapped__(sandbox.backend) is None
     assert "no sockets but Unix ones" in sandbox.protection
     program = "import asyncio\nasync def one(): return 1\ndef add(a, b): return a + b * asyncio.run(one())"
