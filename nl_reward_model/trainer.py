@@ -19,7 +19,7 @@ class RewardTrainer(SFTTrainer):
         """The folder's README.md is ours (``card.py``)."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        shared = "position_ids" in inputs  # rows of several responses
+        shared = self.args.responses_per_row > 1
         if return_outputs or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs["labels"][:, 1:]  # the token that each position predicts

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes quickstart/reward_model, the adapter that step 3 of the quickstart goes on training. The one that is there took
-# about four minutes of training on an H100; expect hours on a CPU.
+# Makes quickstart/reward_model, the adapter that step 3 of the quickstart goes on training; hours on a CPU. For the one
+# that is there these steps were run one by one, its variations drawn in eight parts, its training on an H100.
 #   bash quickstart/reward_model.sh
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
@@ -23,20 +23,8 @@ answer $run/policy/policies/8 8 108 step8
 answer $run/policy/policies/16 8 1016 step16
 
 # Variations of the posts, eight responses to each, annotated by the rules: 20 480 records
-for part in 0 1 2 3 4 5 6 7; do
-    python rm_data_anno/slf5k/variations.py --data_path $posts --rounds 5 --per_post 8 --seed $part \
-        --answers $run/base.json $run/step8.json $run/step16.json --output_path "$run/varied$part.json"
-done
-python - "$run" <<'MERGE'
-import json, sys
-from pathlib import Path
-folder, merged = Path(sys.argv[1]), {}
-for part in range(8):
-    for key, record in json.loads((folder / f"varied{part}.json").read_text()).items():
-        key = key.replace("~", f"~{part}.")
-        merged[key] = {**record, "id": key}
-(folder / "varied.json").write_text(json.dumps(merged))
-MERGE
+python rm_data_anno/slf5k/variations.py --data_path $posts --answers $run/base.json $run/step8.json $run/step16.json \
+    --rounds 40 --per_post 8 --output_path $run/varied.json
 
 python nl_reward_model/slf5k/train_rm.py --config quickstart/reward_model_long.yaml --model smollm2 \
     --data_path $run/varied.json --output_dir $run/reward_model

@@ -18,20 +18,12 @@ from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
+from tests.quoting_critic import CRITIC, TEXTS
 from tests.tiny import tokenizer
 from text2grad.advantages import gae, whiten
 from text2grad.integrations.core import TokenJudge, last_user_turn
 
 PAGE = Path(__file__).parents[1] / "docs" / "other_trainers.md"
-TEXTS = ["a good and a bad one", "good", "neither", "silence"]
-CRITIC = """
-from text2grad.feedback import Feedback, FeedbackError
-
-def judge(prompt, response):
-    if response == "silence":
-        return FeedbackError("nothing to say")
-    return Feedback(f"on {prompt}", good=["good"], poor=["bad"])
-"""
 ESTIMATORS = ("gae", "reinforce++", "grpo", "rloo", "maxrl")
 
 

@@ -19,19 +19,10 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 
+from tests.quoting_critic import CRITIC, TEXTS
 from tests.tiny import tiny_model, tokenizer
 from text2grad.advantages import gae, whiten
 from text2grad.integrations.verl import KEY, SUMMED, Text2GradRewardManager, lay_on_tokens
-
-TEXTS = ["a good and a bad one", "good", "neither", "silence"]
-CRITIC = """
-from text2grad.feedback import Feedback, FeedbackError
-
-def judge(prompt, response):
-    if response == "silence":
-        return FeedbackError("nothing to say")
-    return Feedback(f"on {prompt}", good=["good"], poor=["bad"])
-"""
 
 
 def encode(text: str) -> list[int]:

@@ -113,8 +113,7 @@ def _segments(mask: Tensor, position_ids: Tensor) -> list[list[int]]:
     if mask.dtype is not torch.bool or position_ids.shape[0] != mask.shape[0]:
         return []
     found = []
-    for row, positions in zip(mask[:, 0], position_ids, strict=True):
-        length = int(_is_token(row[None, None]).sum())
+    for row, positions, length in zip(mask[:, 0], position_ids, _is_token(mask).sum(-1).tolist(), strict=True):
         starts = (positions[:length].diff() != 1).nonzero().squeeze(1).add(1).tolist()
         shared = {int(positions[start]) for start in starts}
         if int(positions[0]) != 0 or len(shared) > 1:

@@ -165,17 +165,12 @@ class QuoteMatcher:
         limited = position.limited or (tight > 0 and kind != END)
         return Position((kind, part, tight, content), position.tokens + 1, characters, spans, length, quoted, limited)
 
-    def _repeats(self, position: Position, token: int) -> bool:
-        """Whether a token closes a span once more than the response has it, and opens another one."""
-        state, length, again = position.state, position.length, False
-        for byte in self._shared.vocabulary.written(token):
-            after = self._format.walked(state, byte)
-            if again and after[0] == BETWEEN:
-                return True
-            if after[0] == SPAN:
-                length = length + (not after[3][2]) if state[0] == SPAN else 0
-            again = after[0] == AFTER and _once_too_often(position.quoted, state[3][0], length)
-            state = after
+    def _loops(self, position: Position, token: int) -> bool:
+        """Whether a token that the format allows goes on behind a quote that the list has too often."""
+        try:
+            self.next(position, token)
+        except ValueError:
+            return True
         return False
 
     def forbidden(self, position: Position) -> torch.Tensor:
@@ -189,7 +184,7 @@ class QuoteMatcher:
                 return mask
         ids = self._allowed(state)
         if state[0] == SPAN and position.quoted:
-            ids = [token for token in ids if not self._repeats(position, token)]
+            ids = [token for token in ids if not self._loops(position, token)]
         if state[2] == 2:  # close in few tokens
             progress = {token: self._progress(state, self._shared.vocabulary.written(token)) for token in ids}
             most = max(progress.values())
