@@ -128,10 +128,12 @@ def _upload(output: Path, repository: str, task: Task) -> None:
 
 
 def _say_next(task: Task, config: RewardModelConfig) -> None:
+    none_held_out = not config.validation_path and not config.validation_share
     held_out = config.validation_path or f"{config.data_path} --split validation"
     print(
-        f"next: measure it on the held-out records, {stage_command('feedback', task)} --model {config.output_dir} "
-        f"--data_path {held_out} --output_path {config.output_dir}/feedback.json"
+        f"next: measure it on {'other annotated' if none_held_out else 'the held-out'} records, "
+        f"{stage_command('feedback', task)} --model {config.output_dir} "
+        f"--data_path {'RECORDS' if none_held_out else held_out} --output_path {config.output_dir}/feedback.json"
     )
 
 

@@ -93,9 +93,10 @@ def first_losses(tmp_path, name: str, **changes) -> list[float]:
     return losses(tmp_path / name)
 
 
-def test_the_loss_in_training_is_the_mean_over_feedback_alone(tmp_path):
+def test_the_loss_in_training_is_the_mean_over_feedback_alone(tmp_path, capsys):
     """By plain transformers, example by example: no token of a prompt counts."""
     first, *_ = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
+    assert "on other annotated records" in (said := capsys.readouterr().out) and "--split" not in said
     model = load_model(str(tmp_path / "model"), "float32")
     task, total, count = get_task("slf5k"), torch.zeros(()), 0
     prompt = RewardPrompt(
