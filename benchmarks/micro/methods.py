@@ -29,8 +29,8 @@ class Method:
     Attributes:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
-        engine: ``text2grad`` (this project's trainer), ``rltf_sd`` or ``critique_grpo`` (with second attempts),
-            ``trl`` (TRL's GRPOTrainer), or ``trl_sdpo`` (TRL's SDPOTrainer).
+        engine: ``text2grad`` (this project's trainer), ``capo`` (the same with penalties alone), ``rltf_sd`` or
+            ``critique_grpo`` (with second attempts), ``trl`` (TRL's GRPOTrainer), or ``trl_sdpo`` (TRL's SDPOTrainer).
         reward_model: the learnt model that gives the reward in place of the program, if any.
         noise: the critic's errors: their kind, and the share of spans that have them.
         critic: a folder among the study's learnt critics; if empty, the program is the critic.
@@ -79,6 +79,7 @@ METHODS = {
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
     "critique_grpo": Method("Critique-GRPO", _ATTEMPTS, engine="critique_grpo"),
+    "capo": Method("CAPO", {"advantage": "group", "rollouts_per_prompt": 4, "outcome_coef": 1.0}, engine="capo"),
     "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}

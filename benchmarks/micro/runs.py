@@ -18,6 +18,7 @@ from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.sdpo import train_sdpo
 from benchmarks.micro.task import PROFILES, make_record
+from nl_gradient_policy_optimization.baselines.capo import VotedRewards
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.baselines.second_attempt import TRAINERS, checked
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -155,8 +156,11 @@ def train_text2grad(
         rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
     else:
         rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
-    kind = NLGradientTrainer if method.engine == "text2grad" else TRAINERS[method.engine]
-    config = config if method.engine == "text2grad" else checked(config, method.engine)
+    kind = NLGradientTrainer
+    if method.engine == "capo":
+        rewards = VotedRewards(rewards, config, votes=1)  # this critic always says the same
+    elif method.engine in TRAINERS:
+        kind, config = TRAINERS[method.engine], checked(config, method.engine)
     trainer = prepare(PROFILES, config, rewards, trainer=kind)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.scorer.model, 0)]

@@ -95,7 +95,7 @@ def test_learnt_critics_are_named_in_methods():
         config.check()
 
 
-@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo"])
+@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo", "capo"])
 def test_the_methods_run(tmp_path, name):
     base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
     assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
