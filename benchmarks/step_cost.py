@@ -2,11 +2,12 @@
 
     python benchmarks/step_cost.py --output_path runs/benchmarks/step_cost.json
     python benchmarks/step_cost.py --reward_model runs/quickstart/reward_model --output_path FILE
+    python benchmarks/step_cost.py --reward_model FOLDER --served http://127.0.0.1:8000/v1#NAME    # and by a server
 
 Equal work: the same model, adapter, prompts and optimiser, as many responses, two to a prompt, every one of exactly
 ``--response_tokens`` tokens, two passes of updates, a reference forward. Each method runs in a process of its own,
 method after method, ``--rounds`` times; a process's first step is not counted. A process has a core of its own. A
-reward model in another process has a second core, as a served one has processors of its own.
+reward model in another process has a second core. A server that the caller started has what it was given.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from text2grad.tasks import Record, get_task
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("rollout", "reference", "critique", "teacher", "update")
 _REWARD_MODEL: dict[str, Any] = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
+_SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
@@ -59,6 +61,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "Text2Grad, reward model on a core of its own, `rollouts_ahead`",
         {**_REWARD_MODEL, "rollouts_ahead": True},
     ),
+    "text2grad_served": ("Text2Grad, reward model on a server", _SERVED),
+    "text2grad_served_ahead": (
+        "Text2Grad, reward model on a server, `rollouts_ahead`",
+        {**_SERVED, "rollouts_ahead": True},
+    ),
 }
 
 
@@ -68,6 +75,7 @@ class StepCostConfig:
     model: str = setting("smollm2", "the policy", "--model_path")
     data_path: str = setting("quickstart/data/posts_train.json", "posts in the SLF5K format")
     reward_model: str = setting("", "a reward model's folder; it is timed as a critic, too")
+    served: str = setting("", "the same reward model on a server, http://HOST:PORT/v1#NAME; it is timed as well")
     methods: list[str] = setting([], f"some of {', '.join(METHODS)}; all by default")
     rollouts: int = setting(8, "responses in a step")
     response_tokens: int = setting(48, "tokens of every response")
@@ -75,13 +83,35 @@ class StepCostConfig:
     rounds: int = setting(3, "processes of each method")
     page: str = page_setting("step_cost")
 
+    def check(self) -> None:
+        if unknown := set(self.methods) - set(METHODS):
+            raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
+        if missing := set(self.methods) - set(self.possible):
+            raise InputError(f"--methods {', '.join(sorted(missing))}: give --reward_model, and for a server --served")
+        if self.served and not self.reward_model:
+            raise InputError("--served: give --reward_model, too; its folder has the server's prompt")
+        check_page(self.page, "step_cost")
+
+    @property
+    def possible(self) -> list[str]:
+        """The methods whose critic is there."""
+        models = {name for name in METHODS if _judges_by_model(name)}
+        served = {name for name in METHODS if "served" in name}
+        absent = (set() if self.reward_model else models) | (set() if self.served else served)
+        return [name for name in METHODS if name not in absent]
+
+    def _critic(self, method: str) -> dict[str, str]:
+        if "served" in method:
+            return {"critic": self.served, "critic_prompt": f"{self.reward_model}/reward_prompt.txt"}
+        return {"critic": self.reward_model if _judges_by_model(method) else "programmatic"}
+
     def policy(self, method: str, folder: str) -> PolicyConfig:
         """The settings of one method."""
         shared = {
             "model": self.model,
             "data_path": self.data_path,
             "output_dir": folder,
-            "critic": self.reward_model if _judges_by_model(method) else "programmatic",
+            **self._critic(method),
             "rollouts_per_device": self.rollouts,
             "generation": "transformers",  # which may be told to sample so many tokens
             "rollouts_per_prompt": 2,
@@ -258,10 +288,8 @@ def main() -> None:
         time_one_method(*sys.argv[-2:])
         return
     config = parse(StepCostConfig)
-    check_page(config.page, "step_cost")
-    methods = config.methods or [name for name in METHODS if config.reward_model or not _judges_by_model(name)]
-    if unknown := set(methods) - set(METHODS):
-        raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
+    config.check()
+    methods = config.methods or config.possible
     results: dict[str, list[dict]] = {method: [] for method in methods}
     for number in range(config.rounds):
         for method in methods:
