@@ -87,6 +87,10 @@ def ppo_losses(
     )
 
 
+class BrokenUpdateError(RuntimeError):
+    """The update has left every reasonable size."""
+
+
 def stop_if_broken(value: Tensor, batch: Sequence[Rollout], limit: float, path: Path, step: int) -> None:
     """A loss or gradient norm that is not finite, or a norm beyond reason, ends the run, batch saved."""
     if torch.isfinite(value).all() and float(value) <= limit:
@@ -94,7 +98,7 @@ def stop_if_broken(value: Tensor, batch: Sequence[Rollout], limit: float, path: 
     torch.save(
         [{"id": r.id, "prompt_ids": r.prompt_ids, "response_ids": r.response_ids, **r.columns()} for r in batch], path
     )
-    raise RuntimeError(
+    raise BrokenUpdateError(
         f"step {step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
         "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
     )

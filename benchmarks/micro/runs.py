@@ -22,6 +22,7 @@ from nl_gradient_policy_optimization.baselines.capo import VotedRewards
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.baselines.second_attempt import TRAINERS, checked
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.objective import BrokenUpdateError
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
@@ -149,7 +150,7 @@ def learnt_critic(folder: Path) -> Critic:
 def train_text2grad(
     config: PolicyConfig, method: Method, materials: Materials, protocol: Protocol
 ) -> list[dict[str, float]]:
-    """The project's trainer, step by step, without its checkpoints."""
+    """The project's trainer, step by step, without its checkpoints. A run whose update breaks has 0 from there on."""
     tokenizer = load_tokenizer(config.model)
     rewards: RewardSource
     if method.reward_model and method.reward_model.kind == "scalar":
@@ -164,8 +165,15 @@ def train_text2grad(
     trainer = prepare(PROFILES, config, rewards, trainer=kind)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.scorer.model, 0)]
+    broken = False
     for step in range(1, protocol.steps + 1):
-        trainer.step(step)
+        if not broken:
+            try:
+                trainer.step(step)
+            except BrokenUpdateError as error:
+                print(f"{config.method}, learning rate {config.learning_rate:g}, seed {config.seed}: {error}")
+                broken = True
         if step % protocol.evaluate_every == 0:
-            curve.append(evaluate(trainer.scorer.model, step))
+            nothing = dict.fromkeys(curve[0], 0.0) | {"step": step}
+            curve.append(nothing if broken else evaluate(trainer.scorer.model, step))
     return curve

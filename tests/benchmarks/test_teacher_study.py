@@ -111,3 +111,12 @@ def test_the_methods_run(tmp_path, name):
     if name == "flip-50-gate_distill":
         row = load_json(tmp_path / "run" / "metrics.jsonl")[0]
         assert row["teacher/unread"] == 0 and row["teacher/kept"] <= 1
+
+
+def test_a_run_that_breaks_has_nothing_from_there_on(tmp_path, capsys):
+    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4), seed=0)
+    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+    protocol = Protocol(steps=3, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16)
+    result = run_method("text2grad", 1e30, 1, tmp_path / "run", materials, protocol)
+    assert [row["step"] for row in result["curve"]] == [0, 1, 2, 3]
+    assert [row["f1"] for row in result["curve"][-2:]] == [0.0, 0.0] and "is nan" in capsys.readouterr().out
