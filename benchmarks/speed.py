@@ -4,10 +4,10 @@
     python benchmarks/speed.py --profile rollouts scoring update     # where the time goes, here
 
 The model is SmolLM2 with LoRA adapters on all layers. Rollouts, scoring and update: eight posts, 48 response tokens,
-as in a step of the quickstart. Answers: sixteen posts through ``evaluation/generate.py``'s policy. Reward model: an
-update of four records by the real training command. Programs: kodcode's critic on one program and its five tests, in
-the sandbox. Seconds are processor time, so that other work on the machine adds little; the two commits take turns,
-round after round.
+as in a step of the quickstart. Answers: four to each of eight posts, by ``evaluation/generate.py``'s policy. Reward
+model: an update of four records by the real training command. Programs: kodcode's critic on one program and its five
+tests, in the sandbox. Seconds are processor time, so that other work on the machine adds little; the two commits take
+turns, round after round.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def measure(phase: str, config: SpeedConfig, how: Callable[[Callable[[], object]
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = list(load_records(config.data_path, task, responses=False).values())
     if phase == "answers":
-        policy = LocalPolicy(config.model, device="cpu", batch_size=16)
-        chats = [task.messages(task.prompt(record)) for record in records[:16]]
+        policy = LocalPolicy(config.model, device="cpu", batch_size=32)
+        chats = [task.messages(task.prompt(record)) for record in records[:8] for _ in range(4)]
         sampling = SamplingConfig(max_new_tokens=config.new_tokens, temperature=1.0)
-        return how(lambda: policy(chats, [str(i) for i in range(16)], sampling))
+        return how(lambda: policy(chats, [str(i) for i in range(32)], sampling))
     torch.manual_seed(0)
     adapters = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(load_model(config.model, device="cpu"), adapters)
