@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+import text2grad.models.decoder as decoder_module
 from text2grad.models.decoder import Decoder, draw, merged_weight, supports
 
 SIZES = {
@@ -92,6 +93,17 @@ def test_finished_rows_leave_and_the_others_go_on_undisturbed():
         assert len(sampled.ids) == 20 or sampled.ids[-1] in ends
         expected = reference_logprobs(model, prompt, sampled.ids)
         torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_prompts_that_do_not_fit_together_are_read_in_turn(monkeypatch):
+    """Whatever is read at once, each row has the probabilities of its own prompt."""
+    model = randomised(FAMILIES["llama"]())
+    for at_once in (1, 8, 4096):
+        monkeypatch.setattr(decoder_module, "_AT_ONCE", at_once)
+        torch.manual_seed(7)
+        for sampled, prompt in zip(Decoder(model).sample(PROMPTS, 6, []), PROMPTS, strict=True):
+            expected = reference_logprobs(model, prompt, sampled.ids)
+            torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
 
 
 def test_greedy_choice_equals_generate():

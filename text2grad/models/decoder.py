@@ -18,6 +18,9 @@ from transformers import PreTrainedModel
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
+_AT_ONCE = 4096
+"""Tokens of prompts that are read together: products of a few thousand rows are fast, and need little memory."""
+
 Choose = Callable[[Tensor, list[int]], Tensor]
 """``(log-probabilities [rows, V], which rows) -> ids [rows]``"""
 
@@ -164,35 +167,40 @@ class _Rows:
         self.values = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
 
     def prefill(self) -> Tensor:
-        """Read each different prompt once; the last position's normalised state of every row, ``[rows, H]``."""
-        states: dict[tuple[int, ...], tuple[int, Tensor]] = {}
-        last = []
-        for row, prompt in enumerate(self.prompts):
-            key = tuple(prompt)
-            if key not in states:
-                states[key] = (row, self._read(row, prompt))
-            first, state = states[key]
-            if first != row:
-                for keys, values in zip(self.keys, self.values, strict=True):
-                    keys[row], values[row] = keys[first], values[first]
-            last.append(state)
-        return torch.stack(last)
+        """Read each different prompt once, several end to end; every row's last normalised state, ``[rows, H]``."""
+        prompts = list(dict.fromkeys(map(tuple, self.prompts)))
+        rows = [[row for row, ids in enumerate(self.prompts) if tuple(ids) == prompt] for prompt in prompts]
+        last = self.decoder.embedding.new_empty(len(self.prompts), self.decoder.embedding.shape[1])
+        at = 0
+        while at < len(prompts):
+            chosen = _fitting(prompts[at:])
+            states = self._read(prompts[at : at + chosen], rows[at : at + chosen])
+            for state, equal in zip(states, rows[at : at + chosen], strict=True):
+                last[equal] = state
+            at += chosen
+        return last
 
-    def _read(self, row: int, prompt: Sequence[int]) -> Tensor:
-        decoder, length = self.decoder, len(prompt)
-        x = decoder.embedding[torch.tensor(prompt)]
-        cos, sin = decoder._angles(torch.arange(length), x.dtype)
+    def _read(self, prompts: Sequence[Sequence[int]], rows: Sequence[list[int]]) -> Tensor:
+        """Read the prompts for their rows; the last normalised states, ``[prompts, H]``."""
+        decoder, lengths = self.decoder, [len(prompt) for prompt in prompts]
+        x = decoder.embedding[torch.tensor([token for prompt in prompts for token in prompt])]
+        cos, sin = decoder._angles(torch.cat([torch.arange(length) for length in lengths]), x.dtype)
         groups = decoder.heads // decoder.kv_heads
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
-                keys[row, :, :length], values[row, :, :length] = k.transpose(0, 1), v.transpose(0, 1)
-                k, v = (part.repeat_interleave(groups, 1).transpose(0, 1)[None] for part in (k, v))
-                attended = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, is_causal=True)
-                return attended[0].transpose(0, 1).reshape(length, -1)
+                parts = zip(*(part.transpose(0, 1).split(lengths, 1) for part in (q, k, v)), rows, strict=True)
+                attended = []
+                for query, key, value, equal in parts:
+                    keys[equal, :, : key.shape[1]], values[equal, :, : key.shape[1]] = key, value
+                    key, value = (part.repeat_interleave(groups, 0)[None] for part in (key, value))
+                    found = F.scaled_dot_product_attention(query[None], key, value, is_causal=True)
+                    attended.append(found[0].transpose(0, 1).flatten(1))
+                return torch.cat(attended)
 
             x = decoder._block(layer, x, cos, sin, attend)
-        return F.rms_norm(x[-1], x.shape[-1:], decoder.norm, decoder.eps)
+        x = x[torch.tensor(lengths).cumsum(0) - 1]
+        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
     def step(self, ids: Tensor) -> Tensor:
         """Append one token to every row; the normalised states that predict the next, ``[rows, H]``."""
@@ -220,6 +228,16 @@ class _Rows:
         self.lengths = self.lengths[rows]
         self.keys = [keys[rows] for keys in self.keys]
         self.values = [values[rows] for values in self.values]
+
+
+def _fitting(prompts: Sequence[Sequence[int]]) -> int:
+    """How many of the first prompts are read at once: at least one, and no more than ``_AT_ONCE`` tokens."""
+    total = 0
+    for count, prompt in enumerate(prompts):
+        total += len(prompt)
+        if count and total > _AT_ONCE:
+            return count
+    return len(prompts)
 
 
 def draw(log_probs: Tensor) -> Tensor:
