@@ -119,7 +119,7 @@ def _crosses(module: str) -> bool:
 
 def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun | str:
     """The verdict made outside the solution's process; or why the tests cannot be run so."""
-    above, files = _with_names(tests)
+    above, files = with_names(tests)
     files |= {name: (_BOXED / name).read_text("utf-8") for name in (*_APART, "tests_side.py", "pytest_recorder.py")}
     solution = {"solution.py": code, **{name: files[name] for name in _APART}}
     environment = _tracing(sandbox) if trace else {}
@@ -150,7 +150,7 @@ def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun 
 
 
 def _run_together(code: str, tests: str, sandbox: Sandbox, trace: bool, reason: str) -> TestRun:
-    above, files = _with_names(tests)
+    above, files = with_names(tests)
     files |= {"solution.py": code, **{name: (_BOXED / name).read_text("utf-8") for name in _TOGETHER}}
     result = sandbox.run(files, _pytest(sandbox, trace), _tracing(sandbox) if trace else {})
     return _verdict(replace(read_report(result.report, above), weaker=(reason,)), result)
@@ -173,7 +173,7 @@ def _merged(here: Result, there: Result) -> Result:
     )
 
 
-def _with_names(tests: str) -> tuple[int, dict[str, str]]:
+def with_names(tests: str) -> tuple[int, dict[str, str]]:
     """The test file with all of the solution's names, and the number of lines above the line that was put in."""
     future = list(_FUTURE.finditer(tests))
     start = future[-1].end() if future else 0
