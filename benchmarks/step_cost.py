@@ -35,7 +35,7 @@ from benchmarks.pages import check_page, page_setting, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from nl_gradient_policy_optimization.sampling import TransformersSampler
+from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
 from text2grad.configs import parse, setting
 from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
@@ -113,7 +113,6 @@ class StepCostConfig:
             "output_dir": folder,
             **self._critic(method),
             "rollouts_per_device": self.rollouts,
-            "generation": "transformers",  # which may be told to sample so many tokens
             "rollouts_per_prompt": 2,
             "micro_batch_size": self.rollouts,
             "ppo_epochs": 2,
@@ -178,8 +177,11 @@ def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> l
         critic = CriticInAnotherProcess(config, core_of_critic)
         rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
     trainer = prepare("slf5k", config, rewards)
-    assert isinstance(trainer.sampler, TransformersSampler)
-    trainer.sampler.settings.min_new_tokens = config.max_new_tokens
+    if isinstance(trainer.sampler, DecoderSampler):
+        trainer.sampler.end_ids = []  # nothing ends a response early
+    else:
+        assert isinstance(trainer.sampler, TransformersSampler)
+        trainer.sampler.settings.min_new_tokens = config.max_new_tokens
     rows = []
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()
