@@ -127,7 +127,8 @@ def arithmetic(request: str, parts: Sequence[str], others: Sequence[str], rng: r
     one, other = rng.randint(12, 90), rng.randint(3, 40)
     sign, right = rng.choice([("+", one + other), ("-", one - other)])
     wrong = right + rng.choice([-10, -2, -1, 1, 2, 10])
-    return _inserted("arithmetic", parts, f"In numbers, {one} {sign} {other} = {wrong}.", rng.randint(1, len(parts)))
+    lead, equation = "In numbers, ", f"{one} {sign} {other} = {wrong}"
+    return _inserted("arithmetic", parts, equation, rng.randint(1, len(parts)), (lead, "."))
 
 
 INJECTIONS: dict[str, Injection] = {
@@ -138,9 +139,9 @@ INJECTIONS: dict[str, Injection] = {
 }  # fmt: skip
 
 
-def _inserted(kind: str, parts: Sequence[str], sentence: str, at: int) -> Injected:
+def _inserted(kind: str, parts: Sequence[str], wrong: str, at: int, around: tuple[str, str] = ("", "")) -> Injected:
+    """The answer with wrong characters before its piece ``at``; what is ``around`` them is not wrong itself."""
     before = "".join(parts[:at])
-    before += "" if not before or before[-1].isspace() else " "
-    after = "".join(parts[at:])
-    text = f"{before}{sentence} {after}".rstrip()
-    return Injected(kind, text, (len(before), len(before) + len(sentence)))
+    before += ("" if not before or before[-1].isspace() else " ") + around[0]
+    text = f"{before}{wrong}{around[1]} {''.join(parts[at:])}".rstrip()
+    return Injected(kind, text, (len(before), len(before) + len(wrong)))

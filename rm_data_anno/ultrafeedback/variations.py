@@ -58,8 +58,10 @@ def variations(
     most_sentences: int = 4,
     seed: int = 0,
     critique_style: str = "worked",
-) -> dict[str, Record]:
-    """Annotated records by id, ``PROMPT~ROUND#NUMBER``; each kind of fault as often as the answers allow.
+) -> tuple[dict[str, Record], Counter[str]]:
+    """Annotated records by id, ``PROMPT~ROUND#NUMBER``, and how many faults of each kind the rules did not see.
+
+    Each kind of fault comes as often as the answers allow.
 
     The rules annotate every one of them. A fault is kept where they blame some of it; ``annotation.wrong`` says which
     characters it has.
@@ -77,6 +79,7 @@ def variations(
     if len(requests) < 2:
         raise InputError("one request is not enough; give at least two, since sentences are exchanged between them")
     counts: Counter[str] = Counter()
+    unseen: Counter[str] = Counter()
     made: dict[str, Record] = {}
     for number, (request, (key, record, own)) in product(range(rounds), requests.items()):
         strangers = rng.sample([other for other in requests if other != request], min(_OTHERS, len(requests) - 1))
@@ -95,6 +98,7 @@ def variations(
                 continue
             feedback = critic.feedback_on(asked, found.text)
             if found.wrong is not None and not _blamed(feedback, found):
+                unseen[found.kind] += 1
                 continue
             seen.add(found.text)
             name = f"{key}~{number}#{len(seen) - 1}"
@@ -104,7 +108,7 @@ def variations(
                 "wrong": list(found.wrong) if found.wrong else None,
             }
             made[name] = task.with_feedback(_record(record, name, asked, found.text), feedback, annotation)
-    return made
+    return made, unseen
 
 
 def _demanding(request: str, rng: random.Random) -> str:
@@ -145,7 +149,7 @@ def main() -> None:
         if getattr(config, name) < 1:
             raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
     check_writable(config.output_path)
-    made = variations(
+    made, unseen = variations(
         load_records(config.data_path, get_task("ultrafeedback")),
         config.rounds,
         config.per_prompt,
@@ -159,6 +163,8 @@ def main() -> None:
         f"{config.output_path}: {len(made)} answers to {len({record['prompt'] for record in made.values()})} requests"
     )
     print(", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    print("left out, since the rules did not see the fault: ", end="")
+    print(", ".join(f"{kind} {count}" for kind, count in sorted(unseen.items())) or "none")
 
 
 if __name__ == "__main__":

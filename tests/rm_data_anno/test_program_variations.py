@@ -10,7 +10,9 @@ import pytest
 from rm_data_anno.kodcode.mutations import mutations
 from rm_data_anno.kodcode.variations import variations
 from rm_data_anno.kodcode.wordings import bare, renamed
+from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.errors import InputError
+from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.records import save_json
 from text2grad.sandbox import Sandbox
@@ -180,3 +182,38 @@ def test_a_number_below_one_is_refused(tmp_path, run_script):
     assert done.returncode == 2 and "--rounds must be above 0" in done.stderr
     with pytest.raises(InputError):
         Sandbox(seconds=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_programmatic_critic_blames_the_changed_line_of_real_programs(shared_data):
+    """Faults whose line is known, in 30 real programs: the critic follows the tests, and sees no original."""
+    records = json.loads((shared_data / "kodcode/solutions_with_tests.json").read_text())
+    questions = sorted({record["question"] for record in records})
+    random.Random(0).shuffle(questions)
+    chosen = {
+        TASK.id_of(record): record
+        for record in records
+        if record["expected"] == "pass" and record["question"] in questions[:30]
+    }
+    made, _ = variations(chosen, rounds=1, per_round=4, sandbox=Sandbox(seconds=1))
+    wrong = [record for record in made.values() if record["annotation"]["kind"] != "none"]
+    critic = CodeCritic(Sandbox(seconds=20))
+    judged = critic([each["question"] for each in wrong], [each["solution"] for each in wrong], wrong)
+    found = first = blamed = written = 0
+    for record, feedback in zip(wrong, judged, strict=True):
+        assert isinstance(feedback, Feedback)
+        code = record["solution"]
+        lines = {
+            number
+            for quote in feedback.poor
+            for start, end in ground(quote, code)[:1]
+            for number in range(code[:start].count("\n") + 1, code[:end].count("\n") + 2)
+            if code.split("\n")[number - 1].strip()
+        }
+        found += record["annotation"]["line"] in lines
+        first += lines == {record["annotation"]["line"]}
+        blamed += len(lines)
+        written += sum(bool(line.strip()) for line in code.split("\n"))
+    print(f"{len(wrong)} faults: blamed {found}, alone {first}; {blamed} of {written} lines are blamed")
+    assert found >= 0.8 * len(wrong)
