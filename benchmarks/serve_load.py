@@ -6,13 +6,16 @@ python benchmarks/serve_load.py --task slf5k --critic programmatic --clients 64 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +36,8 @@ class LoadConfig:
     data_path: str = setting("quickstart/data/posts_train.json", "records whose reference responses are asked about")
     clients: int = setting(64, "clients at one time, each with one request at a time")
     requests: int = setting(20, "requests of each client")
-    timeout: float = setting(600.0, "seconds that a client waits for one answer")
+    constrained: Literal["none", "json", "quotes"] = setting("none", "for a reward model: what its replies must be")
+    timeout: float = setting(120.0, "seconds without a sign of life after which a client asks again")
     kill_after: float = setting(0.0, "kill the server after this many seconds, and start it again; 0: never")
 
 
@@ -47,14 +51,15 @@ def main_load(task_name: str, config: LoadConfig) -> None:
     try:
         critic = load_critic(f"served:http://127.0.0.1:{port}", task, timeout=config.timeout)
 
-        def client(number: int) -> list[tuple[float, bool]]:
+        def client(number: int) -> list[tuple[float, str]]:
             times = []
             for turn in range(config.requests):
-                record = records[(number * config.requests + turn) % len(records)]
-                response = task.reference(record) or task.prompt(record)[:200]
+                again, index = divmod(number * config.requests + turn, len(records))
+                prompt = task.prompt(records[index])
+                response = task.reference(records[index]) or prompt[:200]
                 began = time.perf_counter()
-                (given,) = critic([task.prompt(record)], [f"{response} ({number}.{turn})"])
-                times.append((time.perf_counter() - began, not isinstance(given, FeedbackError)))
+                (given,) = critic([prompt], [response[: max(20, len(response) - again)]])  # no two alike
+                times.append((time.perf_counter() - began, str(given) if isinstance(given, FeedbackError) else ""))
             return times
 
         client(0)  # the first request loads what the critic reads once
@@ -70,6 +75,8 @@ def main_load(task_name: str, config: LoadConfig) -> None:
         report(rows, time.perf_counter() - began, config)
         server.send_signal(signal.SIGTERM)
         print(f"the server ended with {server.wait(60)} on SIGTERM")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time for all of it, with the server's start")
     finally:
         server.kill()
 
@@ -78,25 +85,28 @@ def start(task: str, config: LoadConfig, port: int) -> subprocess.Popen:
     """The server in a process of its own; clients wait until it answers."""
     command_line = [sys.executable, "-m", "text2grad.integrations.serve", "--task", task]
     return subprocess.Popen(
-        [*command_line, "--critic", config.critic, "--timeout", str(config.timeout), "--port", str(port)],
+        [*command_line, "--critic", config.critic, "--critic_constrained", config.constrained, "--port", str(port)],
         cwd=PROJECT,
         env=os.environ,
         stdout=subprocess.DEVNULL,
     )
 
 
-def report(rows: list[tuple[float, bool]], seconds: float, config: LoadConfig) -> None:
+def report(rows: list[tuple[float, str]], seconds: float, config: LoadConfig) -> None:
     wanted = config.clients * config.requests
     if len(rows) != wanted:
         raise InputError(f"{len(rows)} of {wanted} requests were answered")
     times = np.array([time for time, _ in rows])
     middle, high, most = np.quantile(times, [0.5, 0.95, 1.0])
-    failed = sum(not answered for _, answered in rows)
+    errors = Counter(error for _, error in rows if error)
+    failed = errors.total()
     print(
-        f"{wanted} requests of {config.clients} clients in {seconds:.1f} s: {wanted / seconds:.0f} a second; "
+        f"{wanted} requests of {config.clients} clients in {seconds:.1f} s: {wanted / seconds:.3g} a second; "
         f"median {middle * 1000:.0f} ms, 95 % within {high * 1000:.0f} ms, longest {most * 1000:.0f} ms; "
         f"{wanted - failed} with feedback, {failed} with an error, none lost"
     )
+    for error, count in errors.most_common(10):
+        print(f"{count} x {error}")
 
 
 @command

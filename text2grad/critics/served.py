@@ -11,7 +11,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from text2grad.endpoints.http import send
+from text2grad.endpoints.http import CutOffError, send
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
 from text2grad.safety.gate import UnreadableError, read_json, shown, storable
@@ -25,6 +25,7 @@ FIELDS = FeedbackFields("critique", "good", "poor")
 
 _PER_REQUEST = 32  # responses
 _LONGEST_WAIT = 15.0  # seconds between two attempts
+_CUT_OFF = 5  # answers that may break off before patience ends all the same: the request itself may kill the server
 _PASSING = (408, 429, 500, 502, 503, 504)
 
 
@@ -32,12 +33,13 @@ class ServedCritic:
     """Feedback from ``http://HOST:PORT``.
 
     A server that is away, restarting or busy is asked again for ``patience`` seconds, so that a restart loses nothing.
-    Then the run ends, to be continued later.
+    Then the run ends, to be continued later. A server that is there and works is waited for without end: it says so
+    every few seconds.
 
     Args:
         task: must be the server's.
         concurrency: requests at one time.
-        timeout: seconds that one request may take.
+        timeout: seconds without a sign of life after which a request is repeated.
     """
 
     remote = True
@@ -76,7 +78,7 @@ class ServedCritic:
 
     def _send(self, path: str, body: dict | None) -> dict[str, Any]:
         """The answer to a request, after as many attempts as there is patience for."""
-        end, attempt = time.monotonic() + self.patience, 0
+        end, attempt, cut_off = time.monotonic() + self.patience, 0, 0
         while True:
             wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
             try:
@@ -88,6 +90,10 @@ class ServedCritic:
                     wait = max(wait, _seconds(error.headers.get("Retry-After")))
             except (URLError, HTTPException, OSError, UnreadableError) as error:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
+                cut_off += isinstance(error, CutOffError)
+                if isinstance(error, CutOffError) and cut_off < _CUT_OFF:  # it worked until now
+                    end, attempt = time.monotonic() + self.patience, 0
+                    wait = 0.25
             if time.monotonic() + wait > end:
                 raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
             time.sleep(wait)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from text2grad.safety.gate import UnreadableError
 
 _MOST_BYTES = 64 << 20  # of an answer
+
+
+class CutOffError(HTTPException):
+    """The server was there and began an answer, but did not end it."""
 
 
 def send(url: str, body: Any = None, *, token: str | None = None, timeout: float) -> bytes:
@@ -21,6 +26,7 @@ def send(url: str, body: Any = None, *, token: str | None = None, timeout: float
 
     Raises:
         HTTPError, URLError, OSError, HTTPException: as ``urllib`` raises them.
+        CutOffError: the answer has no end.
         UnreadableError: the answer is too long.
     """
     headers = {"Content-Type": "application/json"}
@@ -28,9 +34,14 @@ def send(url: str, body: Any = None, *, token: str | None = None, timeout: float
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     with _OPENER.open(urllib.request.Request(url, data, headers), timeout=timeout) as response:
-        content = response.read(_MOST_BYTES + 1)
+        try:
+            content = response.read(_MOST_BYTES + 1)
+        except (OSError, HTTPException) as error:
+            raise CutOffError(f"the answer breaks off: {error or type(error).__name__}") from error
     if len(content) > _MOST_BYTES:
         raise UnreadableError(f"the answer is longer than {_MOST_BYTES >> 20} MB")
+    if response.length:  # http.client raises only where the answer comes in chunks
+        raise CutOffError(f"the answer breaks off {response.length} bytes before its end")
     return content
 
 

@@ -25,6 +25,9 @@ class CriticQueue:
         batch_size: questions in one batch at most.
         workers: batches at one time. A model in this process takes one; a critic behind an API several.
         complete: what a record needs before the critic sees it (``log_completion``).
+
+    Attributes:
+        last_answer: when the critic last answered, by the monotonic clock.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class CriticQueue:
         complete: Complete = list,
     ):
         self.critic, self.window, self.batch_size, self.complete = critic, window, batch_size, complete
-        self.batches = 0
+        self.batches, self.last_answer = 0, time.monotonic()
         self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -94,12 +97,14 @@ class CriticQueue:
         try:
             given = self._ask([question for question, _ in batch])
         except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
+            self.last_answer = time.monotonic()
             if len(batch) == 1:
                 batch[0][1].set_exception(error)
                 return
             for one in batch:
                 self._answer([one])
             return
+        self.last_answer = time.monotonic()
         for (_, future), feedback in zip(batch, given, strict=True):
             future.set_result(feedback)
 

@@ -6,12 +6,13 @@ import asyncio
 import hmac
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from text2grad.integrations.service import CriticService, RequestError, logged
 
@@ -55,7 +56,11 @@ class RequestMetrics:
 
 
 def make_app(
-    service: CriticService, token: str | None = None, max_bytes: int = 8 << 20, body_timeout: float = 30.0
+    service: CriticService,
+    token: str | None = None,
+    max_bytes: int = 8 << 20,
+    body_timeout: float = 30.0,
+    sign_of_life: float = 5.0,
 ) -> FastAPI:
     """The application.
 
@@ -63,6 +68,7 @@ def make_app(
         token: what every request but ``/health`` must bear; None lets anyone in.
         max_bytes: of a request's body.
         body_timeout: seconds in which a body must have arrived.
+        sign_of_life: seconds between two bytes of an answer that is not there yet.
     """
 
     @asynccontextmanager
@@ -72,20 +78,7 @@ def make_app(
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
     metrics = RequestMetrics(service)
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        started, path = time.monotonic(), request.url.path
-        if path != "/health" and not _admitted(request, token):
-            return JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
-        try:
-            response = await call_next(request)
-        except Exception:  # noqa: BLE001 (the metrics count it, and the client gets its number in the log)
-            number = logged("request")
-            response = JSONResponse({"error": f"the server broke down; its log has the reason under {number}"}, 500)
-        known = path if path in ("/v1/feedback", "/v1/token_rewards") else "other"
-        metrics.note(known, response.status_code, time.monotonic() - started)
-        return response
+    app.add_middleware(_Guard, token=token, metrics=metrics)
 
     async def answered(request: Request, work: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> Response:
         try:
@@ -93,7 +86,10 @@ def make_app(
                 body = await asyncio.wait_for(_body(request, max_bytes), body_timeout)
             except TimeoutError:
                 raise RequestError(408, f"the body did not arrive within {body_timeout:g} seconds") from None
-            return JSONResponse(await _while_connected(request, work(body)))
+            working = _While(request, work(body))
+            if await working.ends_within(sign_of_life):
+                return JSONResponse(working.result())
+            return _SlowAnswer(working, sign_of_life)
         except RequestError as error:
             headers = {"Retry-After": "1"} if error.status == 503 else None
             return JSONResponse({"error": str(error)}, error.status, headers)
@@ -117,24 +113,101 @@ def make_app(
     return app
 
 
-def _admitted(request: Request, token: str | None) -> bool:
+class _Guard:
+    """Around the whole application: nobody in without the token, nothing out but JSON, and everything is counted."""
+
+    def __init__(self, app: ASGIApp, token: str | None, metrics: RequestMetrics):
+        self.app, self.token, self.metrics = app, token, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, path, status = time.monotonic(), scope["path"], 0
+        if path != "/health" and not _admitted(scope, self.token):
+            refused = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
+            await refused(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, counted)
+        except Exception:  # the metrics count it, and the client gets its number in the log
+            number = logged("request")
+            if status:  # its beginning is sent; without its end the client asks again
+                raise
+            broken = {"error": f"the server broke down; its log has the reason under {number}"}
+            await JSONResponse(broken, 500)(scope, receive, counted)
+        finally:
+            known = path if path in ("/v1/feedback", "/v1/token_rewards") else "other"
+            self.metrics.note(known, status, time.monotonic() - started)
+
+
+def _admitted(scope: Scope, token: str | None) -> bool:
     if token is None:
         return True
-    given = request.headers.get("authorization", "").encode("utf-8", "surrogateescape")
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """What ``work`` gives. It is cancelled when the client hangs up: a repeated request must not be computed twice."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(_hung_up(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+class _While:
+    """Work for a client. It is cancelled when the client hangs up: a repeated request must not be computed twice."""
+
+    def __init__(self, request: Request, work: Coroutine[Any, Any, dict[str, Any]]):
+        self._working, self._gone = asyncio.create_task(work), asyncio.create_task(_hung_up(request))
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether there is a result.
+
+        Raises:
+            RequestError: the client hung up.
+        """
+        try:
+            await asyncio.wait({self._working, self._gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.end()
+            raise
+        if not self._working.done() and self._gone.done():
+            self.end()
             raise RequestError(499, "the client hung up")
-        return working.result()
-    finally:
-        gone.cancel()
-        working.cancel()
+        return self._working.done()
+
+    def result(self) -> dict[str, Any]:
+        self.end()
+        return self._working.result()
+
+    def end(self) -> None:
+        self._gone.cancel()
+        self._working.cancel()
+
+
+class _SlowAnswer(JSONResponse):
+    """JSON after as many spaces as the wait is long, so that neither the client nor a proxy takes the server for dead.
+
+    The status is sent before the wait: what can fail the request as a whole has been checked by then.
+    """
+
+    def __init__(self, working: _While, sign_of_life: float):
+        super().__init__(None)
+        del self.headers["content-length"]
+        self.working, self.sign_of_life = working, sign_of_life
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while True:
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                if await self.working.ends_within(self.sign_of_life):
+                    break
+            await send({"type": "http.response.body", "body": self.render(self.working.result())})
+        except RequestError:  # nobody is there to be told
+            return
+        finally:
+            self.working.end()
 
 
 async def _hung_up(request: Request) -> None:

@@ -42,18 +42,23 @@ class ServeConfig:
     host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
     port: int = setting(8765, "port to listen on; 0 takes a free one")
     window: float = setting(0.02, "seconds that a batch waits for more items after its first one")
-    batch_size: int = setting(64, "items that the critic is asked about at one time")
+    batch_size: int = setting(
+        0, "items that the critic is asked about at one time; 0: 64, or --critic_batch_size for a reward model's folder"
+    )
     max_items: int = setting(256, "items of one request")
     max_characters: int = setting(100_000, "characters of a prompt or a response")
     max_megabytes: float = setting(8.0, "size of a request's body")
     max_waiting: int = setting(2048, "items at one time; requests beyond that are told to come again")
     max_connections: int = setting(512, "connections at one time; others are told to come again")
-    timeout: float = setting(300.0, "seconds in which an item gets its feedback, or an error")
+    timeout: float = setting(300.0, "seconds without an answer of the critic after which items get an error")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_items", "max_characters", "max_megabytes", "max_waiting", "max_connections"):
+        limits = ("max_items", "max_characters", "max_megabytes", "max_waiting", "max_connections", "timeout")
+        for name in ("critic_batch_size", *limits):
             if not getattr(self, name) > 0:
                 raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        if self.batch_size < 0:
+            raise InputError(f"--batch_size must be 0 or above, not {self.batch_size}")
         if not 0 <= self.port < 2**16:
             raise InputError(f"--port must be in 0..65535, not {self.port}")
 
@@ -68,9 +73,10 @@ def make_service(task: Task, config: ServeConfig) -> CriticService:
             raise InputError(f"--tokenizers: two are called {Path(name).name}; rename a folder")
         tokenizers[Path(name).name] = load_tokenizer(name)
     limits = Limits(config.max_items, config.max_characters, config.max_waiting, config.timeout)
-    return CriticService(
-        make_critic(task, config), task, tokenizers, limits, window=config.window, batch_size=config.batch_size
-    )
+    critic = make_critic(task, config)
+    # A reward model's batches are the clients' too: what is decoded together is answered then, not 64 items later.
+    batch_size = config.batch_size or (config.critic_batch_size if Path(config.critic).is_dir() else 64)
+    return CriticService(critic, task, tokenizers, limits, window=config.window, batch_size=batch_size)
 
 
 def make_critic(task: Task, config: ServeConfig) -> Critic:
@@ -127,7 +133,6 @@ def serve(task: Task, config: ServeConfig) -> None:
             access_log=False,
             server_header=False,
             limit_concurrency=config.max_connections,
-            timeout_graceful_shutdown=int(config.timeout) + 1,
         )
     )
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn passes on what it caught, once it has ended cleanly

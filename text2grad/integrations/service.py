@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,12 @@ class ItemError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes on: items of a request, characters of a text, items at one time, seconds for an item."""
+    """What the server takes on: items of a request, characters of a text, items at one time.
+
+    Attributes:
+        timeout: seconds in which the critic answers nobody, after which it counts as stuck. However many wait, a
+            critic that goes on answering answers them all.
+    """
 
     items: int = 256
     characters: int = 100_000
@@ -106,8 +112,8 @@ class CriticService:
         return {"items": await self._each(items, answer)}
 
     def close(self) -> None:
-        """Finish what was asked, end the threads."""
-        self.queue.close()
+        """Finish what was asked, end the threads; a critic that is stuck is left behind."""
+        self.queue.close(self.limits.timeout)
         self._mapping.shutdown()
 
     def _read(self, body: bytes, known: set[str]) -> tuple[list[Any], dict[str, Any]]:
@@ -173,14 +179,22 @@ class CriticService:
             about = None if record is None else self.task.about(record, response)
         except InputError as error:
             raise ItemError(f"the record is not of {self.task.name}: {error}") from None
-        future = asyncio.wrap_future(self.queue.submit(Question(prompt, response, about)))
-        try:
-            given = await asyncio.wait_for(future, self.limits.timeout)
-        except TimeoutError:
-            raise ItemError(f"no feedback within {self.limits.timeout:g} seconds") from None
+        given = await self._answer_to(Question(prompt, response, about))
         if isinstance(given, FeedbackError):
             raise given
         return given
+
+    async def _answer_to(self, question: Question) -> Feedback | FeedbackError:
+        future, asked = asyncio.wrap_future(self.queue.submit(question)), time.monotonic()
+        try:
+            while True:
+                left = max(asked, self.queue.last_answer) + self.limits.timeout - time.monotonic()
+                if left <= 0:
+                    raise ItemError(f"the critic has answered nothing for {self.limits.timeout:g} seconds")
+                if (await asyncio.wait([future], timeout=left))[0]:
+                    return future.result()
+        finally:
+            future.cancel()
 
     async def _feedback(self, item: dict[str, Any]) -> dict[str, Any]:
         if "response" not in item:
