@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const PAGE = 8, READ_AHEAD = 8; // responses drawn at one time; packs that an idle page unpacks without a pause
+  const PAGE = 8; // responses drawn at one time
   const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
   const SERIES = { delta: 2, reward: 3, advantage: 4, shift: 5, kl: 6 };
   const NAMES = { delta: "δ", reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
@@ -21,14 +21,14 @@
   }
 
   function unpack(name) {
-    if (!unpacked.has(name)) unpacked.set(name, inflate(document.getElementById(`pack-${name}`).textContent).then(JSON.parse));
+    if (!unpacked.has(name)) unpacked.set(name, inflate(name).then(JSON.parse));
     return unpacked.get(name);
   }
 
   // Not by Blob and Response, which hand each pack to another process and back.
-  async function inflate(base64) {
+  async function inflate(name) {
     const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter(), reader = stream.readable.getReader();
-    writer.write(fromBase64(base64)).catch(() => {}); // the reader throws the same error
+    writer.write(fromBase64(document.getElementById(`pack-${name}`).textContent)).catch(() => {}); // the reader throws the same error
     writer.close().catch(() => {});
     const decoder = new TextDecoder();
     let text = "";
@@ -46,15 +46,28 @@
     return bytes;
   }
 
-  // What a search looks for, in any case; null for nothing.
-  function wantedText(query, flags = "iu") {
-    return query ? new RegExp(query.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"), flags) : null;
+  // What a search looks for, in any case.
+  const wantedText = (query, flags) => new RegExp(query.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"), flags);
+
+  // The texts of a pack: one text, and where each part begins in it.
+  const read = new Map();
+  function readTexts(at) {
+    if (!read.has(at)) {
+      read.set(at, inflate(`text-${at}`).then((text) => {
+        const head = text.indexOf("\n"), lengths = JSON.parse(`[${text.slice(0, head)}]`), starts = new Uint32Array(lengths.length + 1);
+        starts[0] = head + 1;
+        for (let part = 0; part < lengths.length; part += 1) starts[part + 1] = starts[part] + lengths[part] + 1;
+        return { text, starts };
+      }));
+    }
+    return read.get(at);
   }
 
   async function fetchRollout(number) {
-    const at = Math.floor(number / index.pack), place = number % index.pack;
-    const [texts, marks, numbers, prompts] = await Promise.all([`text-${at}`, `marks-${at}`, `numbers-${at}`, "prompts"].map(unpack));
-    const [response, critique, error] = texts.map((column) => column[place]);
+    const at = Math.floor(number / index.pack), place = number % index.pack, first = 3 * (number % index.texts);
+    const [{ text, starts }, marks, numbers, prompts] = await Promise.all([
+      readTexts(Math.floor(number / index.texts)), ...[`marks-${at}`, `numbers-${at}`, "prompts"].map(unpack)]);
+    const [response, critique, error] = [0, 1, 2].map((part) => text.slice(starts[first + part], starts[first + part + 1] - 1));
     const [good, poor, quotes] = marks[place];
     const columns = index.columns;
     return {
@@ -270,7 +283,10 @@
     const field = (name) => root.querySelector(`[name="${name}"]`);
     const list = root.querySelector(".list"), status = root.querySelector(".status"), more = root.querySelector(".listmore");
     const { run, step, prompt, mean, flags } = index.columns;
-    const order = Uint32Array.from(run.keys());
+    const all = Uint32Array.from(run.keys()), orders = {};
+    const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
+      worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b };
+    const ordered = (name) => (orders[name] ??= all.slice().sort(by[name]));
     let hits = [], shown = 0, turn = 0;
     runOptions(field("run"), true);
     for (const task of new Set(index.runs.map((item) => item.task))) field("task").append(make("option", { value: task }, task));
@@ -281,32 +297,30 @@
     }
 
     // What is searched: unpacked when the page is idle, or at once when somebody goes to the search field.
-    const texts = [], packs = Math.ceil(run.length / index.pack);
-    async function readPack(at) { texts[at] ??= await unpack(`text-${at}`); }
-    const readAll = () => Promise.all(Array.from({ length: packs }, (_, at) => readPack(at)));
+    const packs = Math.ceil(run.length / index.texts);
+    const readAll = () => { for (let at = 0; at < packs; at += 1) readTexts(at); };
     async function readAhead() {
-      for (let at = 0; at < packs; at += READ_AHEAD) {
+      for (let at = 0; at < packs; at += 1) {
         await new Promise((done) => { (window.requestIdleCallback || setTimeout)(done); });
-        await Promise.all(Array.from({ length: Math.min(READ_AHEAD, packs - at) }, (_, next) => readPack(at + next)));
+        await readTexts(at);
       }
       root.dataset.searchable = packs;
     }
 
-    async function search(pattern, isCurrent) {
-      const prompts = await unpack("prompts");
-      const asked = prompts.map((text, number) => pattern.test(text) || pattern.test(index.prompts[number]));
-      const found = new Uint8Array(run.length);
+    async function search(query, isCurrent) {
+      const prompts = await unpack("prompts"), pattern = wantedText(query, "giu"), once = wantedText(query, "iu");
+      const asked = prompts.map((text, number) => once.test(text) || once.test(index.prompts[number]));
+      const found = Uint8Array.from(prompt, (number) => asked[number]);
       readAll();
       for (let at = 0; at < packs; at += 1) {
-        if (!texts[at]) {
-          await readPack(at);
-          if (!isCurrent()) return null;
-          if (at % 8 === 7) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
-        }
-        const [responses, critiques, errors] = texts[at];
-        for (let place = 0, number = at * index.pack; place < responses.length; place += 1, number += 1) {
-          found[number] = asked[prompt[number]]
-            || pattern.test(responses[place]) || pattern.test(critiques[place]) || pattern.test(errors[place]);
+        const { text, starts } = await readTexts(at);
+        if (!isCurrent()) return null;
+        if (at % 4 === 3 && !root.dataset.searchable) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
+        pattern.lastIndex = starts[0];
+        for (let place = 0, hit = pattern.exec(text); hit; hit = pattern.exec(text)) { // one hit a rollout is enough
+          while (starts[3 * place + 3] <= hit.index) place += 1;
+          found[at * index.texts + place] = 1;
+          pattern.lastIndex = starts[3 * place + 3];
         }
       }
       return found;
@@ -314,8 +328,8 @@
 
     async function refresh() {
       const mine = (turn += 1);
-      const query = field("query").value.trim(), pattern = wantedText(query);
-      const found = pattern && await search(pattern, () => mine === turn);
+      const query = field("query").value.trim();
+      const found = query && await search(query, () => mine === turn);
       if (mine !== turn) return;
       const [kind, wanted] = [field("run").value.split(":")[0], field("run").value.split(":").slice(1).join(":")];
       const from = Number(field("from").value || 0), to = Number(field("to").value || Infinity), task = field("task").value;
@@ -324,12 +338,9 @@
         poor: (n) => flags[n] & POOR, good: (n) => flags[n] & GOOD, failed: (n) => flags[n] & FAILED, cut: (n) => flags[n] & CUT,
         negative: (n) => mean[n] !== null && mean[n] < 0, positive: (n) => mean[n] !== null && mean[n] > 0,
       }[field("sign").value];
-      hits = [...order].filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found[n])
+      hits = Array.from(ordered(field("sort").value)).filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found[n])
         && (!task || index.runs[run[n]].task === task)
         && (kind === "all" || (kind === "run" ? run[n] === Number(wanted) : index.runs[run[n]].label === wanted)));
-      const by = { late: (a, b) => step[b] - step[a] || a - b, early: (a, b) => step[a] - step[b] || a - b,
-        worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b }[field("sort").value];
-      hits.sort(by);
       const measures = new Set(hits.map((n) => index.runs[run[n]].measure)), told = hits.filter((n) => mean[n] !== null);
       const share = told.length && measures.size === 1
         ? `mean ${[...measures][0]} per token ${numberText(told.reduce((sum, n) => sum + mean[n], 0) / told.length, "signed")}` : "";

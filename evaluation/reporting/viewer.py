@@ -17,6 +17,7 @@ from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
 PACK = 250
+TEXTS = 2000
 SIGNS = ("has poor", "has good", "failed", "cut off")
 
 
@@ -26,7 +27,9 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by. ``mean`` is
       of δ; in a run without any (a scalar reward's) of the reward, and the run's ``measure`` says so.
     - ``prompts``: the prompts' texts.
-    - ``text-N``: the responses, the critiques and the errors of ``PACK`` rollouts, which is all that a search reads.
+    - ``text-N``: the responses, the critiques and the errors of ``TEXTS`` rollouts, which is all that a search reads:
+      not JSON but a line of lengths, and then one text with a line break after each part. One pattern can run over it,
+      and nothing has to be parsed first.
     - ``marks-N``: the characters of their spans, and how many quotes were found.
     - ``numbers-N``: the tokens of as many: characters, δ, reward, advantage, change of log-probability, KL.
     - ``pairs``: responses of two systems to the same evaluation prompts.
@@ -54,6 +57,7 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
         "prompts": [prompt_id for prompt_id, _ in prompts],
         "columns": columns,
         "pack": PACK,
+        "texts": TEXTS,
         "scales": {
             "delta": 1,
             "reward": 1,
@@ -65,9 +69,10 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])}
     for number, start in enumerate(range(0, len(kept), PACK)):
         part = kept[start : start + PACK]
-        packed[f"text-{number}"] = pack(list(zip(*(_texts(rollout) for rollout in part), strict=True)))
         packed[f"marks-{number}"] = pack([_marks(rollout) for rollout in part])
         packed[f"numbers-{number}"] = pack([_numbers(rollout) for rollout in part])
+    for number, start in enumerate(range(0, len(kept), TEXTS)):
+        packed[f"text-{number}"] = _deflated(_joined([_texts(rollout) for rollout in kept[start : start + TEXTS]]))
     if pairs:
         packed["pairs"] = pack([_pair(pair) for pair in pairs])
     return packed, {"rollouts": total, "shown": len(kept), "prompts": len(prompts), "pairs": len(pairs)}
@@ -75,13 +80,37 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
 
 def pack(value: Any) -> str:
     """JSON, deflated, in base64: safe inside a script element whatever the texts hold."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _deflated(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
+def _deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
 
 
 def unpack(text: str) -> Any:
     """What :func:`pack` was given."""
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+    return json.loads(_inflated(text))
+
+
+def _inflated(text: str) -> str:
+    return zlib.decompress(base64.b64decode(text)).decode("utf-8")
+
+
+def _joined(texts: list[tuple[str, str, str]]) -> str:
+    """Lengths as JavaScript counts them, and the text."""
+    parts = [part for three in texts for part in three]
+    lengths = ",".join(str(len(part.encode("utf-16-le")) // 2) for part in parts)
+    return "".join(f"{part}\n" for part in (lengths, *parts))
+
+
+def unpack_texts(packed: str) -> list[tuple[str, str, str]]:
+    """Response, critique and error of each rollout in a ``text-N``."""
+    lengths, text = _inflated(packed).split("\n", 1)
+    units, parts, start = text.encode("utf-16-le"), [], 0
+    for length in map(int, lengths.split(",")):
+        parts.append(units[2 * start : 2 * (start + length)].decode("utf-16-le"))
+        start += length + 1
+    return list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
 
 
 def _thinned(run: Run, share: float) -> list[LoggedRollout]:

@@ -263,7 +263,9 @@ def test_the_chart_of_updates_holds_the_binned_counts(report, recomputed):
 
 
 def test_the_viewer_holds_every_rollout_as_it_was_logged(printed, runs, report):
-    packs = {name[5:]: viewer.unpack(text) for name, text in printed.scripts.items() if name.startswith("pack-")}
+    packed = {name[5:]: text for name, text in printed.scripts.items() if name.startswith("pack-")}
+    texts = [viewer.unpack_texts(packed[name]) for name in packed if name.startswith("text-")]
+    packs = {name: viewer.unpack(text) for name, text in packed.items() if not name.startswith("text-")}
     index = packs["index"]
     logged = [
         (run, row) for run, about in enumerate(index["runs"]) for row in rows(runs / about["name"] / "rollouts.jsonl")
@@ -271,7 +273,8 @@ def test_the_viewer_holds_every_rollout_as_it_was_logged(printed, runs, report):
     assert report["viewer"]["shown"] == len(logged) == len(index["columns"]["run"])
     for number, (run, row) in enumerate(logged):
         at, offset = divmod(number, index["pack"])
-        response, critique, error = (column[offset] for column in packs[f"text-{at}"])
+        at_text, text_offset = divmod(number, index["texts"])
+        response, critique, error = texts[at_text][text_offset]
         good, poor, quotes = packs[f"marks-{at}"][offset]
         assert (index["columns"]["run"][number], index["columns"]["step"][number]) == (run, row["step"])
         prompt = index["columns"]["prompt"][number]

@@ -140,11 +140,11 @@ def test_what_an_update_did_is_counted_token_by_token(tmp_path):
 def test_code_is_labelled_as_code(tmp_path):
     run = load_run(synthetic_runs.write_code_run(tmp_path / "code"))
     packs, _ = viewer.packs(training.variants([run]), [], 100)
-    index, (responses, *_) = viewer.unpack(packs["index"]), viewer.unpack(packs["text-0"])
+    index, ((code, *_), *_) = viewer.unpack(packs["index"]), viewer.unpack_texts(packs["text-0"])
     good, poor, _ = viewer.unpack(packs["marks-0"])[0]
     assert index["runs"][0]["spans"]["good"] == "improvable" and index["runs"][0]["spans"]["goodValue"] == 0
-    assert [responses[0][s:e] for s, e in poor] == ["return n % 2 == 1"]
-    assert [responses[0][s:e] for s, e in good] == ["print(is_even(2))"]
+    assert [code[s:e] for s, e in poor] == ["return n % 2 == 1"]
+    assert [code[s:e] for s, e in good] == ["print(is_even(2))"]
 
 
 def test_tokens_that_share_a_character_keep_their_places(tmp_path):
@@ -179,7 +179,7 @@ def test_hostile_text_stays_text(tmp_path, run_script):
     page = output.read_text()
     assert "<img" not in page and "<script>window" not in page and "<b>run" not in page
     assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
-    texts = viewer.unpack(Figures(page).scripts["pack-text-0"])
+    texts = viewer.unpack_texts(Figures(page).scripts["pack-text-0"])
     assert texts[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
 
 
