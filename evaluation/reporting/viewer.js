@@ -30,13 +30,11 @@
     const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter(), reader = stream.readable.getReader();
     writer.write(fromBase64(document.getElementById(`pack-${name}`).textContent)).catch(() => {}); // the reader throws the same error
     writer.close().catch(() => {});
-    const decoder = new TextDecoder();
-    let text = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return text + decoder.decode();
-      text += decoder.decode(value, { stream: true });
-    }
+    const parts = [];
+    for (let part = await reader.read(); !part.done; part = await reader.read()) parts.push(part.value);
+    const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+    parts.reduce((at, part) => (bytes.set(part, at), at + part.length), 0);
+    return new TextDecoder().decode(bytes); // in one piece: a text of many pieces is put together again when searched
   }
 
   function fromBase64(base64) {
