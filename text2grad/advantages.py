@@ -15,6 +15,11 @@ Reduce = Callable[[Tensor], Tensor]
 """Sums a small tensor over all ranks (the identity in one process)."""
 
 
+def _chosen(values: Tensor, mask: Tensor) -> Tensor:
+    """0 on padding, also where NaN stands there, which a product with the mask would keep."""
+    return values.masked_fill(mask == 0, 0)
+
+
 def total_rewards(deltas: Tensor, kl: Tensor, kl_coef: float) -> Tensor:
     """r_t = δ_t − β·KL_t, in reward units. Source: section 3.5, r^total = δ + r^KL."""
     return deltas - kl_coef * kl
@@ -33,7 +38,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     Returns:
         Advantages and returns, both 0 on padding.
     """
-    rewards, values = rewards * mask, values * mask
+    rewards, values = _chosen(rewards, mask), _chosen(values, mask)
     advantages = torch.zeros_like(rewards)
     running = torch.zeros_like(rewards[:, 0])
     next_value = torch.zeros_like(running)
@@ -54,10 +59,10 @@ def discounted_sums(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
 def masked_moments(values: Tensor, mask: Tensor, reduce: Reduce | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Count, mean and (biased) variance over the masked entries of all ranks, in float64 and in two passes."""
     reduce = reduce or (lambda tensor: tensor)
-    chosen = values.double() * mask
+    chosen = _chosen(values.double(), mask)
     count, total = reduce(torch.stack([mask.double().sum(), chosen.sum()]))
     mean = total / count.clamp(min=1)
-    squares = reduce((((values.double() - mean) * mask) ** 2).sum())
+    squares = reduce((((chosen - mean) * mask) ** 2).sum())
     return count, mean, squares / count.clamp(min=1)
 
 
@@ -67,7 +72,7 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: floa
     A batch in which all entries are equal becomes all zeros: it says nothing about which token to prefer.
     """
     _, mean, variance = masked_moments(values, mask, reduce)
-    return ((values.double() - mean) * torch.rsqrt(variance + eps) * mask).to(values.dtype)
+    return _chosen((values.double() - mean) * torch.rsqrt(variance + eps), mask).to(values.dtype)
 
 
 def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: float, eps: float = 1e-4) -> Tensor:

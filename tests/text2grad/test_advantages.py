@@ -15,6 +15,7 @@ from text2grad.advantages import (
     explained_variance,
     gae,
     group_advantages,
+    masked_moments,
     total_rewards,
     whiten,
 )
@@ -39,6 +40,22 @@ def test_gae_reads_nothing_under_the_padding():
     # Only two tokens: A1 = −1 − 0.25; A0 = (1 + 0.25 − 0.5) + A1.
     assert advantages.tolist() == [[-0.5, -1.25, 0.0]]
     assert returns.tolist() == [[0.0, -1.0, 0.0]]
+
+
+@pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
+def test_nothing_under_the_padding_reaches_a_result(under):
+    mask = tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    values = tensor([[1.0, -1.0, 0.0], [0.5, 0.0, 0.0]])
+    padded = torch.where(mask == 0, under, values)
+    for result in (
+        lambda x: gae(x, x, mask, 0.9, 0.5),
+        lambda x: discounted_sums(x, mask, 0.9),
+        lambda x: whiten(x, mask),
+        lambda x: group_advantages(x, mask, 2, 0.9),
+        lambda x: masked_moments(x, mask),
+        lambda x: tensor(explained_variance(x, x, mask)),
+    ):
+        torch.testing.assert_close(result(padded), result(values), rtol=0, atol=0)
 
 
 @settings(max_examples=50, deadline=None)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
 from nl_reward_model.merge_lora import MergeConfig, merge
+from tests.processes import run_ranks
 from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
 from text2grad.critics import load_critic
@@ -38,6 +41,24 @@ def test_decoding_writes_what_generate_writes(family):
     for lookahead, known in ((0, prefix), (3, []), (3, prefix), (3, [*prefix[:4], 7])):
         decoder = FeedbackDecoder(lm, tok, known, lookahead=lookahead)
         assert decoder(prompts, limits, batch_size=2) == expected
+
+
+def _write_together(folder: str) -> None:
+    dist.init_process_group("gloo")
+    lm = model("gpt2").eval()
+    torch.manual_seed(dist.get_rank())  # weights that differ stand for an argmax that rounding turns
+    for parameter in lm.parameters():
+        parameter.data += torch.randn_like(parameter)
+    lm.get_input_embeddings().weight.ds_id = 0  # as ZeRO-3 marks what it shards
+    written = FeedbackDecoder(lm, tokenizer("byte"))([[5, 6, 7], [8, 9]], [12, 6], batch_size=2)
+    (Path(folder) / f"{dist.get_rank()}.json").write_text(json.dumps(written))
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_sharded_model_write_the_same(tmp_path):
+    """Under ZeRO-3 each pass needs all ranks: one that ended before the others would leave them waiting."""
+    assert run_ranks(_write_together, 2, str(tmp_path)) == [0, 0]
+    assert (tmp_path / "0.json").read_text() == (tmp_path / "1.json").read_text()
 
 
 def test_guesses_save_passes_and_the_prefix_is_computed_once():

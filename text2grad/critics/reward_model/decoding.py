@@ -1,6 +1,7 @@
 """Greedy decoding of JSON feedback: batched, a shared prefix computed once, stopped at the closing brace, and fast.
 
-Two things make it several times faster than a plain loop and change nothing of what is written. The key-value cache
+Two things make it several times faster than a plain loop and change nothing of what is written, but where rounding
+decides between tokens: in 16 bits a product of other shape may round otherwise. The key-value cache
 grows in place, and rows that are done leave the batch. And since feedback mostly quotes the response and repeats
 its own format, the next few tokens are guessed from what followed the last two before, and checked all at once in one
 forward pass (prompt lookup decoding): a guess that the model would not have made itself is thrown away.
@@ -12,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.distributed as dist
 from tqdm.auto import tqdm
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -235,6 +237,7 @@ class FeedbackDecoder:
         self._plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
         # Sliding windows and recurrent states count positions by themselves, so neither trick holds for them.
         self.lookahead = lookahead if self._plain else 0
+        self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
         self._prefix_cache: DynamicCache | None = None
         self._pad = tokenizer.pad_token_id or 0
         self.end_ids = end_token_ids(model, tokenizer)
@@ -304,6 +307,8 @@ class FeedbackDecoder:
                 use_cache=True,
                 logits_to_keep=keep,
             ).logits[:, -keep:]
+            if self._sharded:  # each pass needs all ranks, so they must choose the same tokens: rank 0's
+                dist.broadcast(logits := logits.contiguous(), 0)
             self.passes += len(rows)
             chosen = [row.choose(logits[index]) for index, row in enumerate(rows)]
             for index, tokens in enumerate(chosen):  # wrong guesses are hidden
