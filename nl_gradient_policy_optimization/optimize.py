@@ -29,7 +29,7 @@ from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, desc
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
-from text2grad.critics import Critic, is_served, load_critic
+from text2grad.critics import Critic, check_new_responses, is_served, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
@@ -184,13 +184,8 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
 
 def check_variant(critic: Critic, scheme: str) -> None:
     """Refuse prompts of an endpoint whose replies cannot reward new responses."""
-    variant = getattr(critic, "variant", "")
-    if variant == "human_feedback":
-        raise InputError(
-            "--critic_variant human_feedback: a person's feedback is about the record's response, not about new ones; "
-            "choose cot, no_cot or dense, or train a reward model on feedback of people"
-        )
-    if variant == "dense" and scheme not in ("dense", "continuous"):
+    check_new_responses(critic)
+    if getattr(critic, "variant", "") == "dense" and scheme not in ("dense", "continuous"):
         raise InputError(f"--scheme {scheme} ignores the scores of --critic_variant dense; add --scheme dense")
 
 

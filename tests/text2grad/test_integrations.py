@@ -18,6 +18,8 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.integrations.core import TokenJudge, last_user_turn, prompt_and_record
+from text2grad.integrations.service import CriticService
+from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
 
@@ -55,6 +57,14 @@ def by_character(text: str, rewards: list[float]) -> str:
     pieces = [tokenizer().decode([token]) for token in encode(text)]
     signs = {1.0: "+", -1.0: "-", 0.0: "."}
     return "".join(signs[reward] * len(piece) for piece, reward in zip(pieces, rewards, strict=True))
+
+
+@pytest.mark.parametrize("made", [TokenJudge, CriticService])
+def test_a_persons_feedback_is_not_laid_on_new_responses(made):
+    critic = Recorder()
+    critic.variant = "human_feedback"
+    with pytest.raises(InputError, match="about the record's response, not about new ones"):
+        made(critic, get_task("plain"), {})
 
 
 def test_rewards_lie_on_the_sampled_ids():

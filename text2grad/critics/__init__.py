@@ -85,6 +85,15 @@ def is_served(spec: str) -> bool:
     return spec.startswith(SERVED)
 
 
+def check_new_responses(critic: Critic) -> None:
+    """Refuse a critic that cannot give feedback on responses that no record holds."""
+    if getattr(critic, "variant", "") == "human_feedback":
+        raise InputError(
+            f"{critic.name}, variant human_feedback: a person's feedback is about the record's response, not about new "
+            "ones; choose cot, no_cot or dense, or train a reward model on feedback of people"
+        )
+
+
 def programmatic_critic(task: Task, **options: Any) -> Critic:
     """The program that gives feedback on a task's responses (``Task.programmatic_critic``)."""
     if not task.programmatic_critic:

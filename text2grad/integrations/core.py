@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from text2grad.critics import Critic, as_critic, load_critic
+from text2grad.critics import Critic, as_critic, check_new_responses, load_critic
 from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
@@ -79,6 +79,7 @@ class TokenJudge:
         self.task, self.tokenizer = get_task(task), tokenizer
         self.critic = load_critic(critic, self.task, **critic_options) if isinstance(critic, str) else as_critic(critic)
         self.scheme, self.empty_reward = scheme, empty_reward
+        check_new_responses(self.critic)
         self._complete = log_completion(self.critic, self.task)
         self._window, self._batch_size = window, batch_size
         self._queue: CriticQueue | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from text2grad.critics import Critic
+from text2grad.critics import Critic, check_new_responses
 from text2grad.critics.asking import Question
 from text2grad.critics.served import FIELDS
 from text2grad.critics.unit_test_logs import log_completion
@@ -81,6 +81,7 @@ class CriticService:
         window: float = 0.02,
         batch_size: int = 64,
     ):
+        check_new_responses(critic)
         self.critic, self.task, self.tokenizers, self.limits = critic, task, dict(tokenizers), limits or Limits()
         self.queue = CriticQueue(critic, window, batch_size, complete=log_completion(critic, task))
         self.waiting = 0
