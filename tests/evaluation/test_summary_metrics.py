@@ -11,10 +11,11 @@ import pytest
 import torch
 from scipy.stats import bootstrap
 
+from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
 from evaluation.slf5k.metrics import bleu, longest_copy, novelty, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore, perplexity
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tokenizer
 from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
 
@@ -204,6 +205,19 @@ def test_comparisons_from_files_equal_those_in_memory(tmp_path):
     assert stored["metrics"]["rougeL"]["value"] == pytest.approx(mean)
 
 
+def test_dense_scores_are_counted(tmp_path):
+    """Read as quotes, of which there are none, they would all be 0."""
+    (tmp_path / "critic.py").write_text(
+        "from text2grad.feedback import Feedback\n"
+        "def judge(prompt, response):\n"
+        "    return Feedback('c', scores=[(word, -1.0) for word in response.split()])\n"
+    )
+    records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
+    spec, journal = f"{tmp_path / 'critic.py'}:judge", tmp_path / "journal.jsonl"
+    found = figures_by_critic(records, get_task("slf5k"), spec, tokenizer("byte"), journal).figures
+    assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
+
+
 def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_path):
     source = load_records("quickstart/data/posts_train.json", get_task("slf5k"), responses=False)
     posts = dict(list(source.items())[:8])
@@ -227,6 +241,13 @@ def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_p
     assert good["compared_with"]["differences"]["mean_delta"]["low"] > 0
     assert copy["metrics"]["poor_tokens"]["value"] > good["metrics"]["poor_tokens"]["value"]
     assert "finished" not in good["metrics"]  # nobody recorded it
+    flags = ["--data_path", "quickstart/data/posts_train.json", "--system", "people", "--references", "true"]
+    flags += ["--output_path", tmp_path / "p.json", "--perplexity_model", tokens, "--compare_with", tmp_path / "g.json"]
+    result = run_script(script, *flags)
+    assert result.returncode == 0, result.stderr
+    people = load_result(tmp_path / "p.json")
+    assert people["metrics"]["rougeL"]["value"] == 1 and people["metrics"]["perplexity"]["n"] == len(source)
+    assert people["compared_with"]["differences"]["words"]["difference"] == 0  # the same texts, found by the same ids
     missing = ["--responses", tmp_path / "nowhere.json", "--system", "x", "--output_path", tmp_path / "x.json"]
     result = run_script(script, *missing)
     assert result.returncode == 2 and "nowhere.json: no such file" in result.stderr

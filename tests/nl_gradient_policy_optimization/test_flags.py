@@ -14,6 +14,7 @@ from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
 from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_gradient_policy_optimization.baselines.step_labels import StepLabelsConfig
+from nl_gradient_policy_optimization.baselines.step_scores import StepScoresConfig
 from nl_gradient_policy_optimization.config import PolicyConfig
 from tests.conftest import ROOT
 from text2grad.configs import parse
@@ -22,7 +23,7 @@ from text2grad.losses import KLKind
 from text2grad.token_rewards import SCHEMES
 
 STAGE = "nl_gradient_policy_optimization"
-BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "ppo", "prm_ppo", "reflect", "step_labels")
+BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "ppo", "prm_ppo", "reflect", "step_labels", "step_scores")
 SCRIPTS = [f"{task}.train" for task in ("slf5k", "kodcode", "ultrafeedback")] + [
     f"baselines.{name}" for name in BASELINES
 ]
@@ -52,6 +53,7 @@ ALIASES = {
         "--prompt_file": "prompt",
     },
     StepLabelsConfig: {**DATA, **OUTPUT},
+    StepScoresConfig: {"--input_file": "data_path", **OUTPUT},
 }
 REQUIRED = {"task": "slf5k", "data_path": "d.json", "output_path": "o.json", "output_dir": "out", "model": "m"}
 
@@ -148,10 +150,29 @@ def test_numbers_that_are_none_are_refused(tmp_path, name, value):
         config.check()
 
 
-@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
-def test_the_tasks_files_hold_settings_that_pass(task):
+PAPER = {
+    "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "lora_target_modules": ["q_proj", "v_proj"],
+    "value_target": "rewards", "value_coef": 0.1, "value_clip_range": 0.2, "clip_range": 0.2, "kl": "full",
+    "gamma": 1.0, "lam": 0.95, "ppo_epochs": 4, "epochs": 4, "seed": 42, "micro_batch_size": 1,
+}  # fmt: skip
+COLUMNS = (
+    "learning_rate", "lr_schedule", "rollouts_per_device", "kl_coef", "kl_target", "optimizer", "max_prompt_tokens",
+    "max_new_tokens",
+)  # fmt: skip
+PAPER_BY_TASK = {
+    "slf5k": (1e-6, "linear", 12, 0.2, 6.0, "adafactor", 640, 128),
+    "ultrafeedback": (1e-6, "cosine", 8, 0.05, 3.0, "adafactor", 970, 512),
+    "kodcode": (5e-7, "cosine", 8, 0.07, 1.0, "adamw", 970, 512),
+}
+
+
+@pytest.mark.parametrize("task", PAPER_BY_TASK)
+def test_the_tasks_files_hold_the_papers_settings(task):
+    """Its text and appendix D.2; LoRA's layers are the authors' release's, the value target is algorithm 4's."""
     config = parse(
         PolicyConfig, args=["--data_path", "d", "--output_dir", "o"], default_config=ROOT / STAGE / task / "config.yaml"
     )
     config.check()
+    assert {name: getattr(config, name) for name in PAPER} == PAPER
+    assert tuple(getattr(config, name) for name in COLUMNS) == PAPER_BY_TASK[task]
     assert Path(ROOT / STAGE / task / "accelerate_config.yaml").is_file()
