@@ -69,7 +69,7 @@ measure_reward_model() { # on the records that its training held out
     run python nl_reward_model/$task/evaluation/2_infer.py --model "$run/reward_model" --split validation \
         --data_path "$run/annotated.json" --output_path "$run/feedback.json" "${infer[@]}"
     run python nl_reward_model/$task/evaluation/3_metrics.py --data_path "$run/feedback.json" \
-        --output_path "$run/reward_model.metrics.json"
+        --tokenizer "$model" --output_path "$run/reward_model.metrics.json"
 }
 
 measure_reflection() { # MODEL: the start's answers to the held-out prompts, criticised and rewritten

@@ -32,7 +32,9 @@ from tests.baseline_runs import (
 from tests.conftest import ROOT
 from tests.tiny import tiny_model, tokenizer
 from tests.tiny_runs import POSTS, tiny_config
+from text2grad.critics import as_critic
 from text2grad.errors import InputError
+from text2grad.feedback import Feedback
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json, load_records, save_json
 
@@ -111,6 +113,18 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
     assert make_pairs(config) == made and len(critic.judged) == asked == 4  # the journal remembers
+
+
+def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
+    def judge(prompts, responses):
+        return [Feedback("c", scores=[(text.split()[0], 1.0 if text == GOOD else -1.0)]) for text in responses]
+
+    monkeypatch.setattr("nl_gradient_policy_optimization.baselines.pairs.load_critic", lambda *_: as_critic(judge))
+    rows = [{"post": POSTS[0], "generated_summary": text} for text in (BAD, GOOD)]
+    save_json(tmp_path / "in.json", rows)
+    model = tiny_model(tmp_path / "tiny")
+    config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
+    assert [(pair.chosen, pair.rejected) for pair in make_pairs(config)] == [(GOOD, BAD)]
 
 
 def test_pairs_from_the_command_line(run_script, shared_data, tmp_path):

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
@@ -20,6 +22,7 @@ from tests import reward_records
 from tests.processes import run_ranks
 from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
 from text2grad.errors import InputError
+from text2grad.models import load_model
 from text2grad.tasks import get_task
 
 
@@ -149,3 +152,25 @@ def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
             shutil.rmtree(tmp_path / "one")
     with capsys.disabled():
         print("\n" + "\n".join(lines))
+
+
+def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
+    """Its frozen copy, the reference, is sharded beside it: the update has to be one process' all the same."""
+    base = tiny_config(tmp_path).model
+    adapter = get_peft_model(load_model(base, torch.float32), LoraConfig(r=4, target_modules="all-linear"))
+    for name, parameter in adapter.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(std=0.05, generator=torch.Generator().manual_seed(0))
+    adapter.peft_config["default"].base_model_name_or_path = base
+    adapter.save_pretrained(tmp_path / "start")
+    settings = {"model": str(tmp_path / "start"), "optimizer": "adamw", "learning_rate": 1e-3}
+    assert run_ranks(_update_of, 1, str(tmp_path), "one", "ppo", settings) == [0]
+    settings["deepspeed"] = deepspeed_file(tmp_path, 2)
+    assert run_ranks(_update_of, 2, str(tmp_path), "two", "ppo", settings) == [0, 0]
+    start, one, two = (
+        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("start", "one/policy", "two/policy")
+    )
+    assert one.keys() == two.keys() == start.keys()
+    assert max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)

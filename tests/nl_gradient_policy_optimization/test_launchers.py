@@ -80,26 +80,44 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_script_starts_every_baseline_with_its_tasks_settings(tmp_path, method):
-    (tmp_path / "python").write_text("#!/bin/sh\necho python $*\n")
-    (tmp_path / "torchrun").write_text("#!/bin/sh\necho torchrun $*\n")
+@pytest.fixture
+def started(tmp_path):
+    """The command that a script starts, by stand-ins that only say it."""
     for program in ("python", "torchrun"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {program} $*\n")
         (tmp_path / program).chmod(0o755)
-    here = STAGE / "baselines"
 
-    def started(*arguments: str, processes: str = "1") -> str:
+    def run(script: Path, *arguments: str, processes: str = "1") -> str:
         variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": processes}
-        command = ["bash", str(here / "run.sh"), *arguments]
+        command = ["bash", str(script), *arguments]
         done = subprocess.run(command, env=variables, text=True, capture_output=True, check=True)
         return done.stdout.strip()
 
+    return run
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_text2grad_and_ppo_get_the_same_processes_and_settings(started, task):
+    """Neither is sharded unless asked: with ZeRO-2 for one of them, Adafactor made another update."""
+    own = started(STAGE / task / f"train_{task}.sh", "--seed", "3", processes="2").split()
+    ppo = started(STAGE / "baselines" / "run.sh", "ppo", task, "--seed", "3", processes="2").split()
+    assert "--deepspeed" not in own and "--deepspeed" not in ppo
+    assert [part for part in own[:4] if "/" not in part] == [part for part in ppo[:4] if "/" not in part]
+    configs = [Path(words[words.index("--config") + 1]).resolve() for words in (own, ppo)]
+    assert configs == [STAGE / task / "config.yaml"] * 2
+    assert "deepspeed" not in configs[0].read_text()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_script_starts_every_baseline_with_its_tasks_settings(started, method):
+    here = STAGE / "baselines"
+    script = here / "run.sh"
     expected = f"{here}/{METHODS[method].format(here=here)} --seed 3"
-    assert started(method, "kodcode", "--seed", "3") == f"python {expected}"
+    assert started(script, method, "kodcode", "--seed", "3") == f"python {expected}"
     alone = method in ("pairs", "reflect", "step_labels")
     begin = "python" if alone else "torchrun --standalone --nproc_per_node 2"
-    assert started(method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
-    assert started(method, "kodcode", "--config", "mine.yaml").count("--config") == 1
+    assert started(script, method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
+    assert started(script, method, "kodcode", "--config", "mine.yaml").count("--config") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["sft"], ["grpo", "slf5k"]])
