@@ -64,11 +64,11 @@ def served(service: CriticService, **options: float) -> Iterator[str]:
 
 
 def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait():
-    """Twelve clients, whose limit is a third of what all twelve take together. None asks twice."""
+    """Twelve clients, whose limit is half of what all twelve take together. None asks twice."""
     slow = Slow(0.25)
     service = CriticService(slow, PLAIN, {}, window=0, batch_size=1)
     with served(service, sign_of_life=0.2) as url, ThreadPoolExecutor(12) as pool:
-        critic = ServedCritic(url, PLAIN, timeout=1.0, patience=2.0)
+        critic = ServedCritic(url, PLAIN, timeout=1.5, patience=3.0)
         asked = [f"response {number}" for number in range(12)]
         given = list(pool.map(lambda response: critic(["x"], [response]), asked))
     assert given == [[Feedback(f"On {response}.")] for response in asked]
@@ -77,7 +77,7 @@ def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait()
 
 def test_an_item_fails_when_the_critic_answers_nobody_not_when_many_wait_before_it():
     body = {"items": [{"prompt": "x", "response": f"response {number}"} for number in range(8)]}
-    service = CriticService(Slow(0.2), PLAIN, {}, Limits(timeout=0.6), window=0, batch_size=1)
+    service = CriticService(Slow(0.2), PLAIN, {}, Limits(timeout=1.0), window=0, batch_size=1)
     with TestClient(make_app(service)) as client:
         found = client.post("/v1/feedback", json=body).json()["items"]
     assert [item.get("critique") for item in found] == [f"On response {number}." for number in range(8)]
@@ -94,7 +94,7 @@ def test_a_late_answer_is_the_json_of_a_quick_one_and_is_counted_once():
         late = client.post("/v1/feedback", json={"items": [{"prompt": "x", "response": "good"}]})
         metrics = client.get("/metrics").text
     assert late.status_code == 200 and late.headers["content-type"] == "application/json"
-    assert late.text.startswith("    ") and json.loads(late.text)["items"][0]["critique"] == "On good."
+    assert late.text.startswith(" ") and json.loads(late.text)["items"][0]["critique"] == "On good."
     assert 'requests_total{path="/v1/feedback",status="200"} 1' in metrics
     assert 'request_seconds_bucket{le="0.25"} 0' in metrics and 'request_seconds_bucket{le="+Inf"} 1' in metrics
 
