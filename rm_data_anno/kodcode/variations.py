@@ -21,7 +21,7 @@ from typing import Literal
 from rm_data_anno.kodcode.mutations import Mutation, mutations, read
 from rm_data_anno.kodcode.wordings import reworded
 from text2grad.configs import check_choices, parse, setting
-from text2grad.critics.programs.kodcode.critic import Finding, Quotes, improvable, lint
+from text2grad.critics.programs.kodcode.critic import Finding, LineQuotes, improvable, lint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
@@ -37,7 +37,7 @@ _HEADS = re.compile(r"(?:@|(?:async\s+def|def|class|import|from|else|try|finally
 
 
 @dataclass(kw_only=True)
-class VariationsConfig:
+class ProgramVariationsConfig:
     data_path: str = setting("", "programs with tests; those that fail them are left out", "--dataset_path")
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(8, "wordings of each program: the first as it is, the others with variables renamed")
@@ -160,8 +160,8 @@ def _quotable(code: str) -> list[Mutation]:
     return found
 
 
-def _quotes(code: str) -> Quotes:
-    return Quotes(code, [(0, len(code))])
+def _quotes(code: str) -> LineQuotes:
+    return LineQuotes(code, [(0, len(code))])
 
 
 def _drawn(found: Sequence[Mutation], rng: random.Random) -> Iterator[Mutation]:
@@ -228,7 +228,7 @@ def _said(verdict: Verdict) -> str:
 
 @command
 def main() -> None:
-    config = parse(VariationsConfig)
+    config = parse(ProgramVariationsConfig)
     check_choices(config)
     for name in ("data_path", "output_path"):
         if not getattr(config, name):

@@ -28,7 +28,7 @@ _ATTEMPTS = 20  # for each response, where most of them are equal
 
 
 @dataclass(kw_only=True)
-class VariationsConfig:
+class SummaryVariationsConfig:
     data_path: str = setting("", "posts with a person's summary, ideal_human_summary", "--dataset_path", "--input_file")
     answers: list[str] = field(default_factory=list, metadata={"help": "files of sampled answers to these posts"})
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
@@ -161,7 +161,7 @@ def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
 
 @command
 def main() -> None:
-    config = parse(VariationsConfig)
+    config = parse(SummaryVariationsConfig)
     check_choices(config)
     for name in ("data_path", "answers", "output_path"):
         if not getattr(config, name):

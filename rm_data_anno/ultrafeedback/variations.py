@@ -39,7 +39,7 @@ _OTHERS = 8  # answers to other requests that something may come from
 
 
 @dataclass(kw_only=True)
-class VariationsConfig:
+class AnswerVariationsConfig:
     data_path: str = setting("", "requests with answers", "--dataset_path", "--input_file")
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(4, "variations of each request: the first as it is, others may demand a form")
@@ -140,7 +140,7 @@ def _record(record: Record, name: str, request: str, answer: str) -> Record:
 
 @command
 def main() -> None:
-    config = parse(VariationsConfig)
+    config = parse(AnswerVariationsConfig)
     check_choices(config)
     for name in ("data_path", "output_path"):
         if not getattr(config, name):

@@ -97,7 +97,7 @@ class CodeCritic:
             return FeedbackError("a program is judged by its tests; give records that have a 'test'")
         if not code.strip():
             return FeedbackError("the response holds no code")
-        quotes = Quotes(response, self.task.rewarded(response))
+        quotes = LineQuotes(response, self.task.rewarded(response))
         if _logged_pass(record):
             return _approved("The tests pass", quotes, findings)
         run = run_tests(code, tests, self.sandbox, trace=True)
@@ -115,14 +115,14 @@ def _logged_pass(record: Record) -> bool:
     return isinstance(log, Mapping) and log.get("passed") is True
 
 
-def _approved(verdict: str, quotes: Quotes, findings: list[Finding]) -> Feedback:
+def _approved(verdict: str, quotes: LineQuotes, findings: list[Finding]) -> Feedback:
     good, remarks = improvable(quotes, findings, set())
     ending = " No improvements needed." if not remarks else " Could be better: " + " ".join(remarks)
     return Feedback(f"{verdict}.{ending}", good=good, poor=[])
 
 
 def _rejected(
-    run: TestRun, tests: str, lines: set[int], blames: list[Blame], quotes: Quotes, findings: list[Finding]
+    run: TestRun, tests: str, lines: set[int], blames: list[Blame], quotes: LineQuotes, findings: list[Finding]
 ) -> Feedback:
     good, remarks = improvable(quotes, findings, lines)
     parts = [_count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
@@ -166,7 +166,7 @@ def _said(found: Blame, tests: str) -> str:
     return said + "."
 
 
-def improvable(quotes: Quotes, findings: list[Finding], wrong: set[int]) -> tuple[list[str], list[str]]:
+def improvable(quotes: LineQuotes, findings: list[Finding], wrong: set[int]) -> tuple[list[str], list[str]]:
     """Quotes of the lines that the linter speaks about, and what it says; not about lines that are wrong already."""
     taken = set(wrong)
     spans: list[str] = []
@@ -204,7 +204,7 @@ def lint(codes: Sequence[str]) -> list[list[Finding]]:
     return [sorted(findings, key=lambda finding: (finding.first, finding.rule)) for findings in found]
 
 
-class Quotes:
+class LineQuotes:
     """Quotes of a response for lines of the program in it.
 
     Args:
