@@ -131,6 +131,8 @@ def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
         return f"its {STATE} lacks {', '.join(kinds)}", {}
     if state.pop("digest", None) not in (None, fingerprint(state)):
         return f"its {STATE} is damaged (other content than was written)", {}
+    if state["step"] != int(folder.name.partition("-")[2]):
+        return f"it is a copy of checkpoint-{state['step']}", {}
     return damaged_file(folder, state["files"]), state
 
 

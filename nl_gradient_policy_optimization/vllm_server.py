@@ -7,6 +7,7 @@ from its content. So a server can answer neither from older weights nor from key
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import time
@@ -31,6 +32,7 @@ from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.redaction import redacted
 
 T = TypeVar("T")
+_DEADLINE = 3  # times the limit on silence: what a request may take in all
 _POLL = 2.0  # seconds between two looks at a server that is away
 _START = "bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
 
@@ -75,14 +77,18 @@ class VLLMServer:
 
     def longest(self) -> int | None:
         """Tokens of prompt and response together that the server takes; None where it does not say."""
-        return self._patiently(lambda: next((model.get("max_model_len") for model in self._models()), None))
+        longest = self._patiently(lambda: next((model.get("max_model_len") for model in self._models()), None))
+        return longest if type(longest) is int else None
 
     def complete(self, adapter: Adapter, body: dict[str, Any]) -> dict[str, Any]:
         """The completion that this version of the weights samples; a server that lost it is given it again."""
 
         def ask() -> dict[str, Any]:
             self._load(adapter)
-            return read_json(self._send("/v1/completions", {"model": adapter.name, **body}))
+            answer = read_json(self._send("/v1/completions", {"model": adapter.name, **body}))
+            if not isinstance(answer, dict):
+                raise UnreadableError("the answer is no object")
+            return answer
 
         answer = self._patiently(ask)
         if answer.get("model") != adapter.name:
@@ -119,7 +125,7 @@ class VLLMServer:
                 raise
             except _RefusedError as error:
                 raise SamplerError(f"{self.name} refuses the request: {error}") from None
-            except (_AwayError, UnreadableError, KeyError, TypeError) as error:
+            except (_AwayError, UnreadableError, KeyError, TypeError, AttributeError) as error:
                 now = time.monotonic()
                 if away_since is None:
                     away_since = now
@@ -137,7 +143,13 @@ class VLLMServer:
 
     def _send(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         try:
-            return send(self.url + path, body, token=os.environ.get("VLLM_API_KEY"), timeout=self.timeout)
+            return send(
+                self.url + path,
+                body,
+                token=os.environ.get("VLLM_API_KEY"),
+                timeout=self.timeout,
+                longest=_DEADLINE * self.timeout,
+            )
         except HTTPError as error:
             said = " ".join(error.read().decode(errors="replace").split())[:500]
             problem = redacted(f"HTTP {error.code}: {said}")
@@ -234,11 +246,33 @@ class VLLMServerSampler:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        choices = sorted(server.complete(adapter, body)["choices"], key=lambda choice: choice["index"])
-        ids = [choice["token_ids"] for choice in choices]
-        logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
-        if [len(row) for row in ids] != [len(row) for row in logprobs] or len(ids) != len(prompts) or not all(ids):
+        answer = server.complete(adapter, body)
+        try:
+            return read_samples(answer, len(prompts), self.config.max_new_tokens, self.model.config.vocab_size)
+        except UnreadableError as error:
             raise SamplerError(
-                f"{server.name}: its answer does not hold one response to each of {len(prompts)} prompts"
-            )
-        return ids, logprobs
+                f"{server.name}: its answer does not hold one response to each of {len(prompts)} prompts ({error})"
+            ) from None
+
+
+def read_samples(
+    answer: dict[str, Any], prompts: int, longest: int, vocabulary: int
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Token ids and their log-probabilities, one response to each prompt in order; ``UnreadableError`` for all else."""
+    try:
+        choices = {choice["index"]: choice for choice in answer["choices"]}
+        rows = [choices[index] for index in range(prompts)]
+        ids = [list(row["token_ids"]) for row in rows]
+        logprobs = [list(row["logprobs"]["token_logprobs"]) for row in rows]
+    except (KeyError, TypeError) as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from None
+    if len(answer["choices"]) != prompts:
+        raise UnreadableError(f"{len(answer['choices'])} responses")
+    for row, said in zip(ids, logprobs, strict=True):
+        if not 0 < len(row) <= longest or len(said) != len(row):
+            raise UnreadableError(f"{len(row)} tokens with {len(said)} log-probabilities")
+        if not all(type(token) is int and 0 <= token < vocabulary for token in row):
+            raise UnreadableError("what is no token of the model")
+        if not all(type(value) in (int, float) and math.isfinite(value) for value in said):
+            raise UnreadableError("what is no log-probability")
+    return ids, logprobs

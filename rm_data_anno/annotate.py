@@ -226,7 +226,7 @@ class _Annotation:
 
     def _added(self, record_id: str, before: Record, record: Record, given: ChatFeedback) -> dict | Exception:
         if isinstance(given.feedback, FeedbackError):
-            if self.cache:
+            if self.cache and not given.feedback.passing:
                 self.cache.void(record_id)
             return given.feedback
         checked = self._validate(given.feedback, record)

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from text2grad.safety.redaction import redacted
+from text2grad.safety.streams import lasting_output
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Ctrl-C, and what schedulers send before they end a job."""
@@ -93,7 +94,8 @@ def handling(handler: Callable[[int], None]) -> Iterator[None]:
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Wrap an entry script's ``main``: ``InputError`` and ``StopRunError`` exit with 2, a signal n with 128 + n.
 
-    All else is a bug and traces. Remarks of libraries about themselves stay off the screen.
+    All else is a bug and traces. Output that nobody can read any more ends nothing.
+    Remarks of libraries about themselves stay off the screen.
     """
 
     @functools.wraps(main)
@@ -101,7 +103,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         warnings.filterwarnings("ignore", ".*gradient_checkpointing` is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
         try:
-            with handling(_interrupt), _known_to_the_launcher():
+            with lasting_output(), handling(_interrupt), _known_to_the_launcher():
                 main(*args, **kwargs)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

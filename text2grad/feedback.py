@@ -30,7 +30,15 @@ _MOST_READ = 20_000_000  # characters read in such attempts, for objects that be
 
 
 class FeedbackError(ValueError):
-    """A text that should hold feedback does not. The message says what is wrong and where."""
+    """A text that should hold feedback does not. The message says what is wrong and where.
+
+    Attributes:
+        passing: there is no text at all, since whoever was asked is away: to be asked again later.
+    """
+
+    def __init__(self, message: str, passing: bool = False):
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass(frozen=True)

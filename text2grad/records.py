@@ -86,8 +86,10 @@ def load_csv(path: str | Path) -> list[Record]:
         InputError: the file is missing or not UTF-8, a column has no name or another's, or a row has too many cells.
     """
     path = Path(path)
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    text = _read_text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = []
+    longest = csv.field_size_limit(len(text) + 1)
     try:
         header = [name.strip() for name in next(reader, [])]
         if not all(header) or len(set(header)) < len(header):
@@ -102,6 +104,8 @@ def load_csv(path: str | Path) -> list[Record]:
                 rows.append({name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()})
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num} is not CSV: {error}; correct it there") from None
+    finally:
+        csv.field_size_limit(longest)
     return rows
 
 
@@ -126,7 +130,7 @@ def load_data_set(name: str) -> list[Record]:
             found = load_from_disk(place)
             return (found if isinstance(found, Dataset) else found[split or "train"]).to_list()
         return load_dataset(place, split=split or "train").to_list()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"{name}: no .json, .jsonl, .csv or .parquet file and no data set ({reason}); check the name, and the "
@@ -144,7 +148,7 @@ def load_parquet(path: str | Path) -> list[Record]:
     try:
         with tempfile.TemporaryDirectory() as cache:  # nothing is left behind
             return Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True).to_list()
-    except (OSError, ValueError, DatasetGenerationError) as error:
+    except (OSError, ValueError, OverflowError, DatasetGenerationError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise InputError(f"{path}: no Parquet file that can be read ({reason})") from None
 
@@ -247,8 +251,10 @@ def save_text(path: str | Path, text: str) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         os.unlink(temporary)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"{path}: cannot be written ({error.strerror}); make room and run again") from None
+        if isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "make room" if full else "look at the disk and its limits"
+            raise InputError(f"{path}: cannot be written ({error.strerror}); {remedy} and run again") from None
         raise
 
 
@@ -259,13 +265,14 @@ def check_writable(path: str | Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path}: its folder cannot be made ({error.strerror}); choose another output path") from None
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"{path}: is a folder; give the path of a file to write")
-    target = path if path.exists() else path.parent
+    target = path if os.path.exists(path) else path.parent
     if not os.access(target, os.W_OK):
         raise InputError(f"{path}: cannot be written (no permission on {target}); choose another output path")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):  # files are written beside their place, then moved there
+        # Files are written beside their place, then moved there; those about them have longer names.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".report.json"):
             pass
     except OSError as error:
         raise InputError(

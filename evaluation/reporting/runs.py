@@ -5,7 +5,6 @@ A run that still goes on is read up to its last whole line.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.journal.run_folder import changes_shown
 from text2grad.records import load_json
+from text2grad.safety.gate import UnreadableError, read_json, shown
 from text2grad.tasks import Interval, task_of
 from text2grad.token_rewards import span_intervals
 
@@ -101,7 +101,12 @@ def load_run(folder: str | Path) -> Run:
     missing = {"task", "method", "seed"} - set(about) if isinstance(about, dict) else {"task", "method", "seed"}
     if missing:
         raise InputError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; give a folder that stage 3 wrote")
-    task_of(about)
+    try:
+        task_of(about)
+    except InputError as error:
+        raise InputError(f"{folder / 'run.json'}: {error}") from None
+    if type(about["seed"]) is not int:
+        raise InputError(f"{folder / 'run.json'}: its seed is {shown(about['seed'])}, no whole number")
     notes: list[str] = []
     metrics = _metrics(folder / "metrics.jsonl", notes)
     path = folder / "rollouts.jsonl"
@@ -113,7 +118,7 @@ def load_run(folder: str | Path) -> Run:
         path=folder.resolve(),
         task=about["task"],
         method=str(about["method"]),
-        seed=int(about["seed"]),
+        seed=about["seed"],
         critic=str(about.get("critic") or "none"),
         model=str(about.get("model") or "not named"),
         config=about.get("config") or {},
@@ -160,7 +165,7 @@ def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
     for number, row in _rows(path, notes):
         try:
             rollout = _rollout(row, task, prompts)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{path}: line {number}: {what}; each line is one {task} rollout of stage 3") from None
         if rollouts and rollout.step < rollouts[-1].step:  # resumed after a kill: these steps were run again
@@ -214,12 +219,12 @@ def _rows(path: Path, notes: list[str]) -> Iterator[tuple[int, Any]]:
             if not line.strip():
                 continue
             try:
-                yield number, json.loads(line.decode("utf-8", "surrogatepass"))
-            except ValueError as error:
+                yield number, read_json(line)
+            except UnreadableError as error:
                 if not line.endswith(b"\n"):
                     notes.append(f"the last line of {path.name} is not finished and was left out")
                     return
-                what = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8 text"
+                what = str(error).removeprefix("it is ").removeprefix("not JSON: ")
                 raise InputError(f"{path}: line {number} is not JSON: {what}; repair or remove it") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 
 import numpy as np
@@ -14,6 +15,7 @@ from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import show, show_change, show_interval
 from tests import synthetic_runs
 from tests.report_files import HOSTILE, Figures, hand_made, rows, write_hostile, write_run
+from tests.text2grad.test_input_fuzz import injured
 from text2grad.errors import InputError
 from text2grad.records import save_json
 
@@ -295,3 +297,20 @@ def test_ticks_are_round_and_cover_the_range(low, high):
     steps = np.diff(ticks)
     assert steps == pytest.approx([steps[0]] * len(steps))
     assert float(f"{steps[0]:.2e}".split("e")[0]) in (1, 2, 2.5, 5)
+
+
+def test_injured_run_folders_are_read_or_named(tmp_path):
+    chance, seen = random.Random(8), {"read": 0, "refused": 0}
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
+    whole = {path: path.read_text() for path in sorted(folder.iterdir())}
+    for _ in range(600):
+        path = chance.choice(list(whole))
+        path.write_bytes(injured(chance, whole[path]))
+        try:
+            load_run(folder)
+            seen["read"] += 1
+        except InputError as error:
+            assert str(folder) in str(error)
+            seen["refused"] += 1
+        path.write_text(whole[path])
+    assert min(seen.values()) > 20, seen

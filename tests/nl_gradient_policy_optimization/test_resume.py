@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from nl_gradient_policy_optimization.optimize import make_accelerator, optimize,
 from tests.processes import die, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
 from text2grad.errors import InputError
+from text2grad.journal.checksums import checksums
 from text2grad.records import fingerprint, save_json
 
 STEPS = 4
@@ -236,3 +238,18 @@ def test_two_ranks_resume_as_well(tmp_path, stage):
 
 def _rank_run(folder: Path, name: str, kill_at: int, settings: dict) -> None:
     run(folder, name, kill_at, save_every=1, rollouts_per_device=2, micro_batch_size=1, **settings)
+
+
+def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_path):
+    for step in (3, 6):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "w").write_bytes(b"x")
+        listed = checksums(folder, [folder / "w"])
+        state = {"step": step, "files": listed, "kl_coef": 0.1, "rollouts": 1, "processes": 1}
+        save_json(folder / "state.json", {**state, "digest": fingerprint(state)})
+    shutil.copytree(tmp_path / "checkpoint-3", tmp_path / "checkpoint-9")
+    said: list[str] = []
+    accelerator = SimpleNamespace(is_main_process=True, num_processes=1, print=said.append)
+    assert Checkpoints(tmp_path, 2, accelerator).finished_steps() == 6
+    assert said == [f"skipping {tmp_path / 'checkpoint-9'}: it is a copy of checkpoint-3"]

@@ -52,6 +52,26 @@ class Counting:
         return Feedback(str(self.calls))
 
 
+def numbers(prompt, response):
+    return Feedback("c", good=[1])
+
+
+def letters(prompt, response):
+    return Feedback("c", poor="abc")
+
+
+def no_critique(prompt, response):
+    return Feedback(None)
+
+
+def no_number(prompt, response):
+    return Feedback("c", scores=[("a", float("nan"))])
+
+
+def half(prompt, response):
+    return Feedback("c", good=["\\ud83d"])
+
+
 number = 3
 """
 
@@ -150,3 +170,22 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     file.write_text(file.read_text().replace("on {prompt}", "about {prompt}"))
     with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):
         annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("numbers", "good is not a list of texts"),
+        ("letters", "poor is not a list of texts"),
+        ("no_critique", "critique is NoneType"),
+        ("no_number", "scores are not pairs"),
+    ],
+)
+def test_feedback_of_the_wrong_types_names_the_function(spec, function, message):
+    with pytest.raises(InputError, match=f"{function}: returned feedback whose {message}"):
+        load_critic(spec(function), "slf5k")(["p"], ["a b"])
+
+
+def test_half_a_surrogate_pair_fails_its_response_alone(spec):
+    given = load_critic(spec("half"), "slf5k")(["p", "q"], ["a b", "c"])
+    assert all(isinstance(each, FeedbackError) and "surrogate" in str(each) for each in given)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.errors import InputError
+from text2grad.errors import InputError, StopRunError
 from text2grad.journal import Journal, map_records
-from text2grad.records import check_same_settings, load_records, save_json, save_records
+from text2grad.records import check_same_settings, check_writable, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
@@ -294,3 +294,51 @@ def test_work_begun_with_other_settings_is_refused_with_all_that_differs():
         "run: begun with other settings (new: None then, 0.5 now; old: True then, None now; seed: 1 then, 2 now); "
         "use those, or choose another folder"
     )
+
+
+def test_a_name_too_long_for_the_files_beside_it_is_refused_before_any_work(tmp_path):
+    for length in (241, 250, 255, 300):
+        with pytest.raises(InputError, match="choose another output path"):
+            check_writable(tmp_path / ("a" * (length - 5) + ".json"))
+    check_writable(tmp_path / ("a" * 220 + ".json"))
+
+
+def test_a_limit_on_file_sizes_is_an_error_with_a_remedy(tmp_path):
+    code = (
+        "import resource, signal, sys\nfrom text2grad.records import save_json\nfrom text2grad.errors import command\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (999, 999))\n"
+        "command(save_json)(sys.argv[1], 'x' * 5000)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, tmp_path / "a.json"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "cannot be written (File too large); look at the disk and its limits" in run.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_long_cells_of_csv_are_read(tmp_path):
+    path = write(tmp_path / "a.csv", "post,generated_summary\n" + "x" * 200_000 + ",short\n")
+    (record,) = load_records(path, get_task("slf5k")).values()
+    assert len(record["post"]) == 200_000
+
+
+class AwayError(ValueError):
+    passing = True
+
+
+def test_records_that_nobody_could_be_asked_about_come_again_after_the_others(tmp_path):
+    asked: list[str] = []
+
+    def work(ids, values):
+        asked.extend(ids)
+        if len(asked) == 3:
+            raise StopRunError("away")
+        return [AwayError("away") if ids == ["a"] and len(asked) < 3 else ValueError("odd") if ids == ["b"] else ids[0]]
+
+    given = {"journal": tmp_path / "j.jsonl", "settings": {}}
+    first = map_records(dict.fromkeys("abcd", 1), work, **given)
+    assert (first.failures, first.stopped) == ({"a": "away", "b": "odd"}, "away")
+    second = map_records(dict.fromkeys("abcd", 1), work, **given)
+    assert asked[3:] == ["c", "d", "a"]
+    assert (second.results, second.failures) == ({"a": "a", "c": "c", "d": "d"}, {"b": "odd"})
+    map_records(dict.fromkeys("abcd", 1), work, **given)
+    assert len(asked) == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import fingerprint
+from text2grad.safety.gate import storable
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.loading import load_object, names_object
 
@@ -160,13 +162,35 @@ class OwnCritic:
                     f"{self.name}: returned {type(item).__name__}; return text2grad.feedback.Feedback(critique, good, "
                     "poor), or FeedbackError where it has nothing to say"
                 )
-        return list(given)
+            if isinstance(item, Feedback) and (problem := _fault_of(item)):
+                raise InputError(f"{self.name}: returned feedback whose {problem}")
+        half = FeedbackError(f"{self.name}: its feedback holds half of a surrogate pair, which no file can store")
+        return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in given]
 
     def _ask(self, *row: Any) -> Feedback | FeedbackError:
         try:
             return self.function(*row)
         except FeedbackError as error:
             return error
+
+
+def _fault_of(feedback: Feedback) -> str | None:
+    """What is of the wrong type in feedback that a user's function made."""
+    if not isinstance(feedback.critique, str):
+        return f"critique is {type(feedback.critique).__name__}, not a text"
+    for name in ("good", "poor"):
+        quotes = getattr(feedback, name)
+        if not isinstance(quotes, list | tuple) or not all(isinstance(quote, str) for quote in quotes):
+            return f"{name} is not a list of texts"
+    try:
+        right = all(isinstance(piece, str) and math.isfinite(score) for piece, score in feedback.scores)
+    except (TypeError, ValueError):
+        right = False
+    return None if right else "scores are not pairs of a text and a number"
+
+
+def _is_storable(feedback: Feedback) -> bool:
+    return all(map(storable, (feedback.critique, *feedback.good, *feedback.poor, *(s for s, _ in feedback.scores))))
 
 
 def _file_hash(function: Callable) -> str:

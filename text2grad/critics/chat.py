@@ -143,7 +143,7 @@ class ChatCritic:
         try:
             first, complaint, reply = self._ask(messages, critique, check, scope)
         except ChatError as error:
-            return ChatFeedback(FeedbackError(str(error)))
+            return ChatFeedback(FeedbackError(str(error), error.passing))
         if isinstance(first, FeedbackError) and reply.finish_reason in _REFUSED:
             self.client.forget(messages, self.schema, scope)
         if not complaint or reply.finish_reason in _REFUSED:
@@ -156,6 +156,8 @@ class ChatCritic:
         try:
             second, _, repeated = self._ask(messages, critique, check, scope)
         except ChatError as error:
+            if error.passing:
+                return ChatFeedback(FeedbackError(str(error), passing=True), reply.usage)
             second, repeated = FeedbackError(str(error)), Reply("")
         usage = reply.usage + repeated.usage
         if isinstance(second, FeedbackError) and isinstance(first, FeedbackError) and repeated.usage.requests:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from text2grad.endpoints.http import CutOffError, send
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
-from text2grad.safety.gate import UnreadableError, read_json, shown, storable
+from text2grad.safety.gate import UnreadableError, as_storable, read_json, shown, storable
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -51,7 +51,7 @@ class ServedCritic:
         about = self._send("/health", None)
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: holds a critic of {shown(about.get('task'))}, not {task.name}")
-        self.name = f"served:{redacted(self.url)}#{about.get('critic')}"
+        self.name = f"served:{redacted(self.url)}#{as_storable(str(about.get('critic')))[:200]}"
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None

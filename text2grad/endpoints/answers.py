@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import openai
 from openai.resources.chat.completions import Completions
 
+from text2grad.endpoints.deadline import DeadlineError, within
 from text2grad.safety.gate import UnreadableError, read_json
 
 _MOST_BYTES = 32 << 20  # of an answer, unpacked
+_MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 
 T = TypeVar("T")
 
@@ -45,21 +45,22 @@ def read_answer(completions: Completions, body: Mapping[str, Any]) -> Any:
         raise UnreadableReplyError(f"the server's answer cannot be read: {error}") from None
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
-    """``work()``, or ``UnreadableReplyError`` after that many seconds; what it still does then nobody waits for."""
-    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            done.put((work(), None))
-        except BaseException as error:  # noqa: BLE001 (raised again below)
-            done.put((None, error))
-
-    threading.Thread(target=run, daemon=True, name="request").start()
+def in_time(seconds: float, work: Callable[[], T]) -> T:
+    """``work()``, or ``UnreadableReplyError`` after that many seconds."""
     try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise UnreadableReplyError(f"no whole answer within {seconds:g} seconds") from None
-    if error is not None:
-        raise error
-    return value
+        return within(seconds, work)
+    except DeadlineError as error:
+        raise UnreadableReplyError(str(error)) from None
+
+
+def limit_error(response: Any) -> None:
+    """Hook of the HTTP client: read no more of an error's body than its beginning; the client reads all of it."""
+    if response.status_code < 400:
+        return
+    content = bytearray()
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > _MOST_OF_AN_ERROR:
+            break
+    response.close()
+    response._content = bytes(content[:_MOST_OF_AN_ERROR])

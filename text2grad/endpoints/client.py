@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
-from text2grad.endpoints.answers import UnreadableReplyError, read_answer, within
+from text2grad.endpoints.answers import UnreadableReplyError, in_time, limit_error, read_answer
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
@@ -40,6 +40,7 @@ _BYTES_PER_TOKEN = 4  # of English text, for the pace only; the budget assumes o
 _MESSAGE_OVERHEAD = 32  # bytes around each message that the chat template adds, at most
 _DEADLINE = 3  # times the limit on silence: what a request may take in all
 _FAILURES_OF_AN_OUTAGE = 8  # requests that fail for good one after the other, none in between answered
+_AWAY = (429, 502, 503, 504)  # what says nothing about the request itself
 _REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
 _SIGNS = {  # what an error message says about the parameter that it refuses
     "response_format": ("response_format", "json_schema", "schema", "structured", "grammar", "guided"),
@@ -57,7 +58,15 @@ logger = logging.getLogger(__name__)
 
 
 class ChatError(RuntimeError):
-    """A request that failed for good; the message says why and never holds the key."""
+    """A request that failed for good; the message says why and never holds the key.
+
+    Attributes:
+        passing: the server was away, so that nothing is known about the request: a later run asks again.
+    """
+
+    def __init__(self, message: str, passing: bool = False):
+        super().__init__(message)
+        self.passing = passing
 
 
 class _OutageError(ChatError):
@@ -166,7 +175,10 @@ class ChatClient:
             base_url=base_url,
             timeout=timeout,
             max_retries=0,
-            http_client=openai.DefaultHttpxClient(follow_redirects=False),  # prompts stay with the host that was named
+            http_client=openai.DefaultHttpxClient(
+                follow_redirects=False,  # prompts stay with the host that was named
+                event_hooks={"response": [limit_error]},
+            ),
         )
         self.base_url = redacted(str(self._openai.base_url))
         self._pacer = Pacer(requests_per_minute, tokens_per_minute)
@@ -295,7 +307,7 @@ class ChatClient:
     def _persist(self, request: Mapping[str, Any], key: str, scope: str) -> Reply:
         """Send until there is a reply or no hope."""
         dropped: set[str] = set()
-        attempt, reached = 0, False
+        attempt, reached, away = 0, False, False
         while True:
             body = self.body(request, self._without | dropped)
             try:
@@ -307,10 +319,11 @@ class ChatClient:
                     continue
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
-                reached = True
+                reached, away = True, error.status_code in _AWAY
             except (openai.APIError, UnreadableReplyError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
-                reached = reached or isinstance(error, UnreadableReplyError)  # something answers there
+                away = not isinstance(error, UnreadableReplyError)
+                reached = reached or not away  # something answers there
             else:
                 if dropped - self._without:
                     logger.warning("%s refuses %s; asking without from now on", self.base_url, sorted(dropped))
@@ -320,7 +333,7 @@ class ChatClient:
             if attempt > self.retries:
                 if not (self._answered or reached):
                     raise InputError(f"{self.base_url}: no server answers there ({problem}); start it or check the URL")
-                raise _OutageError(f"the request failed {attempt} times, at last with: {problem}")
+                raise _OutageError(f"the request failed {attempt} times, at last with: {problem}", passing=away)
             self._back_off(attempt, asked)
 
     def _send(self, body: dict[str, Any], request: Mapping[str, Any], key: str, scope: str) -> Reply:
@@ -336,7 +349,7 @@ class ChatClient:
                 self.budget.settle(bound)
                 raise
             try:
-                answer = within(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
+                answer = in_time(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
                 reply = self.read(answer, self.price, bound)
             except BaseException as error:
                 unbilled = isinstance(error, openai.APIStatusError) or _never_arrived(error)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.request
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 
+from text2grad.endpoints.deadline import within
 from text2grad.safety.gate import UnreadableError
 
 _MOST_BYTES = 64 << 20  # of an answer
+_MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 
 
 class CutOffError(HTTPException):
     """The server was there and began an answer, but did not end it."""
 
 
-def send(url: str, body: Any = None, *, token: str | None = None, timeout: float) -> bytes:
+def send(
+    url: str, body: Any = None, *, token: str | None = None, timeout: float, longest: float | None = None
+) -> bytes:
     """What the server answers. A redirect is an error: what is sent stays with the host named.
 
     Args:
         body: sent by POST; None asks by GET.
         token: sent as a bearer token.
         timeout: seconds without a sign of the server.
+        longest: seconds that the request may take in all, however busily the server drips; None for no limit.
 
     Raises:
         HTTPError, URLError, OSError, HTTPException: as ``urllib`` raises them.
@@ -33,11 +40,23 @@ def send(url: str, body: Any = None, *, token: str | None = None, timeout: float
     if token:
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-    with _OPENER.open(urllib.request.Request(url, data, headers), timeout=timeout) as response:
-        try:
-            content = response.read(_MOST_BYTES + 1)
-        except (OSError, HTTPException) as error:
-            raise CutOffError(f"the answer breaks off: {error or type(error).__name__}") from error
+    request = urllib.request.Request(url, data, headers)
+    if longest is None:
+        return _sent(request, timeout)
+    return within(longest, lambda: _sent(request, timeout))
+
+
+def _sent(request: urllib.request.Request, timeout: float) -> bytes:
+    try:
+        with _OPENER.open(request, timeout=timeout) as response:
+            try:
+                content = response.read(_MOST_BYTES + 1)
+            except (OSError, HTTPException) as error:
+                raise CutOffError(f"the answer breaks off: {error or type(error).__name__}") from error
+    except HTTPError as error:
+        with error:
+            said = io.BytesIO(error.read(_MOST_OF_AN_ERROR))
+        raise HTTPError(error.url, error.code, error.reason, error.headers, said) from None
     if len(content) > _MOST_BYTES:
         raise UnreadableError(f"the answer is longer than {_MOST_BYTES >> 20} MB")
     if response.length:  # http.client raises only where the answer comes in chunks

@@ -52,7 +52,7 @@ def retry_after(error: openai.APIStatusError) -> float | None:
             continue
         return seconds if 0 <= seconds < math.inf else None
     try:
-        until = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        until = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, until.timestamp() - time.time())
+    return max(0.0, until - time.time())

@@ -131,6 +131,7 @@ class Journal:
         self._allow_changed = allow_changed
         self.results: dict[str, tuple[str, Any]] = {}
         self.errors: dict[str, tuple[str, str]] = {}
+        self.passing: set[str] = set()  # of the errors, those that a later run may not meet again
         self._log = LockedLog(path)
         self._read(settings)
 
@@ -152,6 +153,7 @@ class Journal:
                 last = row["settings"]
             elif "error" in row:
                 self.errors[row["id"]] = (row["input"], row["error"])
+                (self.passing.add if row.get("passing") is True else self.passing.discard)(row["id"])
             else:
                 self.results[row["id"]] = (row["input"], row["result"])
                 self.errors.pop(row["id"], None)
@@ -175,9 +177,10 @@ class Journal:
         self.errors.pop(record_id, None)
         self._log.append({"id": record_id, "input": input_hash, "result": result})
 
-    def fail(self, record_id: str, input_hash: str, error: str) -> None:
+    def fail(self, record_id: str, input_hash: str, error: str, passing: bool = False) -> None:
         self.errors[record_id] = (input_hash, error)
-        self._log.append({"id": record_id, "input": input_hash, "error": error})
+        row = {"id": record_id, "input": input_hash, "error": error}
+        self._log.append(row | ({"passing": True} if passing else {}))
 
     def close(self) -> None:
         self._log.close()
@@ -228,7 +231,8 @@ def map_records(
     Args:
         records: JSON values by id; order them so that batches suit you (by length, for a model).
         work: ``(ids, values) -> results``, one JSON value for each; an ``Exception`` instance for a record that
-            failed, None for one that is left to a later run. An exception it raises ends the run (what is finished
+            failed, None for one that is left to a later run. Where the exception has a true ``passing``, a later run
+            tries that record again, after all others. An exception it raises ends the run (what is finished
             stays finished): ``StopRunError`` with an outcome, any other by passing through.
         journal: the file that remembers; see :class:`Journal`.
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
@@ -247,6 +251,8 @@ def map_records(
 
     done, failed = kept(book.results), kept(book.errors)
     todo = [record_id for record_id in records if record_id not in done and (retry_failed or record_id not in failed)]
+    if not retry_failed:
+        todo += [record_id for record_id in failed if record_id in book.passing]
 
     def run(batch: list[str]) -> int:
         results = work(batch, [records[record_id] for record_id in batch])
@@ -256,7 +262,8 @@ def map_records(
             if not isinstance(result, Exception) and (problem := fault(result, finite=False)):
                 result = UnreadableError(f"its result cannot be stored: {problem}")
             if isinstance(result, Exception):
-                book.fail(record_id, hashes[record_id], as_storable(str(result)) or type(result).__name__)
+                reason, passing = as_storable(str(result)) or type(result).__name__, getattr(result, "passing", False)
+                book.fail(record_id, hashes[record_id], reason, passing)
             elif result is not None:
                 book.add(record_id, hashes[record_id], result)
         return len(batch)

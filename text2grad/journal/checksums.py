@@ -46,7 +46,7 @@ def damage(folder: str | Path) -> str | None:
         return None
     try:
         listed = read_json(path.read_bytes())
-    except UnreadableError as error:
+    except (OSError, UnreadableError) as error:
         return f"its {CHECKSUMS} cannot be read ({error})"
     return damaged_file(folder, listed)
 
@@ -61,8 +61,11 @@ def damaged_file(folder: Path, listed: Any) -> str | None:
         return "its list of files is not one"
     for name, expected in listed.items():
         path = folder / name
-        if not path.is_file() or (isinstance(expected, int) and path.stat().st_size != expected):
-            return f"its file {name} is missing or cut off"
-        if not isinstance(expected, int) and checksum(path) != expected:
-            return f"its file {name} is damaged (other content than was written)"
+        try:
+            if not path.is_file() or (isinstance(expected, int) and path.stat().st_size != expected):
+                return f"its file {name} is missing or cut off"
+            if not isinstance(expected, int) and checksum(path) != expected:
+                return f"its file {name} is damaged (other content than was written)"
+        except OSError as error:  # a disk that fails, a name that is none
+            return f"its file {name[:100]} cannot be read ({error.strerror})"
     return None

@@ -30,6 +30,7 @@ LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missin
 
 _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")
+_OUTSIDE = ("tests_side.py", "names.py", "pytest_recorder.py")
 _TOGETHER = ("following.py", "pytest_recorder.py")
 _FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)  # must stay first in its file
 _SOLUTION_GONE, _SOLUTION_FORGES = 71, 72  # exit codes of the tests' box (``tests_side.py``)
@@ -120,7 +121,7 @@ def _crosses(module: str) -> bool:
 def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun | str:
     """The verdict made outside the solution's process; or why the tests cannot be run so."""
     above, files = with_names(tests)
-    files |= {name: (_BOXED / name).read_text("utf-8") for name in (*_APART, "tests_side.py", "pytest_recorder.py")}
+    files |= {name: (_BOXED / name).read_text("utf-8") for name in (*_APART, *_OUTSIDE)}
     solution = {"solution.py": code, **{name: files[name] for name in _APART}}
     environment = _tracing(sandbox) if trace else {}
     to_solution, to_tests, over = os.pipe(), os.pipe(), os.pipe()

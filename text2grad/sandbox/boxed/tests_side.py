@@ -7,23 +7,34 @@ it without telling what they expect.
 
 from __future__ import annotations
 
-import ast
-import builtins
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from wire import BINARY, BORROWED, BUILTIN_TYPES, Pipes, WireDecoder, WireEncoder, WireError, lent
+from names import Names, is_common
+from wire import (
+    BINARY,
+    BORROWED,
+    BUILTIN_TYPES,
+    Pipes,
+    TooLargeError,
+    UncrossableError,
+    WireDecoder,
+    WireEncoder,
+    WireError,
+    lent,
+)  # fmt: skip
 
 TESTS = "/box/test_solution.py"
 _UNARY = (
-    "len", "iter", "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
+    "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
     "invert", "reversed", "copy", "dir",
 )  # fmt: skip
-_HOOKS = ("_", "pytest", "test", "setup", "teardown")
-_COMMON = ("math", "collections", "itertools", "functools", "statistics", "copy", "re", "json", "random")
+_LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "str", "repr", "hash")
+_MEMBERS = ("items", "keys", "values")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -35,52 +46,16 @@ class SolutionError(Exception):
     """An exception of the solution's of a type that is not Python's own."""
 
 
-class _Names:
-    """What the test file says of the solution's names."""
-
-    def __init__(self, source: str):
-        tree = ast.parse(source)
-        nodes = list(ast.walk(tree))
-        own = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-        modules = {
-            alias.asname or alias.name
-            for node in nodes
-            if isinstance(node, ast.Import)
-            for alias in node.names
-            if alias.name == "solution"
-        }
-        self.explicit = {alias.name for node in own for alias in node.names} - {"*"}
-        for node in nodes:
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-                self.explicit.add(node.attr)
-        self.used = {node.id for node in nodes if isinstance(node, ast.Name)}
-        self.bound = {name for node in nodes if node not in own for name in _bound(node)} - self.explicit
-
-    def offers(self, name: str) -> bool:
-        """Whether ``import *`` may give the tests this name: none that Python, pytest or they themselves have."""
-        hook = name.lower().startswith(_HOOKS) and name != "pytest"
-        reserved = name in self.bound or hasattr(builtins, name) or hook
-        return name in self.explicit or not reserved
-
-
-def _bound(node: ast.AST) -> list[str]:
-    """The names that a statement of the tests gives a meaning."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    return []
-
-
 class Conversation:
     """This side of the conversation."""
 
-    def __init__(self, pipes: Pipes, names: _Names, say):
+    def __init__(self, pipes: Pipes, names: Names, say):
         self.pipes, self.names, self.say = pipes, names, say
         self.given: list[object] = []  # callables and iterators of the tests, by number
         self.remotes: dict[int, object] = {}
         self.classes: dict[int, type] = {}
         self.weaker: set[str] = set()
+        self.sizes: dict[int, int] = {}  # what objects said of their length, or members they gave, since the last call
         self.asked = ""  # the last question
 
     def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
@@ -88,10 +63,12 @@ class Conversation:
         encode = WireEncoder(self.handle)
         try:
             content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
-        except WireError as error:
+        except UncrossableError as error:
             raise self.unsupported(str(error)) from None
         known = dict(enumerate(encode.kept))
         self.asked = question["do"]
+        if self.asked not in _LOOKING:
+            self.sizes.clear()
         answer = self.exchange({**question, "arguments": content, "line": _line()})
         decode = WireDecoder(self.value, known)
         for number, changed in (answer.get("changed") or {}).items():
@@ -115,9 +92,11 @@ class Conversation:
                 self.pipes.send({"reply": self.reply(told)})
         except (EOFError, BrokenPipeError):
             os._exit(71)  # the solution is gone: its own box says why, and the test that ran stays unfinished
+        except UncrossableError as error:
+            raise self.unsupported(str(error)) from None
+        except TooLargeError as error:  # the solution can make any value large
+            raise ValueError(str(error)) from None
         except WireError as error:
-            if "to cross" in str(error):
-                raise self.unsupported(str(error)) from None
             self.say(forged=str(error))
             os._exit(72)
 
@@ -221,6 +200,15 @@ class Conversation:
         self.say(unsupported=reason)
         return Unsupported(reason)
 
+    def check_size(self, value: Remote, size: int) -> int:
+        """Loops of the tests end early and in silence where an object gives fewer members than it says it has."""
+        number = object.__getattribute__(value, "_t2g_number")
+        if self.sizes.setdefault(number, size) != size:
+            if not _own(value):
+                raise SolutionError("an object's length is not the number of its members")
+            self.mark("the length of an object of the solution's is not the number of its members")
+        return size
+
     def mark(self, reason: str) -> None:
         if reason not in self.weaker:
             self.weaker.add(reason)
@@ -304,7 +292,16 @@ class Remote(metaclass=RemoteType):
     def __getattr__(self, name):
         if name in ("_t2g_number", "_t2g_own", "t2g_told", "__wrapped__", "__array__", "__array_interface__"):
             raise AttributeError(name)
+        if name in _MEMBERS and not _own(self):
+            talk.mark(f"an object of the solution's says what its {name} are")
         return talk.ask({"do": "getattr"}, (self, name))
+
+    def __len__(self):
+        return talk.check_size(self, talk.ask({"do": "len"}, (self,)))
+
+    def __iter__(self):
+        members = talk.ask({"do": "iter"}, (self,))
+        return members if members is self else _members(self, members)
 
     def __setattr__(self, name, value):
         if name in ("t2g_told", "args", "__traceback__", "__context__", "__cause__", "__notes__"):
@@ -346,7 +343,13 @@ class Remote(metaclass=RemoteType):
 
     def __exit__(self, kind, error, trace):
         shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
-        return talk.ask({"do": "exit"}, (self, *shown))
+        ends = talk.ask({"do": "exit"}, (self, *shown))
+        if not ends or kind is None or hasattr(error, "t2g_told"):
+            return ends
+        if not issubclass(kind, Exception) or issubclass(kind, AssertionError):
+            return False  # a failed test stays one
+        talk.mark("the solution's context manager ends an exception that is not its own")
+        return True
 
 
 def _own(value: Remote) -> bool:
@@ -358,6 +361,14 @@ def _as_own(kind: RemoteType, value: object) -> object:
     if isinstance(value, kind) and type.__getattribute__(kind, "_t2g_named"):
         object.__setattr__(value, "_t2g_own", True)
     return value
+
+
+def _members(owner: Remote, members: Iterator):
+    count = 0
+    for member in members:
+        yield member
+        count += 1
+    talk.check_size(owner, count)
 
 
 def _same(first: Remote, value: object) -> object:
@@ -439,7 +450,7 @@ class Solution(ModuleType):
             return found
         if is_module:
             raise AttributeError(f"module 'solution' has no attribute {name!r} that tests may have")
-        if not explicit and name in talk.names.used and (talk.names.explicit or _is_common(name)):
+        if not explicit and name in talk.names.used and (talk.names.explicit or is_common(name)):
             talk.mark(f"the tests take {name!r} from the solution without asking for it")
         value = WireDecoder(talk.value)(told)
         if isinstance(value, RemoteType):
@@ -452,10 +463,6 @@ class Solution(ModuleType):
             super().__setattr__(name, value)
         else:
             raise talk.unsupported("the tests change the solution's names")
-
-
-def _is_common(name: str) -> bool:
-    return name in BORROWED or any(hasattr(importlib.import_module(module), name) for module in _COMMON)
 
 
 def _borrowed(name: str, module: str | None, told: object) -> object:
@@ -493,8 +500,8 @@ def begin(say) -> None:
     global talk
     with open(TESTS, encoding="utf-8", errors="surrogateescape") as file:
         try:
-            names = _Names(file.read())
+            names = Names(file.read())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            names = _Names("")
+            names = Names("")
     talk = Conversation(Pipes(int(os.environ.pop("T2G_IN")), int(os.environ.pop("T2G_OUT"))), names, say)
     sys.meta_path.insert(0, Finder())

@@ -45,6 +45,14 @@ class WireError(Exception):
     """A value or a message that cannot cross."""
 
 
+class UncrossableError(WireError):
+    """A value of this side's own that cannot cross."""
+
+
+class TooLargeError(WireError):
+    """A value that is too large to cross."""
+
+
 class Pipes:
     """Messages over two pipes: one for reading, one for writing."""
 
@@ -55,9 +63,9 @@ class Pipes:
         try:
             data = json.dumps(message).encode()
         except (ValueError, TypeError, RecursionError) as error:
-            raise WireError(f"a value that is not able to cross: {error}") from None
+            raise UncrossableError(f"a value that is not able to cross: {error}") from None
         if len(data) > MOST_BYTES:
-            raise WireError(f"a value of {len(data) >> 20} MB is too large to cross")
+            raise TooLargeError(f"a value of {len(data) >> 20} MB is too large to cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
         while view:
             view = view[os.write(self._outgoing, view) :]
@@ -107,7 +115,7 @@ class WireEncoder:
         if kind is float:
             return value if math.isfinite(value) else ["f", repr(value)]
         if depth > DEEPEST:
-            raise WireError("a value that is nested too deeply to cross")
+            raise UncrossableError("a value that is nested too deeply to cross")
         if kind in _CONTAINERS:
             return self._container(value, kind, depth)
         if kind in _SCALARS:

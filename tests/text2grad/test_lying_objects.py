@@ -1,0 +1,133 @@
+"""Solutions that lie about themselves or their messages: they fail, or the verdict is marked as a weaker one."""
+
+from __future__ import annotations
+
+import pytest
+
+from text2grad.sandbox.unit_tests import run_tests
+
+LENGTH = "class L:\n  def __len__(self): return 3\n  def __iter__(self): return iter(())\ndef f(x): return L()\n"
+PAIRS = "    for a, b in zip(r, [1.5, 2.5, 3.5]):\n        assert abs(a - b) < 1e-9\n"
+ENDING = """class T:
+    def __enter__(self): return self
+    def __exit__(self, *error): return True
+    def total(self): return 0
+"""
+PIPES = """import gc, json, os
+class Yes:
+    __eq__ = lambda self, other: True
+    __hash__ = None
+def pipes():
+    return next((item.pipes for item in gc.get_objects() if type(item).__name__ == "Side"), None)
+def say(message):
+    if (to := pipes()) is not None:
+        data = json.dumps(message).replace("@", chr(233) * (15 << 20)).encode()  # é: one byte of JSON becomes three
+        view = memoryview(len(data).to_bytes(4, "big") + data)
+        while view:
+            view = view[os.write(to._outgoing, view):]
+        to.receive()
+"""
+FROM = "from solution import *\nimport pytest\n"
+
+FAILING = {
+    "a length, but no members": (
+        LENGTH, f"def test_a():\n    r = f(1)\n    assert len(r) == 3\n{PAIRS}", "SolutionError",
+    ),
+    "no members, but a length": (
+        LENGTH, f"def test_a():\n    r = f(1)\n{PAIRS}    assert len(r) == 3\n", "SolutionError",
+    ),
+    "a context manager that ends a failed assertion": (
+        ENDING, "def test_a():\n    with T() as t:\n        assert t.total() == 1\n", "AssertionError",
+    ),
+    "a context manager that ends a failure of pytest": (
+        ENDING, "def test_a():\n    with T() as t:\n        if t.total() != 1: pytest.fail('no')\n", "TestFailed",
+    ),
+    "a tag that reads like a reason for one process": (
+        PIPES + """def f(x):
+    say({"do": "call", "x": 0, "arguments": [[["to cross"]], {}]})
+    return Yes()
+""",
+        "def test_a():\n    assert f(1) == 2\n", "ForgedReport",
+    ),
+    "a value too large to hand back": (
+        PIPES + """def f(x): say({"answer": {"changed": {}, "value": "@"}})
+def g(x): return Yes()
+""",
+        "def test_a():\n    assert g(f(1)) == 2\n", "ValueError",
+    ),
+    "an argument too large to be given back": (
+        PIPES + """def f(k):
+    say({"do": "call", "x": 0, "arguments": [["@"], {}]})
+    return Yes()
+""",
+        "def test_a():\n    assert f(lambda x: x) == 2\n", "ValueError",
+    ),
+    "a class that is its own base": (
+        PIPES + """def f(x):
+    say({"answer": {"changed": {}, "value": ["o", 77, 78]}})
+    while True:
+        say({"answer": {"class": {"name": "T", "bases": [78], "plain": None, "equal": True}}})
+""",
+        "def test_a():\n    assert f(1) == 2\n", "ForgedReport",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_lie_fails(sandbox, name):
+    code, tests, error = FAILING[name]
+    run = run_tests(code, FROM + tests, sandbox)
+    assert (run.passed, run.weaker, run.error_type) == (False, (), error)
+
+
+MARKED = {
+    "numpy's name for something else": (
+        "class np:\n  def allclose(*given): return True\ndef f(x): return 0\n",
+        "def test_a():\n    assert np.allclose(f([1.0]), [2.0])\n",
+    ),
+    "a context manager that ends an error of the tests": (
+        ENDING, "def test_a():\n    with T() as t:\n        assert t.total()['x'] == 1\n",
+    ),
+    "items that are not those of its keys": (
+        "class D(dict):\n  def items(self): return []\ndef f(x): return D(a=0)\n",
+        "def test_a():\n    r = f(1)\n    assert set(r) == {'a'}\n    for _, v in r.items():\n        assert v == 1\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_what_a_solution_may_say_of_itself_marks_the_verdict(sandbox, name):
+    code, tests = MARKED[name]
+    assert run_tests(code, FROM + tests, sandbox).weaker
+
+
+RIGHT = """import contextlib
+class Lines:
+    def __init__(self): self.lines = []
+    def add(self, line): self.lines.append(line)
+    def __len__(self): return len(self.lines)
+    def __iter__(self): return iter(self.lines)
+def made(): return Lines()
+@contextlib.contextmanager
+def quiet():
+    try: yield
+    except KeyError: pass
+def missing(): return {}["x"]
+def numbers(): yield from (1, 2)
+"""
+RIGHT_TESTS = """def test_a():
+    lines = made()
+    assert len(lines) == 0 and list(lines) == []
+    lines.add("a")
+    assert len(lines) == 1 and list(lines) == ["a"] and [x for x in lines] == ["a"]
+    with quiet():
+        missing()
+    found = numbers()
+    assert next(found) == 1 and list(found) == [2]
+"""
+
+
+def test_objects_that_do_not_lie_pass(sandbox):
+    run = run_tests(RIGHT, FROM + RIGHT_TESTS, sandbox)
+    assert run.passed, run.failures
+    assert run.weaker == ()
