@@ -8,7 +8,7 @@ from text2grad.sandbox.unit_tests import run_tests
 
 LENGTH = "class L:\n  def __len__(self): return 3\n  def __iter__(self): return iter(())\ndef f(x): return L()\n"
 PAIRS = "    for a, b in zip(r, [1.5, 2.5, 3.5]):\n        assert abs(a - b) < 1e-9\n"
-ENDING = """class T:
+ENDING = """class Total:
     def __enter__(self): return self
     def __exit__(self, *error): return True
     def total(self): return 0
@@ -37,10 +37,10 @@ FAILING = {
         LENGTH, f"def test_a():\n    r = f(1)\n{PAIRS}    assert len(r) == 3\n", "SolutionError",
     ),
     "a context manager that ends a failed assertion": (
-        ENDING, "def test_a():\n    with T() as t:\n        assert t.total() == 1\n", "AssertionError",
+        ENDING, "def test_a():\n    with Total() as t:\n        assert t.total() == 1\n", "AssertionError",
     ),
     "a context manager that ends a failure of pytest": (
-        ENDING, "def test_a():\n    with T() as t:\n        if t.total() != 1: pytest.fail('no')\n", "TestFailed",
+        ENDING, "def test_a():\n    with Total() as t:\n        if t.total() != 1: pytest.fail('no')\n", "TestFailed",
     ),
     "a tag that reads like a reason for one process": (
         PIPES + """def f(x):
@@ -86,7 +86,7 @@ MARKED = {
         "def test_a():\n    assert np.allclose(f([1.0]), [2.0])\n",
     ),
     "a context manager that ends an error of the tests": (
-        ENDING, "def test_a():\n    with T() as t:\n        assert t.total()['x'] == 1\n",
+        ENDING, "def test_a():\n    with Total() as t:\n        assert t.total()['x'] == 1\n",
     ),
     "items that are not those of its keys": (
         "class D(dict):\n  def items(self): return []\ndef f(x): return D(a=0)\n",
@@ -113,7 +113,7 @@ def quiet():
     try: yield
     except KeyError: pass
 def missing(): return {}["x"]
-def numbers(): yield from (1, 2)
+def two(): yield from (1, 2)
 """
 RIGHT_TESTS = """def test_a():
     lines = made()
@@ -122,7 +122,7 @@ RIGHT_TESTS = """def test_a():
     assert len(lines) == 1 and list(lines) == ["a"] and [x for x in lines] == ["a"]
     with quiet():
         missing()
-    found = numbers()
+    found = two()
     assert next(found) == 1 and list(found) == [2]
 """
 

@@ -133,14 +133,15 @@ def watch_time(report: int) -> None:
             if frame.f_code.co_filename == SOLUTION:
                 lines.append(_line(frame))
             frame = frame.f_back
-        os.write(report, json.dumps({"standing": lines[::-1][-FRAMES:]}).encode() + b"\n")
+        if lines:  # else the tests have not called it yet, or again
+            os.write(report, json.dumps({"standing": lines[::-1][-FRAMES:]}).encode() + b"\n")
         if number == signal.SIGXCPU:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGXCPU, tell)
     signal.signal(signal.SIGALRM, tell)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, float(os.environ.pop("T2G_ALARM")) - time.time()))
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, float(os.environ.pop("T2G_ALARM")) - time.time()), 0.5)
 
 
 def _line(frame: FrameType) -> int:
