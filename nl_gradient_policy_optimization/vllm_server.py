@@ -247,8 +247,10 @@ class VLLMServerSampler:
             "return_token_ids": True,
         }
         answer = server.complete(adapter, body)
+        settings: Any = self.model.config
+        vocabulary = settings.get_text_config().vocab_size
         try:
-            return read_samples(answer, len(prompts), self.config.max_new_tokens, self.model.config.vocab_size)
+            return read_samples(answer, len(prompts), self.config.max_new_tokens, vocabulary)
         except UnreadableError as error:
             raise SamplerError(
                 f"{server.name}: its answer does not hold one response to each of {len(prompts)} prompts ({error})"
