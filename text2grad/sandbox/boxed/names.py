@@ -6,7 +6,7 @@ import ast
 import builtins
 import importlib
 
-from wire import BORROWED
+from wire import BORROWED, lent
 
 _HOOKS = ("_", "pytest", "test", "setup", "teardown")
 _COMMON = (
@@ -58,3 +58,10 @@ def is_common(name: str) -> bool:
     if name in BORROWED or name in _SHORT:
         return True
     return any(hasattr(importlib.import_module(module), name) for module in _COMMON)
+
+
+def borrowed(name: str, module: str | None, told: object) -> object:
+    """What the tests use because the solution imports it: the real thing, not what the solution says it is."""
+    if isinstance(told, list) and told[0] == "m":
+        return importlib.import_module(told[1]) if lent(name, str(told[1])) else None
+    return getattr(importlib.import_module(module), name, None) if module in BORROWED else None

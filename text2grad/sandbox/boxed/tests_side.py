@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from names import Names, is_common
+from names import Names, borrowed, is_common
 from wire import (
     BINARY,
-    BORROWED,
     BUILTIN_TYPES,
     Pipes,
     TooLargeError,
@@ -25,7 +24,6 @@ from wire import (
     WireDecoder,
     WireEncoder,
     WireError,
-    lent,
 )  # fmt: skip
 
 TESTS = "/box/test_solution.py"
@@ -446,7 +444,7 @@ class Solution(ModuleType):
             _, module, told = told
         explicit = name in talk.names.explicit
         is_module = isinstance(told, list) and told[0] == "m"
-        if (not explicit or is_module) and (found := _borrowed(name, module, told)) is not None:
+        if (not explicit or is_module) and (found := borrowed(name, module, told)) is not None:
             return found
         if is_module:
             raise AttributeError(f"module 'solution' has no attribute {name!r} that tests may have")
@@ -463,13 +461,6 @@ class Solution(ModuleType):
             super().__setattr__(name, value)
         else:
             raise talk.unsupported("the tests change the solution's names")
-
-
-def _borrowed(name: str, module: str | None, told: object) -> object:
-    """What the tests use because the solution imports it: the real thing, not what the solution says it is."""
-    if isinstance(told, list) and told[0] == "m":
-        return importlib.import_module(told[1]) if lent(name, str(told[1])) else None
-    return getattr(importlib.import_module(module), name, None) if module in BORROWED else None
 
 
 class Finder:
