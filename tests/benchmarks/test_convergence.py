@@ -279,7 +279,7 @@ def test_a_section_of_the_page_is_replaced():
 # The command
 
 
-STUDIES = ("convergence", "ablations", "questions", "reward_models", "ahead")
+STUDIES = ("convergence", "ablations", "questions", "reward_models", "ahead", "teacher")
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -296,9 +296,10 @@ def test_the_page_shows_what_the_stored_study_says(name):
     folder = ROOT / "benchmarks"
     config = parse(StudyConfig, args=["--config", str(folder / "micro" / f"{name}.yaml")])
     result = load_result(str(folder / "figures" / f"{name}.json"), config.methods)
-    figures = [name, "questions_noise"] if name == "questions" else [name]
+    figures = [name, f"{name}_noise"] if name in ("questions", "teacher") else [name]
     text = page_section(config, result, figures, "figures")
-    assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in (folder / "convergence.md").read_text(encoding="utf-8")
+    page = folder / ("teacher.md" if name == "teacher" else "convergence.md")
+    assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in page.read_text(encoding="utf-8")
 
 
 def test_each_method_has_one_row_on_the_page():
