@@ -32,9 +32,12 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
         figure, axes = pyplot.subplots(figsize=(5.6, 3.2), layout="constrained")
         level = final(curves[reference]).value
         axes.axhline(level, color="#999999", linewidth=0.6, linestyle=":")
-        for colour, (label, runs) in zip(COLOURS * 3, curves.items(), strict=False):
+        for number, (label, runs) in enumerate(curves.items()):
             steps, values = [row["step"] for row in runs[0]], column(runs, "f1")
-            axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.3, label=fill(label, LABEL_WIDTH))
+            colour = COLOURS[number % len(COLOURS)]
+            style = ("-", "--", ":")[number // len(COLOURS)]
+            shown = fill(label, LABEL_WIDTH)
+            axes.plot(steps, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.3, label=shown)
             draws = resampled_sums(values) / len(values)
             band = [percentile_interval(draws[:, step]) for step in range(len(steps))]
             axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
