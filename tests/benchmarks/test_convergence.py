@@ -327,7 +327,7 @@ def test_the_command_writes_figures_and_the_pages_section(tmp_path, run_script):
     page = tmp_path / "page.md"
     page.write_text("# Page\n<!-- tiny -->\n<!-- /tiny -->\n")
     settings = "--study tiny --methods text2grad ppo_sum --learning_rates 0.001 --sweep_seeds 9 --seeds 1 2 --steps 1"
-    settings += " --rollouts 4 --evaluate_every 1 --held_out 4 --base_steps 2"
+    settings += " --rollouts 4 --evaluate_every 1 --held_out 4 --base_steps 2 --generation decoder"
     places = ["--output_dir", tmp_path / "runs", "--report_dir", tmp_path / "figures", "--page", page]
     done = run_script("benchmarks/convergence.py", *settings.split(), *places)
     assert done.returncode == 0, done.stderr
@@ -375,6 +375,7 @@ def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_pa
     assert len(held_out) == 3 and not set(held_out) & set(trained)
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
     posts = ROOT / "quickstart" / "data" / "posts_validation.json"
     flags = ["--data_path", posts, "--held_out_path", posts, "--output_dir", tmp_path, "--max_steps", "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 
 from benchmarks.vocabulary_memory import WAYS, score_and_backpropagate, small_llama
@@ -31,6 +32,7 @@ def test_a_chunk_is_as_long_as_the_vocabulary_lets_it_be():
     assert PolicyScorer(small_llama(1024), chunk=7).chunk == 7
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_vocabulary(run_script, tmp_path):
     output = tmp_path / "memory.json"
     sizes = {"responses": 1, "response_tokens": 1024}
