@@ -179,6 +179,7 @@ class _While:
             raise
         if not self._working.done() and self._gone.done():
             self.end()
+            await asyncio.wait({self._working})  # withdrawn from the critic's queue by now
             raise RequestError(499, "the client hung up")
         return self._working.done()
 
