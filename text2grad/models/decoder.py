@@ -168,16 +168,17 @@ class _Rows:
 
     def prefill(self) -> Tensor:
         """Read each different prompt once, several end to end; every row's last normalised state, ``[rows, H]``."""
-        prompts = list(dict.fromkeys(map(tuple, self.prompts)))
-        rows = [[row for row, ids in enumerate(self.prompts) if tuple(ids) == prompt] for prompt in prompts]
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for row, prompt in enumerate(self.prompts):
+            rows.setdefault(tuple(prompt), []).append(row)
+        different, equal = list(rows), list(rows.values())
         last = self.decoder.embedding.new_empty(len(self.prompts), self.decoder.embedding.shape[1])
         at = 0
-        while at < len(prompts):
-            chosen = _fitting(prompts[at:])
-            states = self._read(prompts[at : at + chosen], rows[at : at + chosen])
-            for state, equal in zip(states, rows[at : at + chosen], strict=True):
-                last[equal] = state
-            at += chosen
+        while at < len(different):
+            end = at + _fitting(different[at:])
+            for state, same in zip(self._read(different[at:end], equal[at:end]), equal[at:end], strict=True):
+                last[same] = state
+            at = end
         return last
 
     def _read(self, prompts: Sequence[Sequence[int]], rows: Sequence[list[int]]) -> Tensor:
