@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Literal
 
-from text2grad.configs import check_choices, setting
+from text2grad.configs import check_choices, check_given, check_positive, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
@@ -249,16 +249,12 @@ class PolicyConfig:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
         check_choices(self)
         check_repository(self.push_to_hub)
-        for name in ("model", "data_path", "output_dir"):
-            if not getattr(self, name):
-                raise InputError(f"--{name} is missing; see --help")
+        check_given(self, "model", "data_path", "output_dir")
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"--{item.name} {value}: must be a finite number")
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        check_positive(self, *_POSITIVE)
         if self.head_chunk < 0:
             raise InputError(f"--head_chunk must not be below 0, as {self.head_chunk} is")
         self._check_sampling()

@@ -26,7 +26,7 @@ from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout
 from nl_gradient_policy_optimization.teacher import gaps, labels_of
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
-from text2grad.configs import TaskConfig, parse, setting
+from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError, command
 from text2grad.losses.teacher import gated, span_sums
@@ -136,9 +136,7 @@ def shown(report: dict[str, Any]) -> str:
 @command
 def main() -> None:
     config = parse(ProbeConfig)
-    for name in ("model", "data_path"):
-        if not getattr(config, name):
-            raise InputError(f"--{name} is missing; see --help")
+    check_given(config, "model", "data_path")
     report = probe(config)
     print(shown(report))
     if config.output_path:

@@ -97,6 +97,20 @@ def check_choices(config: Any) -> None:
             raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
 
 
+def check_given(config: Any, *names: str) -> None:
+    """Raise ``InputError`` where one of these settings is empty."""
+    for name in names:
+        if not getattr(config, name):
+            raise InputError(f"--{name} is missing; see --help")
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise ``InputError`` where one of these settings is not a number above 0."""
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
+
+
 def help_text(*dataclasses: type, everything: bool = False, default_config: str | Path | None = None) -> str:
     """What ``--help`` prints: how to run the script, its own settings explained, inherited ones by name.
 

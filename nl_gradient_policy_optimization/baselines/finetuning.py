@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 
 from nl_gradient_policy_optimization.devices import check_sharding
 from nl_gradient_policy_optimization.rollouts import encode_prompt
-from text2grad.configs import TASK_HELP, check_choices, current_names, setting
+from text2grad.configs import TASK_HELP, check_choices, check_given, current_names, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
@@ -88,9 +88,7 @@ class FineTuning(_Mixed):
     )
 
     def __post_init__(self) -> None:
-        for name in ("task", "data_path", "output_dir"):
-            if not getattr(self, name):
-                raise InputError(f"--{name} is missing; see --help")
+        check_given(self, "task", "data_path", "output_dir")
         check_choices(self)
         if not self.lora:
             self.lora_r = 0

@@ -20,7 +20,7 @@ from typing import Literal
 
 from rm_data_anno.kodcode.mutations import Mutation, mutations, read
 from rm_data_anno.kodcode.wordings import reworded
-from text2grad.configs import check_choices, parse, setting
+from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.kodcode.critic import Finding, LineQuotes, improvable, lint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -230,12 +230,8 @@ def _said(verdict: Verdict) -> str:
 def main() -> None:
     config = parse(ProgramVariationsConfig)
     check_choices(config)
-    for name in ("data_path", "output_path"):
-        if not getattr(config, name):
-            raise InputError(f"--{name} is missing; see --help")
-    for name in ("rounds", "per_round", "seconds", "workers"):
-        if getattr(config, name) < 1:
-            raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
+    check_given(config, "data_path", "output_path")
+    check_positive(config, "rounds", "per_round", "seconds", "workers")
     check_writable(config.output_path)
     records = load_records(config.data_path, get_task("kodcode"))
     made, left_out = variations(

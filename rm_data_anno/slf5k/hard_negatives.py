@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, Spoilt
-from text2grad.configs import parse, setting
+from text2grad.configs import check_given, check_positive, parse, setting
 from text2grad.critics.programs.english import unique_quote
 from text2grad.critics.programs.slf5k.critic import SummaryCritic
 from text2grad.errors import InputError, command
@@ -143,11 +143,8 @@ def _stripped(text: str, place: Interval) -> Interval:
 @command
 def main() -> None:
     config = parse(HardNegativesConfig)
-    for name in ("data_path", "output_path"):
-        if not getattr(config, name):
-            raise InputError(f"--{name} is missing; see --help")
-    if config.per_post < 1:
-        raise InputError(f"--per_post must be above 0, not {config.per_post}")
+    check_given(config, "data_path", "output_path")
+    check_positive(config, "per_post")
     check_writable(config.output_path)
     records = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = hard_negatives(records, config.per_post, config.max_words, config.seed)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split
 from rm_data_anno.slf5k.hard_negatives import annotated, spoil, summaries
-from text2grad.configs import check_choices, parse, setting
+from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
 from text2grad.records import Records, check_writable, load_records, save_records
@@ -163,12 +163,8 @@ def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
 def main() -> None:
     config = parse(SummaryVariationsConfig)
     check_choices(config)
-    for name in ("data_path", "answers", "output_path"):
-        if not getattr(config, name):
-            raise InputError(f"--{name} is missing; see --help")
-    for name in ("rounds", "per_post"):
-        if getattr(config, name) < 1:
-            raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
+    check_given(config, "data_path", "answers", "output_path")
+    check_positive(config, "rounds", "per_post")
     check_writable(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rm_data_anno.ultrafeedback.injections import INJECTIONS, Injected, pieces
-from text2grad.configs import check_choices, parse, setting
+from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.english import words
 from text2grad.critics.programs.ultrafeedback.critic import AnswerCritic, WorkedAnswerCritic
 from text2grad.errors import InputError, command
@@ -142,12 +142,8 @@ def _record(record: Record, name: str, request: str, answer: str) -> Record:
 def main() -> None:
     config = parse(AnswerVariationsConfig)
     check_choices(config)
-    for name in ("data_path", "output_path"):
-        if not getattr(config, name):
-            raise InputError(f"--{name} is missing; see --help")
-    for name in ("rounds", "per_prompt", "most_sentences"):
-        if getattr(config, name) < 1:
-            raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
+    check_given(config, "data_path", "output_path")
+    check_positive(config, "rounds", "per_prompt", "most_sentences")
     check_writable(config.output_path)
     made, unseen = variations(
         load_records(config.data_path, get_task("ultrafeedback")),

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from text2grad.configs import TaskConfig, parse, setting
+from text2grad.configs import TaskConfig, check_positive, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.endpoints import is_endpoint
@@ -54,9 +54,7 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         limits = ("max_items", "max_characters", "max_megabytes", "max_waiting", "max_connections", "timeout")
-        for name in ("critic_batch_size", *limits):
-            if not getattr(self, name) > 0:
-                raise InputError(f"--{name} must be above 0, not {getattr(self, name)}")
+        check_positive(self, "critic_batch_size", *limits)
         if self.batch_size < 0:
             raise InputError(f"--batch_size must be 0 or above, not {self.batch_size}")
         if not 0 <= self.port < 2**16:
