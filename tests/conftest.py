@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm_python import Warm, warm_environment
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -30,12 +32,22 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture
-def run_script():
-    """Run an entry script as a user does, from the repository's root."""
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Commands that have imported the heavy libraries; one server for each of pytest's workers."""
+    with warm_environment() as commands:
+        yield commands
 
-    def run(script: str, *args: str, **options) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(ROOT / script), *map(str, args)]
-        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=600, check=False, **options)
+
+@pytest.fixture
+def run_script(warm):
+    """Run an entry script from the repository's root, as a user does but for the time that imports take."""
+
+    def run(script: str, *args: str, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+        environment = (os.environ if env is None else env) | warm.variables
+        command = [warm.python(environment), str(ROOT / script), *map(str, args)]
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=600, check=False, **options
+        )
 
     return run

@@ -15,14 +15,14 @@ from benchmarks.learnt_critics.make_responses import ResponsesConfig, make_mater
 from benchmarks.learnt_critics.mistakes import count_mistakes
 from benchmarks.learnt_critics.policies import PROGRAM, PoliciesConfig, train_all
 from benchmarks.learnt_critics.quality import figures
-from benchmarks.learnt_critics.report import report
+from benchmarks.learnt_critics.report import kept, load_runs, policies_table, report
 from benchmarks.learnt_critics.scalar import ScalarConfig
 from benchmarks.learnt_critics.scalar import train as train_scalar
 from benchmarks.learnt_critics.train_critic import TrainCriticConfig, train
 from benchmarks.micro.task import PROFILES, make_record, read_statements
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.records import load_json
+from text2grad.records import load_json, save_json
 
 RECORD = {"id": "a", "name": "Nora", "notes": {"Home": "Porto", "Pet": "parrot", "Food": "beans"}}
 RESPONSE = (
@@ -146,6 +146,28 @@ def test_policies_learn_from_each_kind_of_reward_and_are_reported(study, tmp_pat
     report(study, str(page), tmp_path / "picture")
     text = page.read_text()
     assert "| whole |" in text and "| perfect |" in text and (tmp_path / "picture.svg").is_file()
+
+
+def test_models_that_differ_in_their_seed_share_a_row(tmp_path):
+    def write(name: str, critic: str, seed: int, *f1: float) -> None:
+        settings = {"critic": critic, "rate": 2e-4, "seed": seed}
+        curve = [{"step": step, "f1": value} for step, value in enumerate(f1)]
+        save_json(
+            tmp_path / "policies" / name / "lr-0.0002" / f"seed-{seed}" / "result.json",
+            {"settings": settings, "curve": curve, "audit": []},
+        )
+
+    for seed in (1, 2):
+        write("program", "program", seed, 0.5, 0.7, 0.7, 0.7)
+        write("worked-4000", "a", seed, 0.5, 0.6, 0.6, 0.6)
+        write("worked-seed-1-4000", "b", seed, 0.5, 0.8, 0.8, 0.8)
+    runs = load_runs(tmp_path / "policies")
+    assert {key: len(results) for key, results in runs.items()} == {("program", 2e-4): 2, ("worked-4000", 2e-4): 4}
+    share = kept(runs["worked-4000", 2e-4], runs["program", 2e-4])
+    assert share is not None and share.n == 2  # models, of which one has half of the gain and one three halves
+    assert [share.value, share.low, share.high] == pytest.approx([1.0, 0.5, 1.5])
+    cells = policies_table(runs).splitlines()[-1].split(" | ")
+    assert cells[2:5] == ["2", "4", "0.700 [0.600, 0.800]"]
 
 
 def test_mistakes_by_hand():

@@ -1,6 +1,7 @@
 """The quickstart as a user runs it, with its tiny model: every step real, and a second run repeats none of them."""
 
 import json
+import os
 import subprocess
 
 import torch
@@ -12,13 +13,14 @@ from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.models import load_model
 
 
-def quickstart(folder):
+def quickstart(folder, variables):
     command = ["bash", str(ROOT / "quickstart" / "run.sh"), "--smoke", "--run_dir", str(folder)]
-    return subprocess.run(command, text=True, capture_output=True, timeout=900, check=False)
+    environment = os.environ | variables
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=900, check=False)
 
 
-def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path):
-    first = quickstart(tmp_path)
+def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, warm):
+    first = quickstart(tmp_path, warm.variables)
     assert first.returncode == 0, first.stderr[-3000:]
     assert f"open {tmp_path}/report.html" in first.stdout
 
@@ -38,7 +40,7 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path)
     ]
     before = {name: (tmp_path / name).read_bytes() for name in kept}
     weights = {path: path.stat().st_mtime_ns for path in (tmp_path / "reward_model").glob("*.safetensors")}
-    second = quickstart(tmp_path)
+    second = quickstart(tmp_path, {})  # as a user starts it
     assert second.returncode == 0, second.stderr[-3000:]
     assert {name: (tmp_path / name).read_bytes() for name in kept} == before
     assert {path: path.stat().st_mtime_ns for path in weights} == weights

@@ -62,22 +62,37 @@ def test_an_unknown_option_is_refused():
     assert result.returncode == 2 and "--fast" in result.stderr
 
 
+def test_the_small_version_ends_in_a_report_with_every_method(tmp_path, warm):
+    ended = recipe("slf5k", "--smoke", "--run_dir", str(tmp_path), timeout=900, **warm.variables)
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-5000:]
+    check_results("slf5k", tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", METHODS)
-def test_the_small_version_ends_in_a_report_and_repeats_nothing(task, tmp_path):
+def test_the_small_version_repeats_nothing(task, tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     first = recipe(task, "--smoke", "--run_dir", str(tmp_path), timeout=3000, PATH=path)
     assert first.returncode == 0, (first.stdout + first.stderr)[-5000:]
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["tables"] and "<html" in (tmp_path / "report.html").read_text()[:500]
-    results = [json.loads(file.read_text()) for file in (tmp_path / "evaluation").rglob("result.json")]
-    assert {result["system"] for result in results} == METHODS[task]
-    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
-    assert bool(manifest["shared"]) == (task == "slf5k")
+    check_results(task, tmp_path)
     kept = {file: file.read_bytes() for file in tmp_path.rglob("rollouts.jsonl")}
-    weights = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("adapter_model.safetensors")}
-    assert kept and weights
+    assert kept
     second = recipe(task, "--smoke", "--run_dir", str(tmp_path), timeout=3000, PATH=path)
     assert second.returncode == 0, (second.stdout + second.stderr)[-5000:]
     assert {file: file.read_bytes() for file in kept} == kept
+
+
+def check_results(task: str, folder: Path) -> None:
+    """Every method was evaluated, the report has them side by side, and two processes sampled what policies learnt."""
+    results = [json.loads(file.read_text()) for file in (folder / "evaluation").rglob("result.json")]
+    assert {result["system"] for result in results} == METHODS[task]
+    report = json.loads((folder / "report.json").read_text())
+    assert {system["name"] for system in report["tables"][0]["systems"]} == METHODS[task]
+    assert "<html" in (folder / "report.html").read_text()[:500]
+    manifest = json.loads((folder / "data" / "manifest.json").read_text())
+    assert bool(manifest["shared"]) == (task == "slf5k")
+    for method in {"text2grad", "ppo", "ppo_delta", "prm_ppo"} & METHODS[task]:
+        rows = [json.loads(line) for line in (folder / method / "rollouts.jsonl").read_text().splitlines()]
+        assert {row["step"] for row in rows} == {1, 2} and len(rows) == 2 * 2 * 2
+    assert list(folder.rglob("adapter_model.safetensors"))
