@@ -160,7 +160,7 @@ def test_a_scalar_model_learns_the_sum_from_the_same_stream(study):
 
 def test_the_kept_gain_is_of_the_same_seeds():
     def run(seed: int, start: float, end: float) -> dict:
-        return {"settings": {"seed": seed}, "curve": [{"f1": start}] + [{"f1": end}] * 3}
+        return {"settings": {"seed": seed, "critic": "a"}, "curve": [{"f1": start}] + [{"f1": end}] * 3}
 
     perfect = [run(1, 0.5, 0.7), run(2, 0.5, 0.9), run(3, 0.0, 1.0)]
     assert kept([run(1, 0.5, 0.6), run(2, 0.5, 0.8)], perfect).value == pytest.approx(0.4 / 0.6)
