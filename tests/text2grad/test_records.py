@@ -4,13 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures.thread import ThreadPoolExecutor, _threads_queues
 from pathlib import Path
 
 import pytest
 
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import InputError, Interrupted, StopRunError
 from text2grad.journal import Journal, map_records
 from text2grad.records import check_same_settings, check_writable, load_records, save_json, save_records
 from text2grad.tasks import get_task
@@ -342,3 +344,31 @@ def test_records_that_nobody_could_be_asked_about_come_again_after_the_others(tm
     assert (second.results, second.failures) == ({"a": "a", "c": "c", "d": "d"}, {"b": "odd"})
     map_records(dict.fromkeys("abcd", 1), work, **given)
     assert len(asked) == 6
+
+
+def test_a_signal_inside_submit_loses_nothing_that_is_in_flight(tmp_path, monkeypatch):
+    """It comes between the start of a worker and the note that the pool makes of it."""
+    started, ended = threading.Event(), []
+    original = ThreadPoolExecutor._adjust_thread_count
+
+    def interrupted(pool: ThreadPoolExecutor) -> None:
+        original(pool)
+        for thread in list(pool._threads):
+            pool._threads.discard(thread)
+            _threads_queues.pop(thread)
+        assert started.wait(10)
+        raise Interrupted(signal.SIGINT)
+
+    def work(ids: list[str], records: list[dict]) -> list[dict]:
+        started.set()
+        time.sleep(0.5)
+        ended.extend(ids)
+        return [{"judged": True}]
+
+    monkeypatch.setattr(ThreadPoolExecutor, "_adjust_thread_count", interrupted)
+    records = {str(number): {"x": number} for number in range(8)}
+    with pytest.raises(Interrupted):
+        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=4)
+    assert ended == ["0"]
+    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert [row.get("id") for row in kept if "result" in row] == ["0"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,7 @@ def _in_threads(run: Callable[[list[str]], int], batches: Iterator[list[str]], w
     if workers == 1:
         yield from map(run, batches)
         return
-    with _cancelling(ThreadPoolExecutor(workers)) as pool:
+    with _cancelling(ThreadPoolExecutor(workers, thread_name_prefix=f"records-{next(_pools)}")) as pool:
         running = {pool.submit(run, batch) for batch in islice(batches, workers)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -298,9 +298,19 @@ def _in_threads(run: Callable[[list[str]], int], batches: Iterator[list[str]], w
             running |= {pool.submit(run, batch) for batch in islice(batches, len(finished))}
 
 
+_pools = count()
+
+
 @contextmanager
 def _cancelling(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """Waits for what is in flight, after a signal as well.
+
+    A signal inside ``submit`` can leave a worker that the pool does not know; what it asked for has been paid for.
+    """
     try:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        for thread in threading.enumerate():
+            if thread.name.startswith(f"{pool._thread_name_prefix}_") and thread.ident is not None:
+                thread.join()
