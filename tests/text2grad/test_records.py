@@ -1,6 +1,7 @@
 """Record files: clear errors, atomic writes, and a map that a kill cannot make pay twice."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.errors import InputError, Interrupted, StopRunError
+from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
 from text2grad.records import check_same_settings, check_writable, load_records, save_json, save_records
 from text2grad.tasks import get_task
@@ -370,5 +371,25 @@ def test_a_signal_inside_submit_loses_nothing_that_is_in_flight(tmp_path, monkey
     with pytest.raises(Interrupted):
         map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=4)
     assert ended == ["0"]
+    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert [row.get("id") for row in kept if "result" in row] == ["0"]
+
+
+def test_a_signal_after_the_end_has_begun_loses_nothing_that_is_in_flight(tmp_path):
+    """One record stops the run, say for a full disk, while another one's answer is on its way."""
+
+    def interrupted(number: int) -> None:
+        raise Interrupted(number)
+
+    def work(ids: list[str], records: list[dict]) -> list[dict]:
+        if ids == ["1"]:
+            raise StopRunError("the disk is full")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        time.sleep(1)
+        return [{"judged": True}]
+
+    records = {"0": {"x": 0}, "1": {"x": 1}}
+    with handling(interrupted), pytest.raises(Interrupted):
+        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=2)
     kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     assert [row.get("id") for row in kept if "result" in row] == ["0"]

@@ -8,11 +8,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +271,11 @@ def map_records(
     batches = iter([todo[start : start + batch_size] for start in range(0, len(todo), batch_size)])
     stopped = ""
     try:
-        with tqdm(total=len(records), initial=len(records) - len(todo), desc=description, unit="record") as bar:
-            for finished in _in_threads(run, batches, workers):
+        with (
+            tqdm(total=len(records), initial=len(records) - len(todo), desc=description, unit="record") as bar,
+            closing(_in_threads(run, batches, workers)) as results,  # also where a signal comes in this block
+        ):
+            for finished in results:
                 bar.update(finished)
                 if status:
                     bar.set_postfix(status())
@@ -284,33 +287,53 @@ def map_records(
     return Outcome(kept(book.results), kept(book.errors), resumed, stopped, book.changes)
 
 
-def _in_threads(run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int) -> Iterator[int]:
-    """Results of ``run`` as they come. Only ``workers`` batches are ever in flight."""
+def _in_threads(
+    run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int
+) -> Generator[int, None, None]:
+    """Results of ``run`` as they come. Only ``workers`` batches are ever in flight, and all of them end before this."""
     if workers == 1:
         yield from map(run, batches)
         return
-    with _cancelling(ThreadPoolExecutor(workers, thread_name_prefix=f"records-{next(_pools)}")) as pool:
-        running = {pool.submit(run, batch) for batch in islice(batches, workers)}
+    in_flight = _InFlight(run)
+    pool = ThreadPoolExecutor(workers)
+    try:
+        running = {pool.submit(in_flight, batch) for batch in islice(batches, workers)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
-            running |= {pool.submit(run, batch) for batch in islice(batches, len(finished))}
-
-
-_pools = count()
-
-
-@contextmanager
-def _cancelling(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """Waits for what is in flight, after a signal as well.
-
-    A signal inside ``submit`` can leave a worker that the pool does not know; what it asked for has been paid for.
-    """
-    try:
-        yield pool
+            running |= {pool.submit(in_flight, batch) for batch in islice(batches, len(finished))}
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for thread in threading.enumerate():
-            if thread.name.startswith(f"{pool._thread_name_prefix}_") and thread.ident is not None:
-                thread.join()
+        pool.shutdown(wait=False, cancel_futures=True)
+        in_flight.end()
+
+
+class _InFlight:
+    """Calls that have begun and not ended: what they ask for has been paid for.
+
+    The pool cannot say it after a signal. One inside ``submit`` leaves a worker that the pool does not know, and
+    Python 3.11 takes a thread for ended when a signal comes while it is joined.
+    """
+
+    def __init__(self, run: Callable[[list[str]], int]):
+        self._run, self._count, self._lock = run, 0, threading.Lock()
+
+    def __call__(self, batch: list[str]) -> int:
+        with self._lock:
+            self._count += 1
+        try:
+            return self._run(batch)
+        finally:
+            with self._lock:
+                self._count -= 1
+
+    def end(self) -> None:
+        """Return when all calls have ended; a signal in the meantime is raised after that."""
+        signals: list[KeyboardInterrupt] = []
+        while self._count:
+            try:
+                time.sleep(0.02)
+            except KeyboardInterrupt as signal:
+                signals.append(signal)
+        if signals:
+            raise signals[0]
