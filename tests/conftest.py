@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm_python import Warm, warm_environment
+from tests.warm_python import ROOT, Warm, warm_environment
 
-ROOT = Path(__file__).parent.parent
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

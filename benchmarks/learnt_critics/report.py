@@ -146,16 +146,8 @@ def best_rate(runs: Runs, name: str) -> float | None:
 
 def policies_table(runs: Runs) -> str:
     perfect = runs.get((PROGRAM, best_rate(runs, PROGRAM) or 0.0), [])
-    header = [
-        "rewarded by",
-        "learning rate",
-        "models",
-        "policies",
-        "final F1",
-        "of the perfect critic's gain",
-        "best F1",
-    ]
-    header += ["mean F1 of the run"]
+    header = ["rewarded by", "learning rate", "models", "policies", "final F1", "of the perfect critic's gain"]
+    header += ["best F1", "mean F1 of the run"]
     header += ["flips, first and last steps", "gap of mean δ, first and last steps"]
     rows = []
     for (name, rate), results in runs.items():
@@ -194,7 +186,8 @@ def draw(path: Path, curves: Curves, runs: Runs) -> None:
     with pyplot.rc_context(STYLE):
         panels: list[Callable[[Any], None]] = [lambda axes: _draw_critics(axes, curves)] if curves else []
         panels += [lambda axes: _draw_policies(axes, runs)] if runs else []
-        panels += [lambda axes: _draw_quality(axes, runs)] if any(map(flips_of, map(critics_of, runs.values()))) else []
+        critics = {critic for results in runs.values() for critic in critics_of(results)}
+        panels += [lambda axes: _draw_quality(axes, runs)] if any(map(flips_of, critics)) else []
         size = (3.6 * len(panels), 2.8)
         figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
         for axes, fill in zip(grid[0], panels, strict=True):
@@ -221,9 +214,9 @@ def _draw_policies(axes: Axes, runs: Runs) -> None:
     axes.set(xlabel="steps", ylabel="quality (F1 of statements)")
 
 
-def flips_of(critics: Sequence[str]) -> float | None:
-    """The flips of the first critic on held-out responses, as its folder has them."""
-    description = Path(critics[0]) / DESCRIPTION_FILE
+def flips_of(critic: str) -> float | None:
+    """A critic's flips on held-out responses, as its folder has them."""
+    description = Path(critic) / DESCRIPTION_FILE
     return load_json(description)["metrics"].get("flips") if description.is_file() else None
 
 
@@ -236,7 +229,7 @@ def _draw_quality(axes: Axes, runs: Runs) -> None:
     for colour, (label, own) in zip(COLOURS, (("learnt critics", False), ("the program", True)), strict=False):
         points = []
         for critic, results in by_critic.items():
-            flips = 0.0 if own else flips_of([critic])
+            flips = 0.0 if own else flips_of(critic)
             if (critic == PROGRAM) == own and flips is not None:
                 points.append((flips, final([result["curve"] for result in results])))
         if points:

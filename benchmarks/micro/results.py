@@ -23,13 +23,15 @@ def column(curves: Sequence[Curve], name: str) -> np.ndarray:
 
 def final(curves: Sequence[Curve], name: str = "f1", groups: Sequence[Hashable] | None = None) -> Estimate:
     """Mean of the last evaluations; the interval is over seeds, or over groups of runs."""
-    values = column(curves, name)[:, -FINAL:].mean(axis=1)
-    return bootstrap(np.stack([values, np.ones_like(values)], axis=1), groups=groups)
+    return _mean(column(curves, name)[:, -FINAL:].mean(axis=1), groups)
 
 
 def area(curves: Sequence[Curve], name: str = "f1", groups: Sequence[Hashable] | None = None) -> Estimate:
     """Mean quality over the whole run, by which a learning rate is chosen: fast and good at the end."""
-    values = column(curves, name).mean(axis=1)
+    return _mean(column(curves, name).mean(axis=1), groups)
+
+
+def _mean(values: np.ndarray, groups: Sequence[Hashable] | None) -> Estimate:
     return bootstrap(np.stack([values, np.ones_like(values)], axis=1), groups=groups)
 
 

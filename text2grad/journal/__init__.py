@@ -244,28 +244,13 @@ def map_records(
     hashes = {record_id: fingerprint(value) for record_id, value in records.items()}
     book = Journal(journal, settings, allow_changed)
 
-    def kept(rows: dict[str, tuple[str, Any]]) -> dict[str, Any]:
-        return {
-            record_id: rows[record_id][1] for record_id in records if rows.get(record_id, ("",))[0] == hashes[record_id]
-        }
-
-    done, failed = kept(book.results), kept(book.errors)
+    done, failed = _current(book.results, hashes), _current(book.errors, hashes)
     todo = [record_id for record_id in records if record_id not in done and (retry_failed or record_id not in failed)]
     if not retry_failed:
         todo += [record_id for record_id in failed if record_id in book.passing]
 
     def run(batch: list[str]) -> int:
-        results = work(batch, [records[record_id] for record_id in batch])
-        if len(results) != len(batch):
-            raise RuntimeError(f"{len(batch)} records went in, {len(results)} results came out")
-        for record_id, result in zip(batch, results, strict=True):
-            if not isinstance(result, Exception) and (problem := fault(result, finite=False)):
-                result = UnreadableError(f"its result cannot be stored: {problem}")
-            if isinstance(result, Exception):
-                reason, passing = as_storable(str(result)) or type(result).__name__, getattr(result, "passing", False)
-                book.fail(record_id, hashes[record_id], reason, passing)
-            elif result is not None:
-                book.add(record_id, hashes[record_id], result)
+        _remember(book, hashes, batch, work(batch, [records[record_id] for record_id in batch]))
         return len(batch)
 
     batches = iter([todo[start : start + batch_size] for start in range(0, len(todo), batch_size)])
@@ -284,7 +269,26 @@ def map_records(
     finally:
         book.close()
     resumed = len(records) - len(todo)
-    return Outcome(kept(book.results), kept(book.errors), resumed, stopped, book.changes)
+    return Outcome(_current(book.results, hashes), _current(book.errors, hashes), resumed, stopped, book.changes)
+
+
+def _current(rows: Mapping[str, tuple[str, Any]], hashes: Mapping[str, str]) -> dict[str, Any]:
+    """What a journal holds of the records as they are now, in their order."""
+    return {record_id: rows[record_id][1] for record_id, own in hashes.items() if rows.get(record_id, ("",))[0] == own}
+
+
+def _remember(book: Journal, hashes: Mapping[str, str], batch: Sequence[str], results: Sequence[Any]) -> None:
+    """Put a batch's results into the journal: what cannot be stored has failed, and None is left to a later run."""
+    if len(results) != len(batch):
+        raise RuntimeError(f"{len(batch)} records went in, {len(results)} results came out")
+    for record_id, result in zip(batch, results, strict=True):
+        if not isinstance(result, Exception) and (problem := fault(result, finite=False)):
+            result = UnreadableError(f"its result cannot be stored: {problem}")
+        if isinstance(result, Exception):
+            reason, passing = as_storable(str(result)) or type(result).__name__, getattr(result, "passing", False)
+            book.fail(record_id, hashes[record_id], reason, passing)
+        elif result is not None:
+            book.add(record_id, hashes[record_id], result)
 
 
 def _in_threads(
