@@ -3,7 +3,8 @@
 # responses there with the program's annotations.
 #   bash benchmarks/learnt_faults.sh kodcode solutions_with_tests.json runs/learnt_faults/kodcode
 #   bash benchmarks/learnt_faults.sh ultrafeedback responses.json runs/learnt_faults/ultrafeedback
-# ROUNDS=4 makes half of the records, MODEL=... trains another model. Interrupted? The same command goes on.
+# ROUNDS=4 makes half of the records, EPOCHS=3 reads them three times, MODEL=... trains another model.
+# Interrupted? The same command goes on.
 set -euo pipefail
 task=$1 data=$2 run=$3
 export TOKENIZERS_PARALLELISM=false
@@ -25,7 +26,7 @@ vary held_out 1
 "$python" "rm_data_anno/$task/dual_feedback_annotation_RM.py" --critic "$critic" --data_path "$run/held_out.json" \
     --output_path "$run/held_out_real.json" || [ $? = 1 ] # 1: some tests cannot judge any solution
 "$python" "nl_reward_model/$task/train_rm.py" --config benchmarks/learnt_faults.yaml --model "${MODEL:-smollm2}" \
-    --data_path "$run/training_varied.json" --output_dir "$run/reward_model"
+    --num_train_epochs "${EPOCHS:-1}" --data_path "$run/training_varied.json" --output_dir "$run/reward_model"
 for part in varied real; do
     "$python" "nl_reward_model/$task/evaluation/2_infer.py" --model "$run/reward_model" --constrained quotes \
         --data_path "$run/held_out_$part.json" --output_path "$run/feedback_$part.json"

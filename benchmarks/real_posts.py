@@ -5,9 +5,10 @@
 ``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. Both methods train on one
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the same δ, summed on
 the last token. With ``--reward_model FOLDER`` there are two more methods, whose critic is that reward model of stage 2,
-audited by the program on a quarter of the rollouts. The results are ``OUTPUT_DIR/report.html``, a table and curves. A
-killed run can be started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes
-can share the work.
+audited by the program on a quarter of the rollouts; ``--refresh_data FILE``, the records that it learnt from, adds two
+in which it goes on learning, and ``--scalar_model FOLDER`` adds PPO on a scalar reward model's score. The results are
+``OUTPUT_DIR/report.html``, a table and curves. A killed run can be started again. ``--only text2grad:1 ppo_last_sum:2``
+trains only those runs, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ LABELS = {
     "ppo_last_sum": "PPO, sum of δ at the last token",
     "learnt_text2grad": "Text2Grad, learnt critic",
     "learnt_ppo_last_sum": "PPO, sum of the learnt critic's δ",
+    "refreshed_text2grad": "Text2Grad, refreshed critic",
+    "refreshed_ppo_last_sum": "PPO, sum of the refreshed critic's δ",
+    "scalar_ppo": "PPO, scalar reward model",
 }
 FIGURES = {
     "mean_delta": ("mean δ per token", "{:+.2f}"),
@@ -56,7 +60,20 @@ METHODS = {
 }
 LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
 """The same methods, with a reward model as critic."""
-AUDITED = ["--audit_critic", "programmatic", "--audit_share", "0.25"]
+REFRESHED = {f"refreshed_{name}": script for name, script in METHODS.items()}
+"""The same, and the reward model goes on learning from the rules' feedback on the rollouts."""
+SCALAR = {"scalar_ppo": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k"]}
+AUDITED = ["--audit_critic", "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "--audit_share", "0.25"]
+REFRESH = [
+    "--refresh_every",
+    "2",
+    "--refresh_records",
+    "16",
+    "--refresh_updates",
+    "8",
+    "--refresh_learning_rate",
+    "1e-4",
+]
 
 
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
@@ -140,6 +157,8 @@ class RealPostsConfig:
     held_out: int = setting(12, "posts that are answered and not trained on")
     held_out_path: str = setting("", "a file of such posts; then all of data_path trains")
     reward_model: str = setting("", "a reward model of stage 2, as critic of two more methods")
+    refresh_data: str = setting("", "with --reward_model: what it learnt from; two methods in which it is refreshed")
+    scalar_model: str = setting("", "a scalar reward model (baselines/scalar_reward.py), for PPO on its score")
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
     figures_dir: str = setting("benchmarks/figures", "folder of the curves")
@@ -153,6 +172,8 @@ class RealPostsConfig:
             method, _, seed = name.partition(":")
             if method not in self.methods() or not seed.isdigit():
                 raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(self.methods())}")
+        if self.refresh_data and not self.reward_model:
+            raise InputError("--refresh_data is for --reward_model FOLDER; give both")
         check_page(self.page, "real_posts")
 
     def runs(self) -> list[str]:
@@ -160,7 +181,19 @@ class RealPostsConfig:
         return self.only or [f"{method}:{seed}" for seed in self.seeds for method in self.methods()]
 
     def methods(self) -> dict[str, list[str]]:
-        return METHODS | (LEARNT if self.reward_model else {})
+        given = ((LEARNT, self.reward_model), (REFRESHED, self.refresh_data), (SCALAR, self.scalar_model))
+        return METHODS | {name: script for part, wanted in given if wanted for name, script in part.items()}
+
+    def feedback(self, method: str) -> list[str | Path]:
+        """The flags that say where a method's rewards come from."""
+        if method in SCALAR:
+            return ["--reward_model", Path(self.scalar_model).resolve(), *AUDITED]
+        if method in METHODS:
+            return ["--critic", "programmatic"]
+        learnt = ["--critic", Path(self.reward_model).resolve(), *AUDITED]
+        return (
+            [*learnt, *REFRESH, "--refresh_data", Path(self.refresh_data).resolve()] if method in REFRESHED else learnt
+        )
 
 
 def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
@@ -173,9 +206,8 @@ def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str,
     for name in config.runs():
         method, _, seed = name.partition(":")
         place = folder / f"{method}-seed{seed}"
-        critic = [Path(config.reward_model).resolve(), *AUDITED] if method in LEARNT else ["programmatic"]
         run_script(*config.methods()[method], "--config", "quickstart/policy.yaml", "--model", config.model,
-            "--seed", seed, "--data_path", parts["train"], "--critic", *critic, "--max_steps", str(config.max_steps),
+            "--seed", seed, "--data_path", parts["train"], *config.feedback(method), "--max_steps", config.max_steps,
             "--output_dir", place)  # fmt: skip
         runs.setdefault(method, []).append(place)
         results.setdefault(method, []).append(evaluate_policy(place / "policy", method, place, parts["held_out"]))

@@ -154,6 +154,16 @@ class PolicyConfig:
         None, "stop when mean δ of 20 steps is by more than this above --audit_critic's; 0: never"
     )
 
+    # refresh: a reward model that goes on learning, from what the trusted critic says of the latest rollouts
+    refresh_every: int = setting(
+        0, "steps after which the reward model in --critic learns from --audit_critic's feedback; 0: never"
+    )
+    refresh_records: int = setting(16, "rollouts, over all devices, that --audit_critic annotates for each refresh")
+    refresh_updates: int = setting(8, "updates of the reward model in each refresh")
+    refresh_batch_size: int = setting(16, "records of one such update; half of them from --refresh_data, if given")
+    refresh_learning_rate: float = setting(1e-4, "of the reward model")
+    refresh_data: str = setting("", "annotated records that the reward model learnt from, so that it forgets none")
+
     # rewards and their shaping
     scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
     reward_placement: Placement = setting(
@@ -278,6 +288,16 @@ class PolicyConfig:
             raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
         if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
             raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
+        self._check_refresh()
+
+    def _check_refresh(self) -> None:
+        if self.refresh_every < 0:
+            raise InputError(f"--refresh_every {self.refresh_every}: give a number of steps, or 0 for never")
+        if self.refresh_data and not self.refresh_every:
+            raise InputError("--refresh_data is read by --refresh_every alone; give both or none")
+        check_positive(self, "refresh_records", "refresh_updates", "refresh_batch_size", "refresh_learning_rate")
+        if self.refresh_every and not self.audit_critic:
+            raise InputError("--refresh_every needs --audit_critic, the trusted critic that annotates")
 
     def _check_teacher(self) -> None:
         for name, low, high in (

@@ -23,6 +23,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_sharding, check_shared_folder, process_group
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
+from nl_gradient_policy_optimization.refresh import Refresh
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, StepLog, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
@@ -115,23 +116,23 @@ def prepare(
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
         rewards = wrap(rewards) if wrap else rewards
     about.setdefault("critic_name", redacted(rewards.name))
+    trained_with = rewards
     if config.audit_critic:
-        rewards = audited(rewards, config, task, tokenizer, accelerator)
+        trusted = trusted_rewards(config, task, tokenizer, accelerator)
+        rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
     policy = make_policy(config, accelerator.device)
     prepared = trainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints)
+    if config.refresh_every:
+        prepared.refresh = Refresh(trained_with, trusted, prompts, config, accelerator, prepared.reduce)
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return prepared
 
 
-def audited(
-    rewards: RewardSource,
-    config: PolicyConfig,
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase,
-    accelerator: Accelerator,
-) -> AuditedRewards:
-    """The rewards with the trusted critic beside them, which is asked as the critic would be."""
+def trusted_rewards(
+    config: PolicyConfig, task: Task, tokenizer: PreTrainedTokenizerBase, accelerator: Accelerator
+) -> CriticRewards:
+    """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
         critic=config.audit_critic,
@@ -142,8 +143,7 @@ def audited(
         critic_temperature=0.0,
         run_tests=None,
     )
-    trusted = CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
-    return AuditedRewards(rewards, trusted, config.audit_share, config.seed)
+    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
 
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:

@@ -25,10 +25,11 @@ RUN_FILE = "run.json"
 _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
     "log_rollouts_every", "report_to", "merge", "push_to_hub", "critic_concurrency", "critic_timeout",
-    "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout", "vllm_gpu_memory", "audit_critic",
-    "audit_share", "audit_prompt",
+    "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout", "vllm_gpu_memory",
 }  # fmt: skip
 """Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
+_FOR_THE_LOG = {"audit_critic", "audit_share", "audit_prompt"}
+"""Nor do these, unless the reward model learns from the trusted critic."""
 _LENGTH = {
     "epochs", "max_steps", "kl_limit", "patience", "stop_grad_norm", "max_critic_failures", "audit_flip_limit",
     "audit_gap_limit", "sampler_limit",
@@ -36,7 +37,7 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "advantage", "deepspeed")
 """Settings that a checkpoint's files depend on."""
-_PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed")
+_PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed", "refresh_data")
 
 
 def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:
@@ -97,7 +98,8 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
     given = asdict(PolicyConfig()) | current_names(PolicyConfig, about.get("config", {}))
-    settings = {each.name: given[each.name] for each in fields(PolicyConfig) if each.name not in _FREE}
+    free = _FREE if given["refresh_every"] else _FREE | _FOR_THE_LOG
+    settings = {each.name: given[each.name] for each in fields(PolicyConfig) if each.name not in free}
     settings |= {name: _lasting(settings[name]) for name in _PATHS}
     return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
 

@@ -33,6 +33,14 @@ def prompt_order(prompts: int, step: int, count: int, seed: int) -> list[int]:
     return chosen
 
 
+def rank_prompts(config: PolicyConfig, prompts: int, step: int, rank: int, ranks: int) -> list[int]:
+    """A rank's prompts of a step, each repeated for its rollouts."""
+    count = prompts_per_step(config, ranks)
+    share = count // ranks
+    mine = prompt_order(prompts, step, count, config.seed)[rank * share :][:share]
+    return [index for index in mine for _ in range(config.rollouts_per_prompt)]
+
+
 def learning_rate_share(config: PolicyConfig, update: int, total: int) -> float:
     """The share of the learning rate at an update (counted from 0): warm-up, then the schedule down to 0."""
     warmup = round(config.warmup_ratio * total)

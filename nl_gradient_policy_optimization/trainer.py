@@ -36,6 +36,7 @@ from nl_gradient_policy_optimization.metrics import measure, measure_effect, pro
 from nl_gradient_policy_optimization.objective import Losses, ppo_losses, stop_if_broken
 from nl_gradient_policy_optimization.pauses import Pauses
 from nl_gradient_policy_optimization.policy import PolicyScorer
+from nl_gradient_policy_optimization.refresh import Refresh
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource, check_failures
 from nl_gradient_policy_optimization.rollouts import (
     METRICS_FILE,
@@ -60,8 +61,7 @@ from nl_gradient_policy_optimization.schedule import (
     learning_rate_share,
     mixed_seed,
     permutation,
-    prompt_order,
-    prompts_per_step,
+    rank_prompts,
     stop_reason,
     total_steps,
 )
@@ -97,6 +97,7 @@ class NLGradientTrainer:
         checkpoints: Checkpoints,
     ):
         self.config, self.task, self.tokenizer, self.rewards = config, task, tokenizer, rewards
+        self.first = config  # how many responses a step samples first; second attempts come on top
         self.accelerator = accelerator
         self.run = Path(config.output_dir)
         self.records, self.ids = records, list(records)
@@ -110,6 +111,7 @@ class NLGradientTrainer:
             self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
         self.teacher = Teacher(config, task, tokenizer, policy) if config.teacher != "off" else None
         self.writing = CritiqueWriting(task, tokenizer) if config.critique_coef else None
+        self.refresh: Refresh | None = None  # of the reward model that rewards, where it goes on learning
         self.ledger = Ledger()
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.checkpoints = checkpoints
@@ -124,13 +126,8 @@ class NLGradientTrainer:
     # The run
 
     @property
-    def prompts_per_step(self) -> int:
-        """Over all ranks."""
-        return prompts_per_step(self.config, self.accelerator.num_processes)
-
-    @property
     def total_steps(self) -> int:
-        return total_steps(self.config, len(self.ids), self.accelerator.num_processes)
+        return total_steps(self.first, len(self.ids), self.accelerator.num_processes)
 
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
@@ -154,15 +151,17 @@ class NLGradientTrainer:
         """One step of algorithm 4, logged; returns its metrics."""
         seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
         seconds |= {"teacher": 0.0} if self.teacher else {}
-        self._seed(step)
         before = self.ahead
+        drop = partial(self._drop, before)
+        refreshed = self.refresh(step, seconds, self.rollout_log, self.pauses, drop) if self.refresh else {}
+        self._seed(step)
         # 1 rollouts
-        with self.pauses.droppable(partial(self._drop, before), common=False):
+        with self.pauses.droppable(drop, common=False):
             pending = before or self.collect(step, seconds)
             sample_ahead = self.config.rollouts_ahead and step < self.total_steps
             self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
         # 2 feedback
-        with self.pauses.droppable(partial(self._drop, before), common=True), timed(seconds, "critique"):
+        with self.pauses.droppable(drop, common=True), timed(seconds, "critique"):
             rollouts = self.accept(pending.rollouts, self.pauses.together(pending.feedback))  # remote: the wait
         if self.teacher:
             with timed(seconds, "teacher"):
@@ -182,7 +181,7 @@ class NLGradientTrainer:
 
         self.finished_steps = step
         self.rollout_count += len(rollouts) * self.accelerator.num_processes
-        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **updates}
+        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **updates, **refreshed}
         if rescored:
             metrics |= measure_effect(rollouts, self.reduce)
         if self.teacher:
@@ -214,11 +213,8 @@ class NLGradientTrainer:
 
     def prompts_of(self, step: int) -> list[str]:
         """The ids of this rank's prompts of a step, each repeated for its rollouts."""
-        count = self.prompts_per_step
-        chosen = [self.ids[index] for index in prompt_order(len(self.ids), step, count, self.config.seed)]
-        share = count // self.accelerator.num_processes
-        mine = chosen[self.accelerator.process_index * share :][:share]
-        return [record_id for record_id in mine for _ in range(self.config.rollouts_per_prompt)]
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        return [self.ids[index] for index in rank_prompts(self.first, len(self.ids), step, rank, ranks)]
 
     def sample(self, record_ids: Sequence[str]) -> Iterator[list[Rollout]]:
         """Sample a response to each prompt; each batch as soon as it is sampled."""
@@ -407,6 +403,11 @@ class NLGradientTrainer:
 
     # Checkpoints
 
+    @property
+    def parts(self) -> list[ValueFunction | Teacher | Refresh]:
+        """Saved and loaded beside the policy."""
+        return [part for part in (self.value_function, self.teacher, self.refresh) if part]
+
     def _drop(self, ahead: PendingRollouts | None) -> None:
         """Keep the steps before one that will not be finished, whose rollouts may have been sampled ahead."""
         self.ahead = ahead
@@ -425,10 +426,8 @@ class NLGradientTrainer:
         }
         with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(self.scorer)) as folder:
             weights.save_policy(self.accelerator, self.model, self.optimizer, folder)
-            if self.value_function and self.accelerator.is_main_process:
-                self.value_function.save(folder)
-            if self.teacher and self.accelerator.is_main_process:
-                self.teacher.save(folder)
+            for part in self.parts if self.accelerator.is_main_process else ():
+                part.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
         if self.config.keeps_policies and self.accelerator.is_main_process:
@@ -446,10 +445,8 @@ class NLGradientTrainer:
                     "--output_dir"
                 )
             weights.load_policy(self.accelerator, self.model, self.optimizer, folder)
-            if self.value_function:
-                self.value_function.load(folder)
-            if self.teacher:
-                self.teacher.load(folder)
+            for part in self.parts:
+                part.load(folder)
             self.ledger = Ledger(**state.get("ledger", {}))
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
                 self.ahead = self._load_ahead(folder / self.ahead_file)
@@ -459,6 +456,8 @@ class NLGradientTrainer:
         if self.accelerator.is_main_process:
             for log in (self.metrics_log, self.rollout_log):
                 log.rewind(self.finished_steps, lost=bool(damaged))
+            if self.refresh:
+                self.refresh.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
 
     def _load_ahead(self, path: Path) -> PendingRollouts:

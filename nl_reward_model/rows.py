@@ -13,7 +13,7 @@ from os.path import commonprefix
 import torch
 from torch import Tensor
 
-from nl_reward_model.data import NO_LOSS, learnt
+from text2grad.critics.reward_model.examples import NO_LOSS, learnt
 
 
 def shared_rows(

@@ -19,12 +19,13 @@ from transformers import TrainerState
 
 from nl_reward_model.card import reward_model_card
 from nl_reward_model.config import RewardModelConfig
-from nl_reward_model.data import EncodedRecords, check_disjoint, encode, load_annotated, split_by_prompt, spread, target
+from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.trainer import RewardTrainer
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
+from text2grad.critics.reward_model.examples import EncodedRecords, encode, load_annotated, target
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
 from text2grad.journal import finetuning

@@ -6,6 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from trl import SFTTrainer
 
+from text2grad.critics.reward_model.examples import NO_LOSS, feedback_scores
+
 
 class RewardTrainer(SFTTrainer):
     """On a GPU this is ``SFTTrainer``, whose Triton kernel scores z alone.
@@ -22,18 +24,9 @@ class RewardTrainer(SFTTrainer):
         shared = self.args.responses_per_row > 1
         if return_outputs or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels = inputs["labels"][:, 1:]  # the token that each position predicts
-        columns = (labels != -100).any(dim=0).nonzero().squeeze(1)
-        outputs = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            position_ids=inputs.get("position_ids"),
-            use_cache=False,
-            logits_to_keep=columns,
-        )
-        logits, labels = outputs.logits.float(), labels[:, columns]
-        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-        known = labels != -100
+        logits, labels = feedback_scores(model, inputs)
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
+        known = labels != NO_LOSS
         self._record("train" if model.training else "eval", logits.detach(), labels, known)
         if num_items_in_batch is None:
             return loss / known.sum()

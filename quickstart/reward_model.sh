@@ -22,9 +22,9 @@ answer smollm2 12 100 base
 answer $run/policy/policies/8 8 108 step8
 answer $run/policy/policies/16 8 1016 step16
 
-# Variations of the posts, eight responses to each, annotated by the rules: 20 480 records
+# Variations of the posts, eight responses to each, annotated by the rules: 32 768 records
 python rm_data_anno/slf5k/variations.py --data_path $posts --answers $run/base.json $run/step8.json $run/step16.json \
-    --rounds 40 --per_post 8 --output_path $run/varied.json
+    --rounds 64 --per_post 8 --output_path $run/varied.json
 
 python nl_reward_model/slf5k/train_rm.py --config quickstart/reward_model_long.yaml --model smollm2 \
     --data_path $run/varied.json --output_dir $run/reward_model

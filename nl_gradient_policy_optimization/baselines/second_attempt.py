@@ -68,14 +68,6 @@ class SecondAttemptTrainer(NLGradientTrainer):
             share = self.first.rollouts_per_device // (config.minibatches * config.micro_batch_size)
             self.accelerator.gradient_accumulation_steps = share
 
-    @property
-    def prompts_per_step(self) -> int:
-        return schedule.prompts_per_step(self.first, self.accelerator.num_processes)
-
-    @property
-    def total_steps(self) -> int:
-        return schedule.total_steps(self.first, len(self.ids), self.accelerator.num_processes)
-
     def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> list[Rollout]:
         """The first attempts with their feedback, and the second ones with theirs."""
         first = super().accept(rollouts, feedback)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nl_reward_model.data import load_annotated
 from text2grad.configs import TASK_HELP, parse, setting
+from text2grad.critics.reward_model.examples import load_annotated
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer

@@ -21,7 +21,9 @@ from text2grad.errors import InputError, command
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, get_task
 
-SHARES = {"answer": 48, "of another post": 6, "cut off": 6, "patchwork": 10, "mixed": 10, "spoilt": 20}
+SHARES = {
+    "answer": 40, "of another post": 5, "cut off": 5, "patchwork": 10, "copied": 14, "mixed": 8, "spoilt": 18,
+}  # fmt: skip
 """Percent of the responses that are made in each way."""
 _AS_IT_IS, _LEFT_OUT = 0.25, 0.5  # shares of the posts; the others have sentences of another post
 _ATTEMPTS = 20  # for each response, where most of them are equal
@@ -143,6 +145,11 @@ def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random)
     if how == "patchwork":  # the post's words in the post's order, as a policy that is paid for facts writes them
         words = " ".join(rng.sample(own.sentences, min(2, len(own.sentences)))).split()
         return " ".join([word for word in words if rng.random() > 0.35][: rng.randint(10, 35)])
+    if how == "copied":  # a run of the post's words, from too short to be a fault to two sentences long
+        words, rest = " ".join(own.sentences).split(), rng.choice([own.human, next(own.answers)]).split()
+        length, at = rng.choice([rng.randint(3, 9), rng.randint(8, 24)]), rng.randint(0, min(12, len(rest)))
+        start = rng.randrange(max(1, len(words) - length))
+        return " ".join([*rest[:at], *words[start : start + length], *rest[at : at + rng.randint(0, 14)]])
     if how == "mixed":
         pieces = [rng.choice(split(own.human)), rng.choice(split(next(own.answers)) or [own.human])]
         return " ".join(rng.sample(pieces, 2))

@@ -27,10 +27,10 @@ from benchmarks.human_critiques import (
     within,
     without_training,
 )
-from nl_reward_model.data import target
 from nl_reward_model.measures.token_metrics import confusion, f1, precision, recall
 from tests import tiny
 from tests.conftest import ROOT
+from text2grad.critics.reward_model.examples import target
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task

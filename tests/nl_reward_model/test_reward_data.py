@@ -10,17 +10,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from nl_reward_model.data import (
-    NO_LOSS,
-    check_disjoint,
-    encode,
-    learnt,
-    load_annotated,
-    split_by_prompt,
-    target,
-)
+from nl_reward_model.data import check_disjoint, split_by_prompt
 from tests.reward_records import PROMPT, RECORDS, slf5k_records, write
 from tests.tiny import tokenizer
+from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
 from text2grad.errors import InputError
 from text2grad.prompts import Prompt, load_prompt

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nl_reward_model.data import NO_LOSS, encode, learnt, load_annotated
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
 from tests.nl_reward_model.test_reward_model import losses
@@ -17,6 +16,7 @@ from tests.reward_records import settings, slf5k_records, write
 from tests.text2grad.test_decoder import FAMILIES, randomised
 from tests.text2grad.test_packed import adapted, packs
 from text2grad.critics.reward_model.critic import RewardModelDescription
+from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer

@@ -246,6 +246,10 @@ class FeedbackDecoder:
         self.passes = self.tokens = 0
         """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
 
+    def use(self, model: PreTrainedModel) -> None:
+        """Decode with other weights of the same model from now on."""
+        self.model, self._prefix_cache = model, None
+
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(
         self,
