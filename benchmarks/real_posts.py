@@ -190,10 +190,10 @@ class RealPostsConfig:
             return ["--reward_model", Path(self.scalar_model).resolve(), *AUDITED]
         if method in METHODS:
             return ["--critic", "programmatic"]
-        learnt = ["--critic", Path(self.reward_model).resolve(), *AUDITED]
-        return (
-            [*learnt, *REFRESH, "--refresh_data", Path(self.refresh_data).resolve()] if method in REFRESHED else learnt
-        )
+        flags: list[str | Path] = ["--critic", Path(self.reward_model).resolve(), *AUDITED]
+        if method in REFRESHED:
+            flags += [*REFRESH, "--refresh_data", Path(self.refresh_data).resolve()]
+        return flags
 
 
 def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:

@@ -127,7 +127,7 @@ def annotate(
             journal=_beside(output, "journal.jsonl"),
             settings=work.settings,
             batch_size=len(records) if config.batch_api else config.batch_size if not work.client else 1,
-            workers=config.concurrency if work.client and not config.batch_api else 1,
+            workers=config.concurrency if work.client and not config.batch_api else 0,
             retry_failed=config.retry_failed,
             allow_changed=config.allow_changed,
             description=f"annotating {task.name}",

@@ -188,11 +188,12 @@ def draw(path: Path, curves: Curves, runs: Runs) -> None:
         panels += [lambda axes: _draw_policies(axes, runs)] if runs else []
         critics = {critic for results in runs.values() for critic in critics_of(results)}
         panels += [lambda axes: _draw_quality(axes, runs)] if any(map(flips_of, critics)) else []
-        size = (3.6 * len(panels), 2.8)
+        size = (3.6 * len(panels) + 1.6 * bool(runs), 2.8)  # the policies' names stand beside their panel
         figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
         for axes, fill in zip(grid[0], panels, strict=True):
             fill(axes)
-            axes.legend(fontsize=6)
+            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(axes.lines) > 6 else {}
+            axes.legend(fontsize=6, **beside)
         save_figure(figure, path)
 
 
@@ -207,10 +208,11 @@ def _draw_critics(axes: Axes, curves: Curves) -> None:
 
 
 def _draw_policies(axes: Axes, runs: Runs) -> None:
-    for colour, ((name, rate), results) in zip(COLOURS * 3, runs.items(), strict=False):
+    looks = [(colour, style) for style in ("-", "--", ":") for colour in COLOURS]
+    for (colour, style), ((name, rate), results) in zip(looks, runs.items(), strict=False):
         steps = [row["step"] for row in results[0]["curve"]]
         means = [fmean(result["curve"][at]["f1"] for result in results) for at in range(len(steps))]
-        axes.plot(steps, means, color=colour, linewidth=1.2, label=f"{name}, {rate:g}")
+        axes.plot(steps, means, color=colour, linestyle=style, linewidth=1.2, label=f"{name}, {rate:g}")
     axes.set(xlabel="steps", ylabel="quality (F1 of statements)")
 
 

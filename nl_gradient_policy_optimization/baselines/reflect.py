@@ -149,7 +149,7 @@ def rewrite(chats: dict[str, Chat], writer: Writer, prompt: Prompt, config: Refl
             lambda ids, batch: writer(batch),
             journal=f"{config.output_path}.round{number}.rewriting.journal.jsonl",
             settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
-            batch_size=1 if writer.workers > 1 else config.batch_size,
+            batch_size=1 if writer.workers else config.batch_size,
             workers=writer.workers,
             description=f"round {number}: rewriting",
         )

@@ -375,6 +375,24 @@ def test_a_signal_inside_submit_loses_nothing_that_is_in_flight(tmp_path, monkey
     assert [row.get("id") for row in kept if "result" in row] == ["0"]
 
 
+def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
+    """One request at a time, as for an endpoint with ``--concurrency 1``."""
+
+    def interrupted(number: int) -> None:
+        raise Interrupted(number)
+
+    def work(ids: list[str], records: list[dict]) -> list[dict]:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        time.sleep(0.6)
+        return [{"judged": True}]
+
+    records = {"0": {"x": 0}, "1": {"x": 1}}
+    with handling(interrupted), pytest.raises(Interrupted):
+        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=1)
+    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert [row.get("id") for row in kept if "result" in row] == ["0"]
+
+
 def test_a_signal_after_the_end_has_begun_loses_nothing_that_is_in_flight(tmp_path):
     """One record stops the run, say for a full disk, while another one's answer is on its way."""
 

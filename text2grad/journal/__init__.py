@@ -220,7 +220,7 @@ def map_records(
     journal: str | Path,
     settings: dict[str, Any],
     batch_size: int = 1,
-    workers: int = 1,
+    workers: int = 0,
     retry_failed: bool = False,
     allow_changed: bool = False,
     description: str = "",
@@ -236,7 +236,8 @@ def map_records(
             stays finished): ``StopRunError`` with an outcome, any other by passing through.
         journal: the file that remembers; see :class:`Journal`.
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
-        workers: threads that call ``work`` at the same time.
+        workers: threads that call ``work``; what is in flight there is waited for when the run is asked to end. 0: this
+            thread calls it, and a signal ends it at once, which suits work that nobody pays for.
         retry_failed: try the records again that an earlier run gave up on; they stay failed otherwise.
         allow_changed: go on with other settings than the journal was begun with.
         description, status: label and figures of the progress bar.
@@ -295,7 +296,7 @@ def _in_threads(
     run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int
 ) -> Generator[int, None, None]:
     """Results of ``run`` as they come. Only ``workers`` batches are ever in flight, and all of them end before this."""
-    if workers == 1:
+    if not workers:
         yield from map(run, batches)
         return
     in_flight = _InFlight(run)

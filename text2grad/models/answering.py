@@ -110,7 +110,7 @@ def load_policy(config: AnsweringConfig) -> Policy:
 class LocalPolicy:
     """A causal LM in this process; an adapter stays an adapter on its base."""
 
-    workers = 1
+    workers = 0
 
     def __init__(self, name: str, dtype: str = "auto", device: str | None = None, batch_size: int = 16):
         from transformers import GenerationConfig
