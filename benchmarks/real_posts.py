@@ -7,8 +7,9 @@ part with ``quickstart/policy.yaml`` and answer the other, four samples a post. 
 the last token. With ``--reward_model FOLDER`` there are two more methods, whose critic is that reward model of stage 2,
 audited by the program on a quarter of the rollouts; ``--refresh_data FILE``, the records that it learnt from, adds two
 in which it goes on learning, and ``--scalar_model FOLDER`` adds PPO on a scalar reward model's score. The results are
-``OUTPUT_DIR/report.html``, a table and curves. A killed run can be started again. ``--only text2grad:1 ppo_last_sum:2``
-trains only those runs, so that several processes can share the work.
+``OUTPUT_DIR/report.html``, a table and curves, those of the audits in a picture of their own. A killed run can be
+started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes can share the
+work.
 """
 
 from __future__ import annotations
@@ -147,6 +148,37 @@ def draw_training_curves(path: Path, runs: Mapping[str, Sequence[Path]]) -> None
         save_figure(figure, path)
 
 
+def audited_share(rows: Sequence[Mapping[str, float]], name: str, weight: str) -> float | None:
+    """An audit's figure over several steps, each weighed by the tokens that it rests on; None where there are none."""
+    known = [(row[name], row[weight]) for row in rows if name in row]
+    total = sum(tokens for _, tokens in known)
+    return sum(value * tokens for value, tokens in known) / total if total else None
+
+
+def draw_audit_curves(path: Path, runs: Mapping[str, Sequence[Path]], window: int = 4) -> None:
+    """What the rules say of the audited rollouts, all seeds of a method together, ``window`` steps at a time."""
+    panels = {
+        ("audit/delta", "audit/tokens"): "mean δ per token, by the rules",
+        ("audit/flip_rate", "audit/signed"): "opposite signs",
+    }
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(1, len(panels), figsize=(7, 2.7), layout="constrained")
+        for panel, ((name, weight), label) in zip(axes, panels.items(), strict=True):
+            for colour, (method, folders) in zip(COLOURS, runs.items(), strict=False):
+                rows = [row for folder in folders for row in load_json(folder / "metrics.jsonl")]
+                last = max(row["step"] for row in rows)
+                points = []
+                for first in range(1, last + 1, window):
+                    part = [row for row in rows if first <= row["step"] < first + window]
+                    if (value := audited_share(part, name, weight)) is not None:
+                        points.append((first + (window - 1) / 2, value))
+                if points:
+                    panel.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=LABELS[method])
+            panel.set(xlabel="step", title=label)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        save_figure(figure, path)
+
+
 @dataclass
 class RealPostsConfig:
     data_path: str = setting("", "posts in the SLF5K format", "--dataset_path", "--input_file")
@@ -231,6 +263,8 @@ def main() -> None:
         *chain(*results.values()), "--output_path", folder / "report.html")  # fmt: skip
     picture = Path(config.figures_dir) / "real_posts"
     draw_training_curves(picture, runs)
+    if audited := {method: folders for method, folders in runs.items() if method not in METHODS}:
+        draw_audit_curves(Path(config.figures_dir) / "learnt_posts", audited)
     rows = held_out_table(results)
     print(rows)
     link = os.path.relpath(picture, Path(config.page).parent)

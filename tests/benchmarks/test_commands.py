@@ -13,7 +13,7 @@ from benchmarks.constrained_decoding import ConstraintCostConfig
 from benchmarks.convergence import StudyConfig
 from benchmarks.human_critiques import HumanCritiquesConfig
 from benchmarks.pages import write_section
-from benchmarks.real_posts import RealPostsConfig
+from benchmarks.real_posts import RealPostsConfig, audited_share
 from benchmarks.scale import PlanConfig
 from benchmarks.step_cost import StepCostConfig
 from benchmarks.vocabulary_memory import VocabularyConfig
@@ -115,6 +115,24 @@ def test_a_run_that_real_posts_does_not_know_is_named():
     assert good.runs()[:2] == ["text2grad:1", "ppo_last_sum:1"] and len(good.runs()) == 6
     with pytest.raises(InputError, match="--only grpo:1"):
         RealPostsConfig(data_path="posts.json", output_dir="runs", only=["grpo:1"]).check()
+
+
+def test_where_rewards_come_from_on_real_posts():
+    given = {"data_path": "posts.json", "output_dir": "runs", "reward_model": "rm", "refresh_data": "old.json"}
+    config = RealPostsConfig(**given, scalar_model="scalar")
+    config.check()
+    assert len(config.runs()) == 3 * 7 and config.feedback("text2grad") == ["--critic", "programmatic"]
+    learnt, refreshed = config.feedback("learnt_text2grad"), config.feedback("refreshed_text2grad")
+    assert learnt == refreshed[: len(learnt)] and "--refresh_every" in refreshed and "--refresh_every" not in learnt
+    assert config.feedback("scalar_ppo")[:1] == ["--reward_model"]
+    with pytest.raises(InputError, match="--refresh_data is for --reward_model"):
+        RealPostsConfig(data_path="posts.json", output_dir="runs", refresh_data="old.json").check()
+
+
+def test_audits_are_pooled_by_their_tokens():
+    rows = [{"audit/flip_rate": 0.5, "audit/signed": 10.0}, {}, {"audit/flip_rate": 0.0, "audit/signed": 30.0}]
+    assert audited_share(rows, "audit/flip_rate", "audit/signed") == 0.125
+    assert audited_share([{}], "audit/flip_rate", "audit/signed") is None
 
 
 def test_gpus_of_the_calculator_are_those_it_knows(refused):

@@ -25,7 +25,7 @@ from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError
-from text2grad.records import load_json
+from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
@@ -386,5 +386,13 @@ def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     run = tmp_path / "learnt_text2grad-seed1"
     settings = load_json(run / "run.json")["config"]
-    assert (settings["critic"], settings["audit_critic"]) == (str(memorised()[0]), "programmatic")
+    assert settings["critic"] == str(memorised()[0]) and settings["audit_critic"].endswith("WorkedSummaryCritic")
     assert load_json(run / "held_out.result.json")["metrics"]["spans_found"]["n"] == 16
+
+    save_json(tmp_path / "old.json", memorised()[1])
+    flags[-1], flags[flags.index("1")] = "refreshed_text2grad:1", "3"
+    more = ["--reward_model", memorised()[0], "--refresh_data", tmp_path / "old.json"]
+    done = run_script("benchmarks/real_posts.py", *flags, *more)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = load_json(tmp_path / "refreshed_text2grad-seed1" / "metrics.jsonl")
+    assert [row["step"] for row in steps if "refresh/loss" in row] == [3]
