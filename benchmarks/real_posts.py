@@ -65,16 +65,8 @@ REFRESHED = {f"refreshed_{name}": script for name, script in METHODS.items()}
 """The same, and the reward model goes on learning from the rules' feedback on the rollouts."""
 SCALAR = {"scalar_ppo": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k"]}
 AUDITED = ["--audit_critic", "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "--audit_share", "0.25"]
-REFRESH = [
-    "--refresh_every",
-    "2",
-    "--refresh_records",
-    "16",
-    "--refresh_updates",
-    "8",
-    "--refresh_learning_rate",
-    "1e-4",
-]
+REFRESH = ["--refresh_every", "2"]
+"""By the other flags' defaults the rules annotate the last 16 rollouts: all since the last refresh."""
 
 
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:

@@ -74,6 +74,8 @@ class Refresh:
         self.description, self.prompt = RewardModelDescription.load(config.critic, self.task)
         self.log = StepLog(Path(config.output_dir) / REFRESHED_FILE)
         self.done = 0  # the last step that began with a refresh
+        self.own: list[Example] = []  # the first ``read`` rows of the log, as far as they fit
+        self.read = 0
         self.old = self._encoded(load_annotated(config.refresh_data, self.task)) if config.refresh_data else []
         with unsharded():
             self.model = self._adapter().to(accelerator.device)
@@ -112,7 +114,7 @@ class Refresh:
         """
         latest: list[Any] = [None]
         if self.accelerator.is_main_process:
-            rows = rollouts.rows()[-self.config.refresh_records :]
+            rows = rollouts.latest(self.config.refresh_records)
             latest = [[{name: row.get(name) for name in ("id", "response", "audit")} for row in rows]]
         if self.accelerator.num_processes > 1:
             broadcast_object_list(latest)
@@ -154,15 +156,17 @@ class Refresh:
         if self.accelerator.is_main_process:
             self.log.append([{"step": step, **row} for row in annotated])
         self.accelerator.wait_for_everyone()
-        own = self._encoded({str(index): self._record(row) for index, row in enumerate(self.log.rows())})
-        if not own:
+        rows = self.log.rows()
+        self.own += self._encoded({str(index): self._record(row) for index, row in enumerate(rows[self.read :])})
+        self.read = len(rows)
+        if not self.own:
             raise InputError("--refresh_every: none of the annotated rollouts fits the reward model's lengths")
         draw, size = random.Random(f"{self.config.seed} {step}"), self.config.refresh_batch_size
         self.model.train()
         losses = []
         for _ in range(self.config.refresh_updates):
             old = draw.choices(self.old, k=size // 2) if self.old else []
-            losses.append(self._update(old + draw.choices(own, k=size - len(old))))
+            losses.append(self._update(old + draw.choices(self.own, k=size - len(old))))
         self.done = step
         self._use()
         return {"refresh/records": float(len(annotated)), "refresh/loss": sum(losses) / len(losses)}
@@ -191,9 +195,7 @@ class Refresh:
     def _inputs(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         ids = padded([example["input_ids"] for example in examples], torch.long)
         mask = padded([[1] * len(example["input_ids"]) for example in examples], torch.long)
-        labels = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(example["labels"]) for example in examples], batch_first=True, padding_value=NO_LOSS
-        )
+        labels = padded([example["labels"] for example in examples], torch.long, value=NO_LOSS)
         columns = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         return {name: column.to(self.accelerator.device) for name, column in columns.items()}
 

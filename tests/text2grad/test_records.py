@@ -375,39 +375,40 @@ def test_a_signal_inside_submit_loses_nothing_that_is_in_flight(tmp_path, monkey
     assert [row.get("id") for row in kept if "result" in row] == ["0"]
 
 
-def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
-    """One request at a time, as for an endpoint with ``--concurrency 1``."""
+def kept_after_a_signal(folder: Path, work, workers: int) -> list[str]:
+    """The ids of two records whose results are kept, though SIGUSR1 ended the run."""
 
     def interrupted(number: int) -> None:
         raise Interrupted(number)
 
-    def work(ids: list[str], records: list[dict]) -> list[dict]:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        time.sleep(0.6)
-        return [{"judged": True}]
-
     records = {"0": {"x": 0}, "1": {"x": 1}}
     with handling(interrupted), pytest.raises(Interrupted):
-        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=1)
-    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert [row.get("id") for row in kept if "result" in row] == ["0"]
+        map_records(records, work, journal=folder / "journal.jsonl", settings={}, workers=workers)
+    kept = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [row.get("id") for row in kept if "result" in row]
+
+
+def answer_after_a_signal(delay: float, answering: float) -> list[dict]:
+    threading.Timer(delay, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    time.sleep(answering)
+    return [{"judged": True}]
+
+
+def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
+    """One request at a time, as for an endpoint with ``--concurrency 1``."""
+
+    def work(ids: list[str], records: list[dict]) -> list[dict]:
+        return answer_after_a_signal(0.1, 0.6)
+
+    assert kept_after_a_signal(tmp_path, work, workers=1) == ["0"]
 
 
 def test_a_signal_after_the_end_has_begun_loses_nothing_that_is_in_flight(tmp_path):
     """One record stops the run, say for a full disk, while another one's answer is on its way."""
 
-    def interrupted(number: int) -> None:
-        raise Interrupted(number)
-
     def work(ids: list[str], records: list[dict]) -> list[dict]:
         if ids == ["1"]:
             raise StopRunError("the disk is full")
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        time.sleep(1)
-        return [{"judged": True}]
+        return answer_after_a_signal(0.3, 1)
 
-    records = {"0": {"x": 0}, "1": {"x": 1}}
-    with handling(interrupted), pytest.raises(Interrupted):
-        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=2)
-    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert [row.get("id") for row in kept if "result" in row] == ["0"]
+    assert kept_after_a_signal(tmp_path, work, workers=2) == ["0"]
