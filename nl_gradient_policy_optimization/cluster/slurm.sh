@@ -17,7 +17,8 @@ shift
 # shellcheck disable=SC1091
 source env.sh
 NODES=$SLURM_NNODES
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_ADDR=${hosts%%$'\n'*}
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) # two jobs on one machine need two ports
 export NODES MASTER_ADDR MASTER_PORT
 # One launcher on each machine; it starts a process per GPU.

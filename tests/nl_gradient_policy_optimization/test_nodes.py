@@ -25,7 +25,7 @@ VARIABLES = {"NODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
 def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     """The job file as bash runs it, with stand-ins for Slurm's own commands and for torchrun."""
     stand_ins = {
-        "scontrol": 'printf "worker-3\\nworker-4\\n"',
+        "scontrol": "echo worker-3; sleep 0.2; echo worker-4",  # slow: whoever reads one line only breaks its pipe
         "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@"; done',
         "torchrun": 'echo "$@"',
         "python": "echo 8",
