@@ -36,6 +36,7 @@ from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS
 from text2grad.records import check_writable, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap
+from text2grad.tasks.commands import say_next
 
 
 @dataclass
@@ -171,7 +172,7 @@ def main() -> None:
         plot_credit(config.plot, gaps, labelled, decay)
         print(f"  plot -> {config.plot}")
     else:
-        print("next: --plot credit.svg draws the gaps beside the theory's curve")
+        say_next("--plot credit.svg draws the gaps beside the theory's curve")
 
 
 if __name__ == "__main__":

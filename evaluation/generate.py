@@ -26,6 +26,7 @@ from text2grad.models.answering import (
 )
 from text2grad.records import Records, check_writable, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import say_next
 
 
 @dataclass
@@ -205,7 +206,7 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
         print(f"{len(outcome.failures)} responses failed; --retry_failed asks for them again", file=sys.stderr)
     own = (Path(__file__).parent / config.task / "evaluate.py").is_file()
     script = f"evaluation/{config.task}/evaluate.py" if own else f"evaluation/evaluate.py --task {config.task}"
-    print(f"next: python {script} --data_path {config.output_path} --system NAME --output_path NAME.result.json")
+    say_next(f"python {script} --data_path {config.output_path} --system NAME --output_path NAME.result.json")
 
 
 @command

@@ -21,6 +21,7 @@ from text2grad.records import load_json, save_json
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import say_next
 
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
@@ -242,7 +243,7 @@ def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
 def print_next_step(*result_paths: str | Path) -> None:
     """The command that shows result files as a page."""
     paths = " ".join(str(path) for path in result_paths)
-    print(f"next: python evaluation/report.py --results {paths} --output_path report.html")
+    say_next(f"python evaluation/report.py --results {paths} --output_path report.html")
 
 
 def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) -> None:

@@ -57,6 +57,7 @@ from text2grad.records import (
 )
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
+from text2grad.tasks.commands import say_next
 
 Wrapper = Callable[[RewardSource], RewardSource]
 
@@ -81,7 +82,8 @@ def optimize(
         run.train()
         export(run)
         run.accelerator.end_training()
-    run.accelerator.print(summary(run))
+    if run.accelerator.is_main_process:
+        print_summary(run)
     return run
 
 
@@ -319,15 +321,17 @@ def short_enough(
     return kept
 
 
-def summary(trainer: NLGradientTrainer) -> str:
+def print_summary(trainer: NLGradientTrainer) -> None:
     """The last lines of a run: where the result is, and what to do with it."""
     run = trainer.run
     policy = run / "policy"
     kind = f"an adapter of {trainer.config.model}" if is_adapter(str(policy)) else "a whole model"
-    return (
+    print(
         f"{run}: finished after step {trainer.finished_steps}. The policy is in {policy} ({kind}), "
-        f"the figures of each step are in {run / METRICS_FILE}.\n"
-        f"next: {evaluation_command(trainer.task, policy)}\n"
+        f"the figures of each step are in {run / METRICS_FILE}."
+    )
+    say_next(
+        f"{evaluation_command(trainer.task, policy)}\n"
         f"      python evaluation/report.py {run} --output_path {run / 'report.html'}   # curves and samples"
     )
 

@@ -26,7 +26,7 @@ from text2grad.models import DtypeName, best_device, load_model, load_tokenizer
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 
 WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
@@ -132,8 +132,8 @@ def _report(
         print(f"for more that can be read: {', '.join(remedies)}; each needs another --output_path")
     print(f"written to {config.output_path}")
     if any(task.feedback(row) for row in rows.values()):
-        print(
-            f"next: compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
+        say_next(
+            f"compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
             f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
         )
 

@@ -18,7 +18,7 @@ from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
 from text2grad.records import check_writable, save_text
 from text2grad.tasks import task_of
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 
 
 @dataclass
@@ -67,8 +67,8 @@ def merge(config: MergeConfig) -> None:
         description, prompt = RewardModelDescription.load(adapter)
         save_text(output / "README.md", reward_model_card(description, prompt, adapter=False))
         train = stage_command("policy", task_of(vars(description)))
-        print(
-            f"next: serve the folder, vllm serve {output} --served-model-name reward_model, and train with it, "
+        say_next(
+            f"serve the folder, vllm serve {output} --served-model-name reward_model, and train with it, "
             f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {output / PROMPT_FILE} "
             "--data_path PROMPTS --output_dir RUN"
         )

@@ -46,7 +46,7 @@ from text2grad.models.hub import check_repository, folder_files, publish
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, fingerprint, load_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 
 RUN_FILE = "run.json"
 _EXAMPLES = 16
@@ -131,8 +131,8 @@ def _upload(output: Path, repository: str, task: Task) -> None:
 def _say_next(task: Task, config: RewardModelConfig) -> None:
     none_held_out = not config.validation_path and not config.validation_share
     held_out = config.validation_path or f"{config.data_path} --split validation"
-    print(
-        f"next: measure it on {'other annotated' if none_held_out else 'the held-out'} records, "
+    say_next(
+        f"measure it on {'other annotated' if none_held_out else 'the held-out'} records, "
         f"{stage_command('feedback', task)} --model {config.output_dir} "
         f"--data_path {'RECORDS' if none_held_out else held_out} --output_path {config.output_dir}/feedback.json"
     )

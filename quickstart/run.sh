@@ -23,6 +23,7 @@ done
 # shellcheck disable=SC1091
 source env.sh
 export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu} PYTHONWARNINGS=ignore::FutureWarning
+export TEXT2GRAD_NEXT=0 # this script says what comes next
 # shellcheck source=text2grad/journal/launching.sh
 . text2grad/journal/launching.sh
 python() { launch command python "$@"; }  # signals reach it, and it is not left behind

@@ -28,7 +28,7 @@ run() {
 if ! $print; then
     # shellcheck disable=SC1091
     source env.sh
-    export TOKENIZERS_PARALLELISM=false
+    export TOKENIZERS_PARALLELISM=false TEXT2GRAD_NEXT=0 # what comes next, the recipe says
 fi
 if $smoke; then
     run=${run/#runs\/$task/runs/smoke-$task} model=$run/tiny_model annotator=programmatic

@@ -32,7 +32,7 @@ from text2grad.models.hub import PUSH_HELP, check_repository, publish
 from text2grad.prompts import variant_asked
 from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 
 Prepare = Callable[[Record], Record]
 DEFAULT_CRITIC = "openai:gpt-4o"
@@ -336,8 +336,8 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
         print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
     if outcome.failures or outcome.stopped:
         raise SystemExit(1)
-    print(
-        f"next: train a reward model, {stage_command('reward_model', task)} --data_path {output} "
+    say_next(
+        f"train a reward model, {stage_command('reward_model', task)} --data_path {output} "
         f"--output_dir runs/{task.name}/reward_model"
     )
     return report

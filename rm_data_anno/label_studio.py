@@ -22,7 +22,7 @@ from text2grad.records import Records, load_json, load_records, save_json, save_
 from text2grad.safety.gate import shown
 from text2grad.statistics import fleiss_kappa
 from text2grad.tasks import Interval, Task, get_task
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 from text2grad.token_rewards import span_intervals
 
 LABELS = ("good", "poor")
@@ -293,9 +293,9 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
     save_json(f"{config.output_path}.report.json", report)
     print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}\n{report}")
     if config.spans:
-        print(f"next: {stage_command('reward_model', task)} --data_path {config.output_path} --output_dir REWARD_MODEL")
+        say_next(f"{stage_command('reward_model', task)} --data_path {config.output_path} --output_dir REWARD_MODEL")
     else:
-        print(f"next: {stage_command('annotation', task)} --prompt human_feedback --data_path {config.output_path}")
+        say_next(f"{stage_command('annotation', task)} --prompt human_feedback --data_path {config.output_path}")
 
 
 @command

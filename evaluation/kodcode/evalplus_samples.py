@@ -20,6 +20,7 @@ from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
 from text2grad.records import check_writable, save_json
+from text2grad.tasks.commands import say_next
 from text2grad.tasks.kodcode import KodCode
 
 ANSWER_TOKENS = 768
@@ -86,8 +87,8 @@ def main() -> None:
             f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
         )
     flags = " --base_only" if config.base_only else ""
-    print(
-        f"next: python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "
+    say_next(
+        f"python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "
         f"--samples {config.output_path} --system NAME --output_path NAME.result.json"
     )
 

@@ -20,6 +20,7 @@ from evaluation.optional_packages import optional_package
 from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.records import save_json
+from text2grad.tasks.commands import say_next
 
 TOLERANCES = {"HumanEval/2": 1e-6, "HumanEval/4": 1e-6, "HumanEval/32": 1e-4}
 """What their own tests forgive; the other problems with float results get EvalPlus' 1e-6."""
@@ -74,7 +75,7 @@ def main() -> None:
     problems = human_eval_problems()
     save_json(config.output_path, problems)
     print(f"{len(problems)} problems, {sum(len(p['base_input']) for p in problems)} inputs -> {config.output_path}")
-    print(f"next: evalplus_samples.py --dataset humaneval --base_only --data_path {config.output_path}, with --model")
+    say_next(f"evalplus_samples.py --dataset humaneval --base_only --data_path {config.output_path}, with --model")
 
 
 if __name__ == "__main__":

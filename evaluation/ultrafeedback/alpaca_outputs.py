@@ -18,6 +18,7 @@ from text2grad.errors import command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.records import check_writable, save_json
 from text2grad.tasks import get_task
+from text2grad.tasks.commands import say_next
 
 ANSWER_TOKENS = 2048
 """By default: more than a whole answer takes. Answers that are cut off lose, and training's limit would cut many."""
@@ -67,8 +68,8 @@ def main() -> None:
         print(
             f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
         )
-    print(
-        f"next: python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
+    say_next(
+        f"python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
         f"--system {config.system} --judge openai:MODEL --output_path alpaca.result.json"
     )
 

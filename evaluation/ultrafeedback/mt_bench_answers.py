@@ -17,6 +17,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, load_policy
 from text2grad.records import check_writable, save_json
+from text2grad.tasks.commands import say_next
 
 
 @dataclass
@@ -74,8 +75,8 @@ def main() -> None:
     ]
     save_json(config.output_path, rows)
     print(f"{len(rows)} questions answered in two turns -> {config.output_path}")
-    print(
-        f"next: python evaluation/ultrafeedback/mt_bench_judge.py --questions {config.questions} "
+    say_next(
+        f"python evaluation/ultrafeedback/mt_bench_judge.py --questions {config.questions} "
         f"--answers {config.output_path} --system {config.system} --judge openai:MODEL "
         "--output_path mt_bench.result.json"
     )

@@ -36,6 +36,7 @@ from text2grad.models import (
 from text2grad.models.deepspeed_setup import begin_deepspeed
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task
+from text2grad.tasks.commands import say_next
 
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
 _DECIDING = (
@@ -218,7 +219,8 @@ def finish(config: FineTuning, method: str, measures: dict[str, float], followin
     save_text(folder / "README.md", model_card(config, method, measures))
     save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
     figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())
-    print(f"{folder}: {method} has finished, the model is in this folder{figures}\nnext: {following}")
+    print(f"{folder}: {method} has finished, the model is in this folder{figures}")
+    say_next(following)
 
 
 def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:

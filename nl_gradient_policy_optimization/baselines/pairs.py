@@ -31,6 +31,7 @@ from text2grad.records import Records, check_writable, load_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import with_log
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.commands import say_next
 from text2grad.token_rewards import scheme_of, token_rewards
 
 _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
@@ -72,7 +73,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     save_pairs(config.output_path, pairs)
     prompts = len({task.prompt(record) for record in records.values()})
     print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
-    print(f"next: {LAUNCHER} dpo {task.name} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
+    say_next(f"{LAUNCHER} dpo {task.name} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
     return pairs
 
 

@@ -28,6 +28,7 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json, save_text
 from text2grad.statistics import Estimate, bootstrap, cohen_kappa, fleiss_kappa
 from text2grad.tasks import Interval, Record, Task, get_task
+from text2grad.tasks.commands import say_next
 from text2grad.token_rewards import span_intervals
 
 SLOTS = ("good", "poor")
@@ -309,7 +310,7 @@ def main() -> None:
         config = parse(PrepareConfig, args=args)
         for path in write_forms(config):
             print(path)
-        print(f"next: human_eval.py agree --output_dir {config.output_dir} --answers FILES_THAT_THE_FORMS_EXPORT")
+        say_next(f"human_eval.py agree --output_dir {config.output_dir} --answers FILES_THAT_THE_FORMS_EXPORT")
     elif action == "agree":
         config = parse(AgreeConfig, args=args)
         print(agreement_table(measure_agreement(config)), end="")

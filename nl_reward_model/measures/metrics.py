@@ -23,7 +23,7 @@ from text2grad.models import load_tokenizer
 from text2grad.records import check_writable, save_json
 from text2grad.statistics import bootstrap
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,8 +63,8 @@ def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
     save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.feedback_path, **metrics})
     print(metrics_table(metrics), end="")
     print(f"\nfigures: {output}\nplots: {', '.join(str(path) for path in save_plots(metrics, output))}")
-    print(
-        f"next: train a policy with this critic, {stage_command('policy', task)} --critic REWARD_MODEL "
+    say_next(
+        f"train a policy with this critic, {stage_command('policy', task)} --critic REWARD_MODEL "
         "--data_path PROMPTS --output_dir RUN"
     )
     return metrics

@@ -26,7 +26,7 @@ from text2grad.records import check_writable, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record
-from text2grad.tasks.commands import stage_command
+from text2grad.tasks.commands import say_next, stage_command
 from text2grad.tasks.kodcode import KodCode
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -105,7 +105,7 @@ def prepare(config: TestCaseConfig) -> None:
     save_json(output, list(kept.values()))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
-    print(f"next: annotate them, {stage_command('annotation', TASK)} --data_path {output}")
+    say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {output}")
     if outcome.failures:
         failed = output.with_name(f"{output.name}.failed.json")
         save_json(failed, outcome.failures)

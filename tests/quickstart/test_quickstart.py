@@ -22,7 +22,7 @@ def quickstart(folder, variables):
 def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, warm):
     first = quickstart(tmp_path, warm.variables)
     assert first.returncode == 0, first.stderr[-3000:]
-    assert f"open {tmp_path}/report.html" in first.stdout
+    assert f"open {tmp_path}/report.html" in first.stdout and "next: " not in first.stdout
 
     report = json.loads((tmp_path / "report.json").read_text())
     systems = {json.loads(path.read_text())["system"] for path in tmp_path.glob("*.result.json")}

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import text2grad.models.decoder as decoder_module
-from text2grad.models.decoder import Decoder, draw, merged_weight, supports
+from text2grad.models.decoder import Decoder, Rows, draw, merged_weight, supports
 
 SIZES = {
     "vocab_size": 97,
@@ -93,6 +93,28 @@ def test_finished_rows_leave_and_the_others_go_on_undisturbed():
         assert len(sampled.ids) == 20 or sampled.ids[-1] in ends
         expected = reference_logprobs(model, prompt, sampled.ids)
         torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_tokens_that_are_taken_back_leave_no_trace():
+    """Each row reads guesses, keeps some of them, and goes on; a row leaves, and the room has to grow."""
+    model = randomised(FAMILIES["llama"]())
+    decoder = Decoder(model)
+    rows = Rows(decoder, PROMPTS, room=1)
+    rows.prefill()
+    written = [list(prompt) for prompt in PROMPTS]
+    torch.manual_seed(8)
+    for kept in ([1, 3, 2, 3], [3, 1, 1, 2], [2, 2, 3, 1]):
+        guesses = torch.randint(0, 97, (len(written), 3))
+        states = rows.extend(guesses)
+        for row, (ids, own) in enumerate(zip(written, guesses.tolist(), strict=True)):
+            with torch.no_grad():
+                expected = model(torch.tensor([ids + own])).logits[0, -3:]
+            torch.testing.assert_close(decoder.head(states[row]), expected, atol=2e-4, rtol=1e-4)
+        rows.accept(kept[: len(written)])
+        written = [ids + own[:count] for ids, own, count in zip(written, guesses.tolist(), kept, strict=False)]
+        if len(written) == 4:
+            rows.keep([0, 2, 3])
+            written = [written[row] for row in (0, 2, 3)]
 
 
 def test_prompts_that_do_not_fit_together_are_read_in_turn(monkeypatch):

@@ -1,8 +1,9 @@
-"""Sampling from Llama-like models on a CPU, several times faster than ``generate`` and from the same distribution.
+"""Llama-like models on a CPU: sampling several times faster than ``generate``, from the same distribution.
 
-What makes it fast: adapters are folded into a packed copy of the weights, q, k and v share one product, and so do gate
-and up; prompts are read without padding, equal ones once; keys and values are written in place; a finished row leaves
-the batch. ``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
+A reward model's guesses are checked by it too (``text2grad.critics.reward_model.reading``). What makes it fast:
+adapters are folded into a packed copy of the weights, q, k and v share one product, and so do gate and up; prompts are
+read without padding, equal ones once; keys and values are written in place; a finished row leaves the batch.
+``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Decoder:
         Args:
             choose: picks the next ids; from torch's global generator by default (:func:`draw`).
         """
-        rows = _Rows(self, prompts, max_new_tokens)
+        rows = Rows(self, prompts, max_new_tokens)
         results = [Sampled([], []) for _ in prompts]
         hidden, ends = rows.prefill(), set(end_ids)
         alive = list(range(len(prompts)))
@@ -135,7 +136,8 @@ class Decoder:
                 alive = [alive[index] for index in going]
                 ids = ids[going]
                 rows.keep(going)
-            hidden = rows.step(ids)
+            hidden = rows.extend(ids[:, None])[:, 0]
+            rows.accept([1] * len(ids))
         return results
 
     def _block(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
@@ -155,14 +157,17 @@ class Decoder:
         return cos[0][:, None], sin[0][:, None]
 
 
-class _Rows:
-    """Keys and values of the rows under way: ``[rows, kv_heads, room, D]`` for each layer, left-aligned."""
+class Rows:
+    """Keys and values of the rows under way: ``[rows, kv_heads, room, D]`` for each layer, left-aligned.
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], max_new_tokens: int):
+    Args:
+        room: tokens to keep room for after the prompts; where they are more, the room grows.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], room: int):
         self.decoder, self.prompts = decoder, prompts
         self.lengths = torch.tensor([len(ids) for ids in prompts])
-        room = int(self.lengths.max()) + max_new_tokens
-        shape = (len(prompts), decoder.kv_heads, room, decoder.head_dim)
+        shape = (len(prompts), decoder.kv_heads, int(self.lengths.max()) + room, decoder.head_dim)
         self.keys = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
         self.values = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
 
@@ -203,26 +208,49 @@ class _Rows:
         x = x[torch.tensor(lengths).cumsum(0) - 1]
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
-    def step(self, ids: Tensor) -> Tensor:
-        """Append one token to every row; the normalised states that predict the next, ``[rows, H]``."""
-        decoder = self.decoder
-        x = decoder.embedding[ids]
-        cos, sin = decoder._angles(self.lengths, x.dtype)
-        rows, width = torch.arange(len(ids)), int(self.lengths.max()) + 1
-        visible = (torch.arange(width) <= self.lengths[:, None])[:, None, None]
-        shape = (len(ids), decoder.kv_heads, decoder.heads // decoder.kv_heads, decoder.head_dim)
+    def extend(self, ids: Tensor) -> Tensor:
+        """Read the same number of further tokens in every row; none counts until :meth:`accept` says so.
+
+        Args:
+            ids: ``[rows, n]``.
+
+        Returns:
+            The normalised states that predict what follows each, ``[rows, n, H]``.
+        """
+        decoder, (count, new) = self.decoder, ids.shape
+        positions = self.lengths[:, None] + torch.arange(new)
+        x = decoder.embedding[ids.flatten()]
+        cos, sin = decoder._angles(positions.flatten(), x.dtype)
+        rows, width = torch.arange(count)[:, None], int(self.lengths.max()) + new
+        self._make_room(width)
+        groups = decoder.heads // decoder.kv_heads
+        # The heads of a group are further positions of one query: grouped attention without copies.
+        visible = (torch.arange(width) <= positions[..., None]).repeat_interleave(groups, 1)[:, None]
+        split = (count, new, decoder.kv_heads, groups, decoder.head_dim)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
-                keys[rows, :, self.lengths], values[rows, :, self.lengths] = k, v
-                k, v = keys[:, :, :width], values[:, :, :width]
-                # The heads of a group are the positions of one query: grouped attention without copies.
-                attended = F.scaled_dot_product_attention(q.reshape(shape), k, v, attn_mask=visible)
-                return attended.reshape(len(ids), -1)
+                own = (count, new, decoder.kv_heads, decoder.head_dim)
+                keys[rows, :, positions], values[rows, :, positions] = k.view(own), v.view(own)
+                queries = q.reshape(split).transpose(1, 2).reshape(count, decoder.kv_heads, new * groups, -1)
+                attended = F.scaled_dot_product_attention(
+                    queries, keys[:, :, :width], values[:, :, :width], attn_mask=visible
+                )
+                return attended.reshape(count, decoder.kv_heads, new, -1).transpose(1, 2).reshape(count * new, -1)
 
             x = decoder._block(layer, x, cos, sin, attend)
-        self.lengths = self.lengths + 1
-        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
+        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps).view(count, new, -1)
+
+    def accept(self, counts: Sequence[int]) -> None:
+        """So many of the tokens that were last read belong to each row; the others will be written over."""
+        self.lengths = self.lengths + torch.tensor(counts)
+
+    def _make_room(self, width: int) -> None:
+        if width <= self.keys[0].shape[2]:
+            return
+        more = (0, 0, 0, width - self.keys[0].shape[2] + width // 4)
+        self.keys = [F.pad(keys, more) for keys in self.keys]
+        self.values = [F.pad(values, more) for values in self.values]
 
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from text2grad.tasks.base import PROJECT, Task
+
+NEXT = "TEXT2GRAD_NEXT"
+"""Set to 0 by scripts that run all stages: what comes next is theirs to say."""
 
 _SCRIPTS = {
     "annotation": ("rm_data_anno/{}/dual_feedback_annotation_RM.py", "rm_data_anno/annotate.py"),
@@ -20,3 +25,9 @@ def stage_command(stage: str, task: Task) -> str:
     if (PROJECT / own.format(task.name)).is_file():
         return f"python {own.format(task.name)}"
     return f"python {general} --task {task.source or task.name}"
+
+
+def say_next(text: str) -> None:
+    """Print what comes next, as the last line of a stage."""
+    if os.environ.get(NEXT) != "0":
+        print(f"next: {text}")

@@ -1,10 +1,9 @@
 """Greedy decoding of JSON feedback: batched, a shared prefix computed once, stopped at the closing brace, and fast.
 
-Two things make it several times faster than a plain loop and change nothing of what is written, but where rounding
-decides between tokens: in 16 bits a product of other shape may round otherwise. The key-value cache
-grows in place, and rows that are done leave the batch. And since feedback mostly quotes the response and repeats
-its own format, the next few tokens are guessed from what followed the last two before, and checked all at once in one
-forward pass (prompt lookup decoding): a guess that the model would not have made itself is thrown away.
+Since feedback mostly quotes the response and repeats its own format, the next few tokens are guessed from what followed
+the last two before, and checked all at once in one forward pass (prompt lookup decoding): a guess that the model would
+not have made itself is thrown away. This changes nothing of what is written, but where rounding decides between
+tokens: in 16 bits a product of other shape may round otherwise.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-import torch.distributed as dist
 from tqdm.auto import tqdm
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
+from text2grad.critics.reward_model.reading import Reader, reader
 from text2grad.models import end_token_ids
 
 if TYPE_CHECKING:
@@ -105,51 +102,6 @@ class Lookahead:
         return None
 
 
-class _RoomyLayer(DynamicLayer):
-    """A cache layer with spare room, so that a new token is written in place and nothing before it is copied."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    _room_k: torch.Tensor
-    _room_v: torch.Tensor
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._room_k = self._room_v = key_states[:, :, :0]
-        used = self.get_seq_length()
-        needed = used + key_states.shape[-2]
-        if needed > self._room_k.shape[-2]:
-            self._room_k, self._room_v = (
-                _roomier(self.keys if used else key_states[:, :, :0], needed),
-                _roomier(self.values if used else value_states[:, :, :0], needed),
-            )
-        self._room_k[:, :, used:needed] = key_states
-        self._room_v[:, :, used:needed] = value_states
-        self.keys, self.values = self._room_k[:, :, :needed], self._room_v[:, :, :needed]
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        used, indices = self.get_seq_length(), indices.to(self._room_k.device)
-        self._room_k, self._room_v = self._room_k[indices], self._room_v[indices]
-        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
-
-    def fill(self, keys: torch.Tensor, values: torch.Tensor, rows: int) -> None:
-        """Begin with a prefix (shapes [1, heads, prefix, dim]) that ``rows`` rows share."""
-        self.lazy_initialization(keys, values)
-        used = keys.shape[-2]
-        self._room_k = _roomier(keys.expand(rows, -1, -1, -1), used)
-        self._room_v = _roomier(values.expand(rows, -1, -1, -1), used)
-        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
-
-
-def _roomier(tensor: torch.Tensor, needed: int) -> torch.Tensor:
-    rows, heads, used, dim = tensor.shape
-    room = tensor.new_empty(rows, heads, needed + needed // 2 + 64, dim)
-    room[:, :, :used] = tensor
-    return room
-
-
 class Matcher(Protocol):
     """Says which tokens may follow what one row has written; positions are values, so that guesses can be tried."""
 
@@ -217,7 +169,7 @@ class FeedbackDecoder:
     """Greedy decoding with one model.
 
     Args:
-        prefix: ids that prompts begin with; their keys and values are computed once.
+        prefix: ids that prompts begin with.
         examples: token ids of typical feedback, which the lookahead learns from.
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
         device: where the model computes, where that is not where its weights are (ZeRO-3 with offload).
@@ -232,14 +184,10 @@ class FeedbackDecoder:
         lookahead: int = 4,
         device: torch.device | str | None = None,
     ):
-        self.model, self.tokenizer, self._device = model, tokenizer, device or model.device
-        self.prefix = list(prefix)
-        self._plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
-        # Sliding windows and recurrent states count positions by themselves, so neither trick holds for them.
-        self.lookahead = lookahead if self._plain else 0
-        self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
-        self._prefix_cache: DynamicCache | None = None
+        self.tokenizer, self.prefix, self._device = tokenizer, list(prefix), device
         self._pad = tokenizer.pad_token_id or 0
+        self.use(model)
+        self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
         self._typical = Lookahead(examples, self._alike)
@@ -247,8 +195,9 @@ class FeedbackDecoder:
         """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
 
     def use(self, model: PreTrainedModel) -> None:
-        """Decode with other weights of the same model from now on."""
-        self.model, self._prefix_cache = model, None
+        """Decode with this model from now on."""
+        self.model = model
+        self._reader: Reader = reader(model, self.prefix, self._pad, self._device)
 
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(
@@ -295,45 +244,24 @@ class FeedbackDecoder:
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
-        device = self._device
-        rest = [ids[shared:] for ids in prompts]
-        width = max(map(len, rest))
-        inputs = torch.tensor([[self._pad] * (width - len(ids)) + ids for ids in rest], device=device)
-        mask = torch.tensor([[1] * shared + [0] * (width - len(ids)) + [1] * len(ids) for ids in rest], device=device)
-        cache = self._cache(shared, len(rows))
-        keep = 1  # the last columns, of which the logits are needed
+        chosen = self._choose(rows, self._reader.begin(prompts, shared))
         while True:
-            logits = self.model(
-                input_ids=inputs,
-                attention_mask=mask,
-                position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=keep,
-            ).logits[:, -keep:]
-            if self._sharded:  # each pass needs all ranks, so they must choose the same tokens: rank 0's
-                dist.broadcast(logits := logits.contiguous(), 0)
-            self.passes += len(rows)
-            chosen = [row.choose(logits[index]) for index, row in enumerate(rows)]
-            for index, tokens in enumerate(chosen):  # wrong guesses are hidden
-                mask[index, mask.shape[1] - keep + len(tokens) :] = 0
             alive = [index for index, tokens in enumerate(chosen) if not self._write(tokens, rows[index])]
             if not alive:
                 return
             if len(alive) < len(rows):
-                indices = torch.tensor(alive, device=device)
-                cache.batch_select_indices(indices)
-                mask, rows = mask[indices], [rows[index] for index in alive]
+                self._reader.keep(alive)
+                rows = [rows[index] for index in alive]
             for row in rows:
                 row.prepare(self.lookahead)
-            keep = 1 + max(len(row.guess) for row in rows)
-            padding = [keep - 1 - len(row.guess) for row in rows]
-            inputs = torch.tensor(
-                [[row.written[-1], *row.guess, *[self._pad] * pad] for row, pad in zip(rows, padding, strict=True)],
-                device=device,
-            )
-            new = torch.tensor([[1] * (keep - pad) + [0] * pad for pad in padding], device=device)
-            mask = torch.cat([mask, new], dim=1)
+            longest = max(len(row.guess) for row in rows)
+            ids = [[row.written[-1], *row.guess, *[self._pad] * (longest - len(row.guess))] for row in rows]
+            chosen = self._choose(rows, self._reader.extend(torch.tensor(ids)))
+            self._reader.accept([len(tokens) for tokens in chosen])
+
+    def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[list[int]]:
+        self.passes += len(rows)
+        return [row.choose(own) for row, own in zip(rows, logits, strict=True)]
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
         """Append tokens up to where the feedback ends; whether it has."""
@@ -347,29 +275,13 @@ class FeedbackDecoder:
         return False
 
     def _shared(self, prompts: list[list[int]]) -> int:
-        """How many leading ids come from the prefix cache: all rows must have them, and one id of their own after."""
-        if not self._plain:
-            return 0
+        """How many leading ids of all rows are the prefix's; each row has at least one id of its own after them."""
         shared = len(self.prefix)
         for ids in prompts:
             shared = min(shared, len(ids) - 1)
             while ids[:shared] != self.prefix[:shared]:
                 shared -= 1
         return shared
-
-    def _cache(self, shared: int, rows: int) -> DynamicCache:
-        cache = DynamicCache(config=self.model.config)
-        if not self._plain:
-            return cache
-        cache.layers = [_RoomyLayer() for _ in cache.layers]
-        if shared:
-            if self._prefix_cache is None:
-                self._prefix_cache = DynamicCache(config=self.model.config)
-                ids = torch.tensor([self.prefix], device=self._device)
-                self.model(input_ids=ids, past_key_values=self._prefix_cache, use_cache=True, logits_to_keep=1)
-            for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
-                layer.fill(known.keys[:, :, :shared], known.values[:, :, :shared], rows)
-        return cache
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

@@ -1,0 +1,63 @@
+"""Rollouts of policy runs as records to annotate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rm_data_anno.rollouts import rollout_records
+from tests.conftest import ROOT
+from text2grad.errors import InputError
+from text2grad.tasks import get_task
+
+TASK = get_task("slf5k")
+POSTS = {key: {"post": f"I lost {key}.", "ideal_human_summary": "Lost."} for key in ("a", "b")}
+
+
+def log(folder, *rows):
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"step": 1, "id": key, "response": text}) for key, text in rows]
+    (folder / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_each_different_response_is_kept_once(tmp_path):
+    one = log(tmp_path / "one", ("a", " I lost a. "), ("b", "I lost a."), ("a", "I lost a."), ("a", "  "))
+    two = log(tmp_path / "two", ("b", "Gone."), ("b", "I lost a."))
+    made = rollout_records(POSTS, [one, two / "rollouts.jsonl"], TASK)
+    assert {key: TASK.response(record) for key, record in made.items()} == {
+        "a@1": "I lost a.",
+        "b@2": "I lost a.",
+        "b@3": "Gone.",
+    }
+    assert made["b@3"] == {**POSTS["b"], "generated_summary": "Gone."}
+
+
+def test_what_is_no_log_of_these_prompts_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"line 2: no prompt has the id 'c'.*--data_path"):
+        rollout_records(POSTS, [log(tmp_path / "one", ("a", "x"), ("c", "x"))], TASK)
+    with pytest.raises(InputError, match=r"rollouts\.jsonl"):
+        rollout_records(POSTS, [tmp_path], TASK)
+    (tmp_path / "other.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(InputError, match="line 1 is no rollout"):
+        rollout_records(POSTS, [tmp_path / "other.jsonl"], TASK)
+
+
+def test_a_runs_rollouts_are_annotated(tmp_path, run_script):
+    posts = ROOT / "quickstart" / "data" / "posts_train.json"
+    key = next(iter(json.loads(posts.read_text())))
+    run = log(tmp_path / "run", (key, "The landlord keeps the deposit over some scratches."), (key, "As an AI, no."))
+    made, annotated = tmp_path / "responses.json", tmp_path / "annotated.json"
+    done = run_script(
+        "rm_data_anno/rollouts.py", "--task", "slf5k", "--data_path", posts, "--runs", run, "--output_path", made
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 different responses of 1 runs" in done.stdout and "next: annotate them" in done.stdout
+    done = run_script(
+        "rm_data_anno/slf5k/dual_feedback_annotation_RM.py", "--critic", "programmatic", "--data_path", made,
+        "--output_path", annotated,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    feedback = [TASK.feedback(record) for record in json.loads(annotated.read_text()).values()]
+    assert len(feedback) == 2 and feedback[1].poor

@@ -1,0 +1,188 @@
+"""How feedback's decoder reads: prompts, then a few tokens at a time of which some are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from text2grad.models.decoder import Decoder, Rows, supports
+from text2grad.models.loading import base_model
+
+
+class Reader(Protocol):
+    """A model with the keys and values of the rows under way."""
+
+    takes_back: bool
+    """Whether rows may :meth:`accept` less than they read."""
+
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
+        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, 1, V]``."""
+        ...
+
+    def extend(self, ids: Tensor) -> Tensor:
+        """Read ``[rows, n]`` further ids; logits of what follows each, ``[rows, n, V]``."""
+        ...
+
+    def accept(self, counts: Sequence[int]) -> None:
+        """So many of the ids that were last read belong to each row."""
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all other rows."""
+
+
+def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None) -> Reader:
+    """The fastest reader there is for a model.
+
+    Args:
+        prefix: ids that prompts begin with.
+        pad: the id that fills shorter rows.
+        device: where the model computes, where that is not where its weights are.
+    """
+    if device in (None, "cpu", torch.device("cpu")) and supports(base_model(model)):
+        return PackedModel(model)
+    return AnyModel(model, prefix, pad, device)
+
+
+class PackedModel:
+    """A model that ``text2grad.models.decoder`` supports; its weights are packed anew when they have changed."""
+
+    takes_back = True
+
+    def __init__(self, model: PreTrainedModel):
+        self._model = base_model(model)
+        self._packed: tuple[list[int], Decoder] | None = None
+
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
+        versions = [parameter._version for parameter in self._model.parameters()]
+        if self._packed is None or self._packed[0] != versions:
+            self._packed = versions, Decoder(self._model)
+        self._rows = Rows(self._packed[1], prompts, room=128)
+        return self._packed[1].head(self._rows.prefill())[:, None]
+
+    def extend(self, ids: Tensor) -> Tensor:
+        hidden = self._rows.extend(ids)
+        return self._rows.decoder.head(hidden.flatten(0, 1)).view(*ids.shape, -1)
+
+    def accept(self, counts: Sequence[int]) -> None:
+        self._rows.accept(counts)
+
+    def keep(self, rows: list[int]) -> None:
+        self._rows.keep(rows)
+
+
+class AnyModel:
+    """A causal LM through transformers' cache, which grows in place; the prefix is computed once."""
+
+    def __init__(
+        self, model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None = None
+    ):
+        self._model, self._prefix, self._pad, self._device = model, list(prefix), pad, device or model.device
+        # Sliding windows and recurrent states count positions by themselves: they neither share nor take back.
+        self.takes_back = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+        self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+        self._prefix_cache: DynamicCache | None = None
+
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
+        shared = shared if self.takes_back else 0
+        rest = [list(ids[shared:]) for ids in prompts]
+        padding = [max(map(len, rest)) - len(ids) for ids in rest]
+        own = zip(padding, rest, strict=True)
+        mask = [[1] * shared + [0] * pad + [1] * len(ids) for pad, ids in own]
+        self._mask = torch.tensor(mask, device=self._device)
+        self._cache = self._prefilled(shared, len(rest))
+        inputs = [[self._pad] * pad + ids for pad, ids in zip(padding, rest, strict=True)]
+        return self._read(torch.tensor(inputs, device=self._device), 1)
+
+    def extend(self, ids: Tensor) -> Tensor:
+        self._mask = torch.cat([self._mask, torch.ones_like(ids, device=self._device)], dim=1)
+        return self._read(ids.to(self._device), ids.shape[1])
+
+    def accept(self, counts: Sequence[int]) -> None:
+        width = self._mask.shape[1] - self._last
+        for row, count in enumerate(counts):
+            self._mask[row, width + count :] = 0
+
+    def keep(self, rows: list[int]) -> None:
+        indices = torch.tensor(rows, device=self._device)
+        self._cache.batch_select_indices(indices)
+        self._mask = self._mask[indices]
+
+    def _read(self, inputs: Tensor, last: int) -> Tensor:
+        """The logits of the last columns."""
+        self._last = last
+        logits = self._model(
+            input_ids=inputs,
+            attention_mask=self._mask,
+            position_ids=(self._mask.cumsum(-1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=last,
+        ).logits[:, -last:]
+        if self._sharded:  # each pass needs all ranks, so they must choose the same tokens: rank 0's
+            dist.broadcast(logits := logits.contiguous(), 0)
+        return logits
+
+    def _prefilled(self, shared: int, rows: int) -> DynamicCache:
+        cache = DynamicCache(config=self._model.config)
+        if not self.takes_back:
+            return cache
+        cache.layers = [_RoomyLayer() for _ in cache.layers]
+        if shared:
+            if self._prefix_cache is None:
+                self._prefix_cache = DynamicCache(config=self._model.config)
+                ids = torch.tensor([self._prefix], device=self._device)
+                self._model(input_ids=ids, past_key_values=self._prefix_cache, use_cache=True, logits_to_keep=1)
+            for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
+                layer.fill(known.keys[:, :, :shared], known.values[:, :, :shared], rows)
+        return cache
+
+
+class _RoomyLayer(DynamicLayer):
+    """A cache layer with spare room, so that a new token is written in place and nothing before it is copied."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    _room_k: torch.Tensor
+    _room_v: torch.Tensor
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._room_k = self._room_v = key_states[:, :, :0]
+        used = self.get_seq_length()
+        needed = used + key_states.shape[-2]
+        if needed > self._room_k.shape[-2]:
+            self._room_k, self._room_v = (
+                _roomier(self.keys if used else key_states[:, :, :0], needed),
+                _roomier(self.values if used else value_states[:, :, :0], needed),
+            )
+        self._room_k[:, :, used:needed] = key_states
+        self._room_v[:, :, used:needed] = value_states
+        self.keys, self.values = self._room_k[:, :, :needed], self._room_v[:, :, :needed]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        used, indices = self.get_seq_length(), indices.to(self._room_k.device)
+        self._room_k, self._room_v = self._room_k[indices], self._room_v[indices]
+        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
+
+    def fill(self, keys: torch.Tensor, values: torch.Tensor, rows: int) -> None:
+        """Begin with a prefix (shapes [1, heads, prefix, dim]) that ``rows`` rows share."""
+        self.lazy_initialization(keys, values)
+        used = keys.shape[-2]
+        self._room_k = _roomier(keys.expand(rows, -1, -1, -1), used)
+        self._room_v = _roomier(values.expand(rows, -1, -1, -1), used)
+        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
+
+
+def _roomier(tensor: torch.Tensor, needed: int) -> torch.Tensor:
+    rows, heads, used, dim = tensor.shape
+    room = tensor.new_empty(rows, heads, needed + needed // 2 + 64, dim)
+    room[:, :, :used] = tensor
+    return room
