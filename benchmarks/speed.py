@@ -4,8 +4,9 @@
     python benchmarks/speed.py --profile rollouts scoring update     # where the time goes, here
 
 The model is SmolLM2 with LoRA adapters on all layers. Rollouts, scoring and update: eight posts, 48 response tokens,
-as in a step of the quickstart. Answers: four to each of eight posts, by ``evaluation/generate.py``'s policy. Reward
-model: an update of four records by the real training command. Programs: kodcode's critic on one program and its five
+as in a step of the quickstart. Feedback: of the shipped reward model on eight human summaries. Answers: four to each
+of eight posts, by ``evaluation/generate.py``'s policy. Reward model: an update of four records by the real training
+command. Programs: kodcode's critic on one program and its five
 tests, in the sandbox. Seconds are processor time, so that other work on the machine adds little; the two commits take
 turns, round after round.
 """
@@ -34,6 +35,7 @@ from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rollouts import encode_prompt, padded
 from nl_gradient_policy_optimization.sampling import make_sampler
 from text2grad.configs import parse, setting
+from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.errors import InputError, command
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.answering import LocalPolicy, SamplingConfig
@@ -43,7 +45,7 @@ from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parents[1]
-PHASES = ("rollouts", "scoring", "update", "answers", "reward_model", "programs")
+PHASES = ("rollouts", "feedback", "scoring", "update", "answers", "reward_model", "programs")
 IN_PROCESSES = ("reward_model", "programs")
 """Phases whose work is done by processes of their own."""
 
@@ -103,6 +105,10 @@ def measure(phase: str, config: SpeedConfig, how: Callable[[Callable[[], object]
         return _reward_model_update(config) if phase == "reward_model" else _program_tested()
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = list(load_records(config.data_path, task, responses=False).values())
+    if phase == "feedback":
+        critic = RewardModelCritic.load("quickstart/reward_model", task, device="cpu", constrained="quotes")
+        posts, summaries = zip(*[(task.prompt(record), task.reference(record)) for record in records[:8]], strict=True)
+        return how(lambda: critic.write(posts, summaries))
     if phase == "answers":
         policy = LocalPolicy(config.model, device="cpu", batch_size=32)
         chats = [task.messages(task.prompt(record)) for record in records[:8] for _ in range(4)]

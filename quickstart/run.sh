@@ -3,17 +3,17 @@
 #   bash quickstart/run.sh                    SmolLM2-135M, 64 posts; ends with runs/quickstart/report.html
 #   bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
 #   bash quickstart/run.sh --seed 2 --run_dir runs/seed2
-#   bash quickstart/run.sh --critic reward_model --run_dir runs/by_reward_model
+#   bash quickstart/run.sh --critic programmatic --run_dir runs/by_rules   # the rules instead of the reward model
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-smoke=false seed=42 run= critic=programmatic
+smoke=false seed=42 run= critic=reward_model
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=true ;;
         --seed) seed=${2:?--seed needs a number}; shift ;;
-        --critic) critic=${2:?--critic needs programmatic, reward_model, or any critic}; shift ;;
+        --critic) critic=${2:?--critic needs reward_model, programmatic, or any critic}; shift ;;
         --run_dir) run=${2:?--run_dir needs a folder}; shift ;;
         *) echo "error: unknown option $1; see the head of quickstart/run.sh" >&2; exit 2 ;;
     esac
@@ -35,7 +35,7 @@ if $smoke; then
     [ -d "$model" ] || python quickstart/tiny_model.py "$model"
     learnt=$model
 else
-    run=${run:-runs/quickstart} settings=quickstart limit=64
+    run=${run:-runs/quickstart} settings=quickstart limit=32
     model=smollm2
     learnt=quickstart/reward_model # made by quickstart/reward_model.sh
 fi
@@ -67,7 +67,7 @@ python nl_reward_model/slf5k/evaluation/3_metrics.py --input_file "$run/judgemen
     --output_file "$run/reward_model.metrics.json"
 
 say "4/6  The policy learns from the feedback, token by token"
-audit=() # another critic than the rules is audited by them, on a quarter of the answers, for the log alone
+audit=() # the rules audit a quarter of the answers, for the log alone, unless they are the critic themselves
 [ "$critic" = programmatic ] || audit=(--audit_critic programmatic --audit_share 0.25)
 python nl_gradient_policy_optimization/slf5k/train.py --config "$settings/policy.yaml" --model "$model" --seed "$seed" \
     --data_path $train --critic "$critic" ${audit[@]+"${audit[@]}"} --output_dir "$run/policy"

@@ -27,6 +27,7 @@ def test_phases_that_cannot_be_measured_are_refused(run_script, arguments, said)
 
 @pytest.mark.slow
 def test_generating_and_the_reward_model_are_measured_by_one_command(run_script):
-    done = run_script(SCRIPT, "--rounds", "1", "--phases", "answers", "reward_model", "--new_tokens", "4")
+    phases = ["answers", "feedback", "reward_model"]
+    done = run_script(SCRIPT, "--rounds", "1", "--phases", *phases, "--new_tokens", "4")
     assert done.returncode == 0, done.stderr
-    assert [float(found) > 0 for found in re.findall(r"^\w+: now (\S+) s$", done.stdout, re.M)] == [True, True]
+    assert [float(found) > 0 for found in re.findall(r"^\w+: now (\S+) s$", done.stdout, re.M)] == [True] * 3

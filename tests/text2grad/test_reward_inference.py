@@ -26,9 +26,12 @@ from text2grad.tasks import get_task
 SLF5K = get_task("slf5k")
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
-def test_decoding_writes_what_generate_writes(family):
+@pytest.mark.parametrize(
+    ("family", "packed"), [("llama", "1"), ("llama", "0"), ("gpt2", "1"), ("gemma2", "1")]
+)  # fmt: skip
+def test_decoding_writes_what_generate_writes(family, packed, monkeypatch):
     """Left padding, shared prefixes (whole, partly wrong, none), rows that end early, guesses: nothing may show."""
+    monkeypatch.setenv("TEXT2GRAD_PACKED", packed)
     lm, tok = model(family).eval(), tokenizer("byte")
     torch.manual_seed(1)
     prefix = torch.randint(4, 500, (6,)).tolist()

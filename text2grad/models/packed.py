@@ -6,7 +6,8 @@ shared tokens and itself (``nl_reward_model/rows.py`` makes such rows).
 What makes it fast: no position is padding and no attention mask is built; an adapter's products run in the number type
 of the model, where PEFT converts each input to float32. :func:`pack` changes a loaded model in place. It computes
 what it did before, within rounding: ``tests/text2grad/test_packed.py`` holds states and gradients against transformers'
-own forward pass. ``TEXT2GRAD_PACKED=0`` in the environment leaves models as transformers made them.
+own forward pass. ``TEXT2GRAD_PACKED=0`` in the environment leaves models as transformers made them, also where a
+reward model judges.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ _SHORT = 512
 """Keys up to which plain products are the faster attention with gradients: PyTorch's fused one is slow backwards."""
 
 
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether the model is one that is read faster here, and nobody has switched that off."""
+    return os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model)
+
+
 def pack(model: PreTrainedModel) -> PreTrainedModel:
     """Let the model's decoder read rows without padding wherever it can; the model itself comes back."""
     decoder = model.base_model
-    if os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model):
+    if can_pack(model):
         decoder.forward = MethodType(_forward, decoder)
     return model
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from text2grad.models.decoder import Decoder, Rows, supports
+from text2grad.models.decoder import Decoder, Rows
 from text2grad.models.loading import base_model
+from text2grad.models.packed import can_pack
 
 
 class Reader(Protocol):
@@ -44,7 +45,7 @@ def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torc
         pad: the id that fills shorter rows.
         device: where the model computes, where that is not where its weights are.
     """
-    if device in (None, "cpu", torch.device("cpu")) and supports(base_model(model)):
+    if device in (None, "cpu", torch.device("cpu")) and can_pack(base_model(model)):
         return PackedModel(model)
     return AnyModel(model, prefix, pad, device)
 
