@@ -100,7 +100,7 @@ class PolicyConfig:
         "for an endpoint: tokens of a reply; 0: 1024, or what a served reward model's folder says",
         "--critic_max_tokens",
     )
-    critic_temperature: float = setting(0.0, "for an endpoint: its sampling temperature")
+    critic_temperature: float = setting(0.0, "for an endpoint, and for more --critic_votes: the sampling temperature")
     critic_retries: int = setting(6, "for an endpoint: how often a request is sent again")
     critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
@@ -110,6 +110,9 @@ class PolicyConfig:
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
     critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")
+    critic_votes: int = setting(
+        1, "for a reward model's folder: opinions on each response, one greedy and the others sampled; δ is their mean"
+    )
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool | None = setting(
         None,
@@ -281,6 +284,8 @@ class PolicyConfig:
             raise InputError("--advantage group compares a prompt's rollouts; set --rollouts_per_prompt to 2 or more")
         if not 0 <= self.critic_min_probability < 1:
             raise InputError(f"--critic_min_probability must be in 0..1, not {self.critic_min_probability}")
+        if self.critic_votes < 1 or (self.critic_votes > 1 and not self.critic_temperature):
+            raise InputError("--critic_votes takes 1 or more; with more than 1 set --critic_temperature, say to 0.7")
         self._check_teacher()
         if self.critic_max_new_tokens < 0 or self.critic_temperature < 0 or self.critic_retries < 0:
             raise InputError("--critic_max_new_tokens, --critic_temperature and --critic_retries must not be below 0")

@@ -141,6 +141,7 @@ def trusted_rewards(
         critic_prompt=config.audit_prompt,
         critic_variant="",
         critic_min_probability=0.0,
+        critic_votes=1,
         critic_max_new_tokens=0,
         critic_temperature=0.0,
         run_tests=None,
@@ -150,8 +151,12 @@ def trusted_rewards(
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
-    if config.critic_min_probability and (is_endpoint(config.critic) or not Path(config.critic).is_dir()):
-        raise InputError(f"--critic_min_probability needs a reward model's folder as critic, not {config.critic}")
+    for flag, used in (
+        ("--critic_min_probability", config.critic_min_probability),
+        ("--critic_votes", config.critic_votes > 1),
+    ):
+        if used and (is_endpoint(config.critic) or not Path(config.critic).is_dir()):
+            raise InputError(f"{flag} needs a reward model's folder as critic, not {config.critic}")
     if is_endpoint(config.critic):
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
         critic = load_critic(
@@ -181,6 +186,7 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             batch_size=config.critic_batch_size,
             constrained=config.critic_constrained,
             **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
+            **({"temperature": config.critic_temperature} if config.critic_votes > 1 else {}),
         )
 
 

@@ -20,6 +20,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import Reduce
 from text2grad.critics import Critic, as_critic
 from text2grad.critics.asking import Question, ask
+from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -74,21 +75,32 @@ class PendingRollouts:
 
 
 class CriticRewards:
-    """Text2Grad's own: critique the response, find the quotes, reward their tokens (section 3.3)."""
+    """Text2Grad's own: critique the response, find the quotes, reward their tokens (section 3.3).
+
+    With ``critic_votes`` a reward model gives several opinions, and δ is the mean of theirs. The log has the words of
+    the first, which is the greedy one.
+    """
 
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
         self.critic, self.task, self.tokenizer, self.config = as_critic(critic), task, tokenizer, config
         self.complete = log_completion(self.critic, task, config.run_tests)
         self.name = self.critic.name
         self.remote = getattr(critic, "remote", False)
+        self.opinions: list[Critic] = [self.critic]
+        if config.critic_votes > 1:
+            assert isinstance(self.critic, RewardModelCritic)
+            self.opinions = [self.critic.opinion(number) for number in range(config.critic_votes)]
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         questions = [
             Question(each.prompt, each.response, self.task.with_response(each.record, each.response))
             for each in rollouts
         ]
-        replies = ask(self.critic, questions, self.complete)
-        return [self._feedback(*each) for each in zip(rollouts, replies, strict=True)]
+        votes = zip(*(ask(opinion, questions, self.complete) for opinion in self.opinions), strict=True)
+        return [
+            mean_feedback([self._feedback(rollout, reply) for reply in replies])
+            for rollout, replies in zip(rollouts, votes, strict=True)
+        ]
 
     def _feedback(self, rollout: Rollout, reply: Feedback | FeedbackError | None) -> RolloutFeedback:
         if reply is None:
@@ -108,6 +120,18 @@ class CriticRewards:
             conflicts=found.conflicts,
         )
         return shape(feedback, rollout, self.config)
+
+
+def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
+    """The first feedback that did not fail, with the mean rewards and δ of all that did not; a failure if all did."""
+    valid = [vote for vote in votes if vote.error is None]
+    if len(valid) < 2:
+        return valid[0] if valid else votes[0]
+    rewards, deltas = (
+        [sum(column) / len(valid) for column in zip(*rows, strict=True)]
+        for rows in ([vote.rewards for vote in valid], [vote.labels for vote in valid])
+    )
+    return replace(valid[0], rewards=rewards, deltas=deltas)
 
 
 def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, critic: str, reduce: Reduce) -> None:

@@ -1,4 +1,4 @@
-"""A trained natural-language reward model in process: z = [c; A(y)] by greedy decoding (paper, section 3.4)."""
+"""A trained natural-language reward model in process, which writes z = [c; A(y)] (paper, section 3.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, comp
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import load_json, save_json, save_text
+from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.safety.gate import shown
 from text2grad.tasks import Record, Task, get_task, task_of
 from text2grad.token_text import token_spans
@@ -101,6 +101,7 @@ class RewardModelCritic:
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
         min_probability: quotes that it wrote with less are left out (``text2grad.critics.reward_model.certainty``).
+        temperature: of its second and further opinions (:meth:`opinion`).
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class RewardModelCritic:
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
         min_probability: float = 0.0,
+        temperature: float = 0.0,
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
@@ -125,7 +127,7 @@ class RewardModelCritic:
         if not 0 <= min_probability < 1:
             raise InputError(f"min_probability: {min_probability} is not in 0..1")
         self.name, self.prompt, self.task = name, prompt, prompt.task
-        self.min_probability = min_probability
+        self.min_probability, self.temperature = min_probability, temperature
         self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
         self.decoder = FeedbackDecoder(
             model,
@@ -151,6 +153,7 @@ class RewardModelCritic:
         constrained: str = "none",
         lookahead: int = 4,
         min_probability: float = 0.0,
+        temperature: float = 0.0,
     ) -> RewardModelCritic:
         """The critic that a folder of stage 2 holds (LoRA adapter, merged or full model, or a checkpoint of one).
 
@@ -190,16 +193,25 @@ class RewardModelCritic:
             lookahead=lookahead,
             examples=description.examples,
             min_probability=min_probability,
+            temperature=temperature,
         )
 
+    def opinion(self, number: int) -> Opinion:
+        """A critic that gives opinion ``number``: 0 is greedy, any other is sampled, and the same at each asking."""
+        return Opinion(self, number)
+
     def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+        self,
+        prompts: Sequence[str],
+        responses: Sequence[str],
+        records: Sequence[Record] | None = None,
+        number: int = 0,
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
         if not self.min_probability:
-            return [self.parse(text) for text in self.write(prompts, responses, records)]
+            return [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
         chances: list[tuple[list[int], list[float]]] = []
-        texts = self.write(prompts, responses, records, chances=chances)
+        texts = self.write(prompts, responses, records, chances=chances, number=number)
         return [self._sure(self.parse(text), *chance) for text, chance in zip(texts, chances, strict=True)]
 
     def _sure(self, reply: Feedback | FeedbackError, ids: list[int], probabilities: list[float]):
@@ -230,11 +242,13 @@ class RewardModelCritic:
         records: Sequence[Record] | None = None,
         progress: bool = False,
         chances: list[tuple[list[int], list[float]]] | None = None,
+        number: int = 0,
     ) -> list[str | FeedbackError]:
         """What the model writes about each response, as text; an error for a response that does not fit.
 
         Args:
             chances: where given, it is filled: for each response the ids that were written and their probabilities.
+            number: of the opinion.
         """
         results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
         rows, encoded = [], []
@@ -249,7 +263,10 @@ class RewardModelCritic:
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
         probabilities: list[list[float]] | None = None if chances is None else []
-        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities)
+        from text2grad.critics.reward_model.decoding import Sample
+
+        samples = [Sample(self.temperature, _seed(number, ids)) for ids in encoded] if number else None
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities, samples)
         if chances is not None and probabilities is not None:
             chances[:] = [([], []) for _ in responses]
             for row, ids, values in zip(rows, written, probabilities, strict=True):
@@ -259,6 +276,28 @@ class RewardModelCritic:
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         return results
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """One of the opinions of a reward model, as a critic."""
+
+    critic: RewardModelCritic
+    number: int
+
+    @property
+    def name(self) -> str:
+        return self.critic.name
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        return self.critic(prompts, responses, records, self.number)
+
+
+def _seed(number: int, ids: list[int]) -> int:
+    """Of the randomness of an opinion on one prompt and response."""
+    return int(fingerprint([number, ids])[:8], 16)
 
 
 def _matcher_maker(

@@ -1,4 +1,4 @@
-"""Greedy decoding of JSON feedback: batched, a shared prefix computed once, stopped at the closing brace, and fast.
+"""Decoding of JSON feedback, greedy or sampled: batched, stopped at the closing brace, and fast.
 
 Since feedback mostly quotes the response and repeats its own format, the next few tokens are guessed from what followed
 the last two before, and checked all at once in one forward pass (prompt lookup decoding): a guess that the model would
@@ -114,13 +114,33 @@ class Matcher(Protocol):
         """Bool, [vocabulary]; not to be written into."""
 
 
+class Sample:
+    """Draws ids at a temperature, from randomness of its own, so that no other row changes what is drawn.
+
+    The argmax of scores plus Gumbel noise is a draw from their softmax.
+    """
+
+    def __init__(self, temperature: float, seed: int):
+        self.temperature, self._generator = temperature, torch.Generator().manual_seed(seed)
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """``[n, vocabulary] -> [n]``"""
+        noise = torch.empty(logits.shape).exponential_(generator=self._generator).to(logits.device)
+        return (logits.float() / self.temperature - noise.log()).argmax(-1)
+
+
 class _Row:
     """One response's feedback in the making."""
 
     def __init__(
-        self, limit: int, guesser: Lookahead | None, matcher: Matcher | None, wants_probabilities: bool = False
+        self,
+        limit: int,
+        guesser: Lookahead | None,
+        matcher: Matcher | None,
+        wants_probabilities: bool = False,
+        sample: Sample | None = None,
     ):
-        self.wants_probabilities = wants_probabilities
+        self.wants_probabilities, self.sample = wants_probabilities, sample
         self.limit, self.guesser, self.matcher = limit, guesser, matcher
         self.written: list[int] = []
         self.probabilities: list[float] = []
@@ -143,30 +163,32 @@ class _Row:
                 self._positions.append(self.matcher.next(self._positions[-1], token))
 
     def choose(self, logits: torch.Tensor) -> list[int]:
-        """The tokens that greedy decoding writes next: the right guesses and one more.
+        """The tokens that decoding writes next: the guesses that it would have written itself, and one more.
 
         Args:
             logits: [1 + guesses (or more), vocabulary].
         """
+        logits = logits[: 1 + len(self.guess)]
         if self.matcher is not None:
-            logits = logits[: len(self._positions)].clone()
+            logits = logits.clone()
             for scores, position in zip(logits, self._positions, strict=True):
                 forbidden = self.matcher.forbidden(position).to(scores.device)
                 scores[: len(forbidden)].masked_fill_(forbidden, float("-inf"))
                 scores[len(forbidden) :] = float("-inf")  # embeddings are often padded to a round number
-        choices = logits.argmax(-1).tolist()
+        choices = (self.sample(logits) if self.sample else logits.argmax(-1)).tolist()
         taken = 0
         while taken < len(self.guess) and self.guess[taken] == choices[taken]:
             taken += 1
         if self.matcher is not None:
             self._positions = [self.matcher.next(self._positions[taken], choices[taken])]
         if self.wants_probabilities:
-            self.probabilities += logits[: taken + 1].float().softmax(-1).max(-1).values.tolist()
+            chosen = torch.tensor(choices[: taken + 1], device=logits.device)[:, None]
+            self.probabilities += logits[: taken + 1].float().softmax(-1).gather(-1, chosen)[:, 0].tolist()
         return choices[: taken + 1]
 
 
 class FeedbackDecoder:
-    """Greedy decoding with one model.
+    """Decoding with one model.
 
     Args:
         prefix: ids that prompts begin with.
@@ -208,6 +230,7 @@ class FeedbackDecoder:
         matchers: Sequence[Matcher | None] | None = None,
         progress: bool = False,
         probabilities: list[list[float]] | None = None,
+        samples: Sequence[Sample] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
 
@@ -216,6 +239,7 @@ class FeedbackDecoder:
             limits: the most tokens to write after each; at least 1.
             matchers: one per prompt; None where what it may write is not constrained.
             probabilities: where given, it is filled: for each prompt the probability of each id that was written.
+            samples: one per prompt; without them decoding is greedy.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
@@ -231,6 +255,7 @@ class FeedbackDecoder:
                         Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
                         matchers[index] if matchers else None,
                         probabilities is not None,
+                        samples[index] if samples else None,
                     )
                     for index, ids in zip(chosen, batch, strict=True)
                 ]

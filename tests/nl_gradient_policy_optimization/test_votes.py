@@ -1,0 +1,72 @@
+"""Several opinions of one reward model: how they are drawn, averaged, and trained with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import make_critic, optimize
+from nl_gradient_policy_optimization.rewards import mean_feedback
+from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from tests.reward_records import memorised
+from tests.tiny_runs import rows, tiny_config
+from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.critics.reward_model.decoding import Sample
+from text2grad.errors import InputError
+from text2grad.tasks import get_task
+
+TASK = get_task("slf5k")
+
+
+def test_draws_follow_the_distribution_at_the_temperature():
+    scores = torch.tensor([1.0, 0.0, -1.0, float("-inf")])
+    draws = Sample(0.5, seed=1)(scores.expand(20_000, -1))
+    shares = torch.bincount(draws, minlength=4) / 20_000
+    torch.testing.assert_close(shares, (scores / 0.5).softmax(-1), atol=0.015, rtol=0)
+    assert torch.equal(Sample(0.5, seed=1)(scores.expand(9, -1)), draws[:0].new_tensor(draws[:9].tolist()))
+
+
+def test_an_opinion_depends_on_its_number_and_the_response_alone():
+    """Another batch, another order, another time: it stays. A sampled one is not the greedy one."""
+    folder, records = memorised()
+    critics = [
+        RewardModelCritic.load(
+            folder, TASK, dtype="float32", constrained="quotes", batch_size=size, temperature=2.0, max_new_tokens=90
+        )
+        for size in (2, 3)
+    ]
+    prompts, responses = ([each(record) for record in records.values()] for each in (TASK.prompt, TASK.response))
+    said = [critics[0].write(prompts, responses, number=number) for number in range(3)]
+    assert said[0] == critics[0].write(prompts, responses) and len({str(texts) for texts in said}) == 3
+    for number in range(3):
+        again = critics[1].write(prompts[::-1], responses[::-1], number=number)
+        assert again[::-1] == said[number]
+
+
+def test_delta_is_the_mean_of_the_opinions_that_did_not_fail():
+    first = RolloutFeedback([1.0, -1.0, -7.0], [1.0, -1.0, -1.0], critique="a", poor=["x"])
+    second = RolloutFeedback([0.0, -1.0, -5.0], [0.0, -1.0, 1.0], critique="b")
+    failed = RolloutFeedback([0.0] * 3, error="cut off")
+    mean = mean_feedback([failed, first, second])
+    assert mean.rewards == [0.5, -1.0, -6.0] and mean.deltas == [0.5, -1.0, 0.0]
+    assert (mean.critique, mean.poor, mean.error) == ("a", ["x"], None)
+    assert mean_feedback([failed, first]) is first and mean_feedback([failed, failed]) is failed
+
+
+def test_a_policy_learns_from_three_opinions(tmp_path):
+    config = tiny_config(
+        tmp_path, critic=str(memorised()[0]), critic_constrained="quotes", critic_votes=3, critic_temperature=3.0,
+        max_steps=2, log_rollouts_every=1, max_critic_failures=1.0,
+    )  # fmt: skip
+    optimize("slf5k", config)
+    logged = rows(tmp_path / "run" / "rollouts.jsonl")
+    thirds = {round(3 * delta) for row in logged if row["error"] is None for delta in row["deltas"]}
+    assert thirds <= {-3, -2, -1, 0, 1, 2, 3} and thirds & {-2, -1, 1, 2}
+
+
+def test_votes_need_a_reward_model_and_a_temperature():
+    with pytest.raises(InputError, match="set --critic_temperature"):
+        PolicyConfig(model="m", data_path="d", output_dir="o", critic_votes=2).check()
+    with pytest.raises(InputError, match="--critic_votes needs a reward model's folder"):
+        make_critic(PolicyConfig(critic="programmatic", critic_votes=2, critic_temperature=0.7), TASK, None)
