@@ -57,6 +57,8 @@ class InferConfig:
     max_new_tokens: int | None = setting(None, "tokens that the feedback may have", "--max_tokens")
     batch_size: int = setting(8, "responses at one time")
     lookahead: int = setting(4, "tokens guessed and checked per forward pass; 0 for none")
+    opinion: int = setting(0, "0: greedy decoding; any other: another opinion, sampled, the same at each asking")
+    temperature: float = setting(0.7, "of such an opinion")
     dtype: DtypeName = setting("auto", "number type of the weights; auto is what the device is fast in", "--precision")
     gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
@@ -73,6 +75,8 @@ class InferConfig:
             raise InputError("--critique: is for a model that is no trained reward model, with --prompt; leave it away")
         if self.base_url and self.constrained == "quotes":
             raise InputError("--constrained quotes: works in process only; leave --base_url away, or use json")
+        if self.opinion < 0 or self.temperature <= 0 or (self.base_url and self.opinion):
+            raise InputError("--opinion takes 0 or more, in process only, and --temperature more than 0")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
@@ -103,6 +107,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
             "max_length": description.max_length,
             "max_new_tokens": description.max_new_tokens,
             "constrained": config.constrained,
+            **({"opinion": config.opinion, "temperature": config.temperature} if config.opinion else {}),
         },
         batch_size=config.concurrency if config.base_url else config.batch_size,
         description="feedback",
@@ -203,11 +208,13 @@ def _in_process(
         constrained=config.constrained,
         lookahead=config.lookahead,
         examples=description.examples,
+        temperature=config.temperature,
     )
     task = prompt.task
 
     def write(batch: list[Record]) -> list[str | FeedbackError]:
-        return critic.write([task.prompt(item) for item in batch], [task.response(item) for item in batch], batch)
+        prompts, responses = [task.prompt(item) for item in batch], [task.response(item) for item in batch]
+        return critic.write(prompts, responses, batch, number=config.opinion)
 
     return write, config.model
 

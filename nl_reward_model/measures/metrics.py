@@ -117,10 +117,11 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         f"{metrics['records']} responses to {metrics['prompts']} prompts; in brackets 95 % intervals "
         "(bootstrap over prompts).",
         "",
-        f"parse rate {_shown(metrics['parse_rate'])}, unmatched spans {_shown(metrics['unmatched_rate'])}, "
-        f"token accuracy {_shown(tokens['accuracy'])}, macro F1 {_shown(tokens['macro_f1'])}",
-        f"signs flipped {_shown(tokens['flip_rate'])}, correlation of a response's mean δ "
-        f"{_shown(tokens['mean_delta_correlation'])}",
+        f"parse rate {interval_text(metrics['parse_rate'])}, "
+        f"unmatched spans {interval_text(metrics['unmatched_rate'])}, "
+        f"token accuracy {interval_text(tokens['accuracy'])}, macro F1 {interval_text(tokens['macro_f1'])}",
+        f"signs flipped {interval_text(tokens['flip_rate'])}, correlation of a response's mean δ "
+        f"{interval_text(tokens['mean_delta_correlation'])}",
         "",
         "| label | precision | recall | F1 | F1 by chance | F1, spans shuffled | above shuffled | true/predicted |",
         "| --- | --- | --- | --- | --- | --- | --- | ---: |",
@@ -135,15 +136,15 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
             chance["shuffled"][label]["f1"],
             chance["f1_above_shuffled"][label],
         ]
-        lines.append(f"| {label} | {' | '.join(map(_shown, shares))} | {row['true']}/{row['predicted']} |")
+        lines.append(f"| {label} | {' | '.join(map(interval_text, shares))} | {row['true']}/{row['predicted']} |")
     columns = [name for name in next(iter(metrics["spans"].values())) if name in _SPAN_COLUMNS]
     lines += ["", f"| spans | truth/predicted (exact, partial) | {' | '.join(_SPAN_COLUMNS[c] for c in columns)} |"]
     lines.append("| --- | ---: |" + " --- |" * len(columns))
     for slot, row in metrics["spans"].items():
         counts = f"{row['truth']}/{row['predicted']} ({row['exact']}, {row['partial']})"
-        lines.append(f"| {slot} | {counts} | {' | '.join(_shown(row[column]) for column in columns)} |")
+        lines.append(f"| {slot} | {counts} | {' | '.join(interval_text(row[column]) for column in columns)} |")
     if metrics["critique"]:
-        lines += ["", "critique: " + ", ".join(f"{name} {_shown(metrics['critique'][name])}" for name in _ROUGE)]
+        lines += ["", "critique: " + ", ".join(f"{name} {interval_text(metrics['critique'][name])}" for name in _ROUGE)]
     return "\n".join(lines) + "\n"
 
 
@@ -156,7 +157,8 @@ _SPAN_COLUMNS = {
 }
 
 
-def _shown(figure: Mapping[str, Any]) -> str:
+def interval_text(figure: Mapping[str, Any]) -> str:
+    """A figure with its interval."""
     if figure["value"] is None:
         return "–"
     return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"

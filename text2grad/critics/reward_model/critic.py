@@ -278,16 +278,11 @@ class RewardModelCritic:
         return results
 
 
-@dataclass(frozen=True)
 class Opinion:
     """One of the opinions of a reward model, as a critic."""
 
-    critic: RewardModelCritic
-    number: int
-
-    @property
-    def name(self) -> str:
-        return self.critic.name
+    def __init__(self, critic: RewardModelCritic, number: int):
+        self.critic, self.number, self.name = critic, number, critic.name
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
