@@ -100,7 +100,9 @@ class PolicyConfig:
         "for an endpoint: tokens of a reply; 0: 1024, or what a served reward model's folder says",
         "--critic_max_tokens",
     )
-    critic_temperature: float = setting(0.0, "for an endpoint, and for more --critic_votes: the sampling temperature")
+    critic_temperature: float = setting(
+        0.0, "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes"
+    )
     critic_retries: int = setting(6, "for an endpoint: how often a request is sent again")
     critic_concurrency: int = setting(16, "for an endpoint: requests at one time, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds until a request counts as failed and is repeated")
@@ -111,7 +113,7 @@ class PolicyConfig:
     )
     critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")
     critic_votes: int = setting(
-        1, "for a reward model's folder: opinions on each response, one greedy and the others sampled; δ is their mean"
+        1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ"
     )
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool | None = setting(

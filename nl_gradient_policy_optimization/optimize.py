@@ -59,7 +59,7 @@ from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
 from text2grad.tasks.commands import say_next
 
-Wrapper = Callable[[RewardSource], RewardSource]
+Wrapper = Callable[[CriticRewards], RewardSource]
 
 
 def optimize(
@@ -115,8 +115,8 @@ def prepare(
         about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     if rewards is None:
-        rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
-        rewards = wrap(rewards) if wrap else rewards
+        spans = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
+        rewards = wrap(spans) if wrap else spans
     about.setdefault("critic_name", redacted(rewards.name))
     trained_with = rewards
     if config.audit_critic:
@@ -151,12 +151,11 @@ def trusted_rewards(
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
-    for flag, used in (
-        ("--critic_min_probability", config.critic_min_probability),
-        ("--critic_votes", config.critic_votes > 1),
-    ):
-        if used and (is_endpoint(config.critic) or not Path(config.critic).is_dir()):
-            raise InputError(f"{flag} needs a reward model's folder as critic, not {config.critic}")
+    local = Path(config.critic).is_dir() and not is_endpoint(config.critic)
+    if config.critic_min_probability and not local:
+        raise InputError(f"--critic_min_probability needs a reward model's folder as critic, not {config.critic}")
+    if config.critic_votes > 1 and not (local or is_endpoint(config.critic)):
+        raise InputError(f"--critic_votes needs a reward model's folder or an endpoint as critic, not {config.critic}")
     if is_endpoint(config.critic):
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
         critic = load_critic(
@@ -186,7 +185,7 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             batch_size=config.critic_batch_size,
             constrained=config.critic_constrained,
             **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
-            **({"temperature": config.critic_temperature} if config.critic_votes > 1 else {}),
+            **({"temperature": config.critic_temperature} if config.critic_temperature else {}),
         )
 
 

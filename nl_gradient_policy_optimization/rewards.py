@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import Reduce
 from text2grad.critics import Critic, as_critic
 from text2grad.critics.asking import Question, ask
-from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.critics.opinions import opinions
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -77,8 +78,8 @@ class PendingRollouts:
 class CriticRewards:
     """Text2Grad's own: critique the response, find the quotes, reward their tokens (section 3.3).
 
-    With ``critic_votes`` a reward model gives several opinions, and δ is the mean of theirs. The log has the words of
-    the first, which is the greedy one.
+    With ``critic_votes`` the critic gives several opinions, and δ is the mean of theirs. The log has the words of the
+    first.
     """
 
     def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
@@ -86,10 +87,14 @@ class CriticRewards:
         self.complete = log_completion(self.critic, task, config.run_tests)
         self.name = self.critic.name
         self.remote = getattr(critic, "remote", False)
-        self.opinions: list[Critic] = [self.critic]
-        if config.critic_votes > 1:
-            assert isinstance(self.critic, RewardModelCritic)
-            self.opinions = [self.critic.opinion(number) for number in range(config.critic_votes)]
+        self.opinions = opinions(self.critic, config.critic_votes)
+
+    def voters(self, count: int) -> list[RewardSource]:
+        """The feedback of so many single opinions."""
+        voters = [copy(self) for _ in range(count)]
+        for voter, opinion in zip(voters, opinions(self.critic, count), strict=True):
+            voter.opinions = [opinion]
+        return list(voters)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         questions = [

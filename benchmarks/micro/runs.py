@@ -159,7 +159,7 @@ def train_text2grad(
         rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
     kind = NLGradientTrainer
     if method.engine == "capo":
-        rewards = VotedRewards(rewards, config, votes=1)  # this critic always says the same
+        rewards = VotedRewards([rewards], config)  # this critic always says the same
     elif method.engine in TRAINERS:
         kind, config = TRAINERS[method.engine], checked(config, method.engine)
     trainer = prepare(PROFILES, config, rewards, trainer=kind)

@@ -26,12 +26,12 @@ class VotedRewards:
     The outcome, too, is what most votes say: wrong where they find something poor. Votes that failed do not count.
     """
 
-    def __init__(self, spans: RewardSource, config: PolicyConfig, votes: int):
-        self.spans, self.config, self.votes = spans, config, votes
-        self.name, self.remote = f"{votes} votes of {spans.name}", spans.remote
+    def __init__(self, voters: Sequence[RewardSource], config: PolicyConfig):
+        self.voters, self.config = voters, config
+        self.name, self.remote = f"{len(voters)} votes of {voters[0].name}", voters[0].remote
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        asked = [self.spans(rollouts) for _ in range(self.votes)]
+        asked = [voter(rollouts) for voter in self.voters]
         pairs = zip(rollouts, zip(*asked, strict=True), strict=True)
         return [self._voted(rollout, list(ballot)) for rollout, ballot in pairs]
 
@@ -61,7 +61,7 @@ def train(capo: CAPOConfig, config: PolicyConfig) -> None:
     if config.reward_placement != "token" or config.scheme != "uniform" or config.teacher != "off":
         raise InputError("CAPO places its own penalties; leave --reward_placement, --scheme and --teacher alone")
     config = replace(config, method="capo", advantage="group", outcome_coef=config.outcome_coef or 1.0)
-    optimize(get_task(capo.task), config, wrap=lambda spans: VotedRewards(spans, config, capo.votes))
+    optimize(get_task(capo.task), config, wrap=lambda spans: VotedRewards(spans.voters(capo.votes), config))
 
 
 @command

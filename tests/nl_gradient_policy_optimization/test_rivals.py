@@ -23,7 +23,7 @@ TEXT = "She lost her job, and she wants a new car."
 
 
 class Votes:
-    """Another feedback each time that it is asked."""
+    """The given feedback, one for each rollout."""
 
     name, remote = "voters", False
 
@@ -44,14 +44,14 @@ def test_a_token_is_wrong_where_most_votes_blame_it():
     ends = [[-1, -1, 1], [-1, 1, 0], [0, -1, 1]]
     ballot = [vote(*first, *[0.0] * (size - 3)) for first in ends] + [RolloutFeedback([0.0] * size, error="no reply")]
     config = PolicyConfig(outcome_coef=0.5, unfinished_reward=0.0)
-    found = VotedRewards(Votes(*ballot), config, 4)([response])[0]
+    found = VotedRewards([Votes(each) for each in ballot], config)([response])[0]
     assert found.deltas == [-1, -1] + [0] * (size - 2)
     assert found.rewards == [-1, -1] + [0] * (size - 3) + [-0.5]  # most found something poor
     lenient = [vote(*[-1.0] * size), vote(*[1.0] * size, poor=False), vote(*[1.0] * size, poor=False)]
-    found = VotedRewards(Votes(*lenient), config, 3)([response])[0]
+    found = VotedRewards([Votes(each) for each in lenient], config)([response])[0]
     assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [0.5]
     failed = RolloutFeedback([0.0] * size, error="no reply")
-    assert VotedRewards(Votes(failed, failed), config, 2)([response])[0].error == "no reply"
+    assert VotedRewards([Votes(failed), Votes(failed)], config)([response])[0].error == "no reply"
 
 
 @pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -2), (TEXT, ["dog"], 2), ("  ", [], -2)])

@@ -9,11 +9,16 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, optimize
 from nl_gradient_policy_optimization.rewards import mean_feedback
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from tests.fault_server import FaultServer
 from tests.reward_records import memorised
 from tests.tiny_runs import rows, tiny_config
+from text2grad.critics import load_critic
+from text2grad.critics.opinions import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.critics.reward_model.decoding import Sample
+from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
+from text2grad.feedback import Feedback
 from text2grad.tasks import get_task
 
 TASK = get_task("slf5k")
@@ -65,8 +70,31 @@ def test_a_policy_learns_from_three_opinions(tmp_path):
     assert thirds <= {-3, -2, -1, 0, 1, 2, 3} and thirds & {-2, -1, 1, 2}
 
 
+def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tmp_path):
+    """The requests are equal, so the cache has to keep them apart; a resumed run pays for none again."""
+    said = iter(range(100))
+
+    def judge(body: dict) -> str:
+        return TASK.render_feedback(Feedback(f"opinion {next(said)}", ["short"], []))
+
+    asked = []
+    with FaultServer(judge) as server:
+        for _ in range(2):
+            cache = ReplyCache(tmp_path / "replies.jsonl")
+            critic = load_critic(f"{server.url}#judge", TASK, variant="no_cot", cache=cache, temperature=1.0)
+            replies = [opinion(["A post."], ["It is short."])[0] for opinion in opinions(critic, 3)]
+            cache.close()
+            asked.append(([reply.critique for reply in replies], len(server.requests)))
+    assert asked == [(["opinion 0", "opinion 1", "opinion 2"], 3)] * 2
+
+
+def test_a_critic_that_always_says_the_same_is_asked_as_often():
+    program = load_critic("programmatic", TASK)
+    assert opinions(program, 3) == [program] * 3
+
+
 def test_votes_need_a_reward_model_and_a_temperature():
     with pytest.raises(InputError, match="set --critic_temperature"):
         PolicyConfig(model="m", data_path="d", output_dir="o", critic_votes=2).check()
-    with pytest.raises(InputError, match="--critic_votes needs a reward model's folder"):
+    with pytest.raises(InputError, match="--critic_votes needs a reward model's folder or an endpoint"):
         make_critic(PolicyConfig(critic="programmatic", critic_votes=2, critic_temperature=0.7), TASK, None)

@@ -50,7 +50,7 @@ class ChatCritic:
         fit: shortens the placeholders' values where the prompt would be too long.
     """
 
-    remote = True
+    remote = has_opinions = True
 
     def __init__(
         self,
@@ -111,13 +111,22 @@ class ChatCritic:
         return critic
 
     def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+        self,
+        prompts: Sequence[str],
+        responses: Sequence[str],
+        records: Sequence[Record] | None = None,
+        number: int = 0,
     ) -> list[Feedback | FeedbackError]:
-        """Feedback in order; a request that failed is a ``FeedbackError``."""
+        """Feedback in order; a request that failed is a ``FeedbackError``.
+
+        Args:
+            number: of the opinion; the cache keeps them apart.
+        """
+        ask = partial(self.feedback_on, scope=f"opinion {number}" if number else "")
         about = records if records is not None else [None] * len(prompts)
         workers = max(1, min(self.client.concurrency, len(prompts)))
         with when_interrupted(self.client.stop), ThreadPoolExecutor(workers) as pool:
-            return [given.feedback for given in pool.map(self.feedback_on, prompts, responses, about)]
+            return [given.feedback for given in pool.map(ask, prompts, responses, about)]
 
     def feedback_on(
         self,

@@ -101,8 +101,10 @@ class RewardModelCritic:
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
         min_probability: quotes that it wrote with less are left out (``text2grad.critics.reward_model.certainty``).
-        temperature: of its second and further opinions (:meth:`opinion`).
+        temperature: of its second and further opinions (``text2grad.critics.opinions``); the first is greedy.
     """
+
+    has_opinions = True
 
     def __init__(
         self,
@@ -196,10 +198,6 @@ class RewardModelCritic:
             temperature=temperature,
         )
 
-    def opinion(self, number: int) -> Opinion:
-        """A critic that gives opinion ``number``: 0 is greedy, any other is sampled, and the same at each asking."""
-        return Opinion(self, number)
-
     def __call__(
         self,
         prompts: Sequence[str],
@@ -248,7 +246,7 @@ class RewardModelCritic:
 
         Args:
             chances: where given, it is filled: for each response the ids that were written and their probabilities.
-            number: of the opinion.
+            number: of the opinion; 0 is greedy.
         """
         results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
         rows, encoded = [], []
@@ -265,7 +263,8 @@ class RewardModelCritic:
         probabilities: list[list[float]] | None = None if chances is None else []
         from text2grad.critics.reward_model.decoding import Sample
 
-        samples = [Sample(self.temperature, _seed(number, ids)) for ids in encoded] if number else None
+        sampled = number and self.temperature
+        samples = [Sample(self.temperature, _seed(number, ids)) for ids in encoded] if sampled else None
         written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities, samples)
         if chances is not None and probabilities is not None:
             chances[:] = [([], []) for _ in responses]
@@ -276,18 +275,6 @@ class RewardModelCritic:
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         return results
-
-
-class Opinion:
-    """One of the opinions of a reward model, as a critic."""
-
-    def __init__(self, critic: RewardModelCritic, number: int):
-        self.critic, self.number, self.name = critic, number, critic.name
-
-    def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
-    ) -> list[Feedback | FeedbackError]:
-        return self.critic(prompts, responses, records, self.number)
 
 
 def _seed(number: int, ids: list[int]) -> int:
