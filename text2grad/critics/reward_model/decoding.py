@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from tqdm.auto import tqdm
 
-from text2grad.critics.reward_model.reading import Reader, reader
+from text2grad.critics.reward_model.reading import RowReader, reader
 from text2grad.models import end_token_ids
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class FeedbackDecoder:
     def use(self, model: PreTrainedModel) -> None:
         """Decode with this model from now on."""
         self.model = model
-        self._reader: Reader = reader(model, self.prefix, self._pad, self._device)
+        self._reader: RowReader = reader(model, self.prefix, self._pad, self._device)
 
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(

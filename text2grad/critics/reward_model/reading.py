@@ -16,7 +16,7 @@ from text2grad.models.loading import base_model
 from text2grad.models.packed import can_pack
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """A model with the keys and values of the rows under way."""
 
     takes_back: bool
@@ -37,7 +37,7 @@ class Reader(Protocol):
         """Drop all other rows."""
 
 
-def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None) -> Reader:
+def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None) -> RowReader:
     """The fastest reader there is for a model.
 
     Args:
