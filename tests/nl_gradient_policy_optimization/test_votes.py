@@ -15,21 +15,25 @@ from tests.tiny_runs import rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.opinions import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
-from text2grad.critics.reward_model.decoding import Sample
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.models.answering import OwnRandomness
 from text2grad.tasks import get_task
 
 TASK = get_task("slf5k")
 
 
+def drawn(scores: torch.Tensor, count: int) -> torch.Tensor:
+    return OwnRandomness([1], 0.5, 1.0, "cpu").ids(scores.expand(count, -1), [0] * count)
+
+
 def test_draws_follow_the_distribution_at_the_temperature():
     scores = torch.tensor([1.0, 0.0, -1.0, float("-inf")])
-    draws = Sample(0.5, seed=1)(scores.expand(20_000, -1))
+    draws = drawn(scores, 20_000)
     shares = torch.bincount(draws, minlength=4) / 20_000
     torch.testing.assert_close(shares, (scores / 0.5).softmax(-1), atol=0.015, rtol=0)
-    assert torch.equal(Sample(0.5, seed=1)(scores.expand(9, -1)), draws[:0].new_tensor(draws[:9].tolist()))
+    assert torch.equal(drawn(scores, 9), draws[:9])
 
 
 def test_an_opinion_depends_on_its_number_and_the_response_alone():

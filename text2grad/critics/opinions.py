@@ -15,7 +15,6 @@ class Opinion:
 
     def __init__(self, critic: Any, number: int):
         self.critic, self.number, self.name = critic, number, critic.name
-        self.remote = getattr(critic, "remote", False)
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from text2grad.critics.reward_model.decoding import Matcher
+    from text2grad.models.answering import OwnRandomness
 
 PROMPT_FILE = "reward_prompt.txt"
 DESCRIPTION_FILE = "reward_model.json"
@@ -212,6 +213,13 @@ class RewardModelCritic:
         texts = self.write(prompts, responses, records, chances=chances, number=number)
         return [self._sure(self.parse(text), *chance) for text, chance in zip(texts, chances, strict=True)]
 
+    def _draws(self, number: int, ids: list[int]) -> OwnRandomness:
+        """The randomness of an opinion on one prompt and response."""
+        from text2grad.models.answering import OwnRandomness
+
+        seed = int(fingerprint([number, ids])[:8], 16)
+        return OwnRandomness([seed], self.temperature, 1.0, str(self.decoder.device))
+
     def _sure(self, reply: Feedback | FeedbackError, ids: list[int], probabilities: list[float]):
         """The feedback without the quotes that the model itself doubted."""
         if isinstance(reply, FeedbackError):
@@ -261,11 +269,8 @@ class RewardModelCritic:
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
         probabilities: list[list[float]] | None = None if chances is None else []
-        from text2grad.critics.reward_model.decoding import Sample
-
-        sampled = number and self.temperature
-        samples = [Sample(self.temperature, _seed(number, ids)) for ids in encoded] if sampled else None
-        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities, samples)
+        draws = [self._draws(number, ids) for ids in encoded] if number else None
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities, draws)
         if chances is not None and probabilities is not None:
             chances[:] = [([], []) for _ in responses]
             for row, ids, values in zip(rows, written, probabilities, strict=True):
@@ -275,11 +280,6 @@ class RewardModelCritic:
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         return results
-
-
-def _seed(number: int, ids: list[int]) -> int:
-    """Of the randomness of an opinion on one prompt and response."""
-    return int(fingerprint([number, ids])[:8], 16)
 
 
 def _matcher_maker(

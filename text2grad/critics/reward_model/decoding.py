@@ -20,6 +20,8 @@ from text2grad.models import end_token_ids
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from text2grad.models.answering import OwnRandomness
+
 
 class ObjectEnd:
     """Follows text piece by piece and knows when its first JSON object is complete."""
@@ -114,21 +116,6 @@ class Matcher(Protocol):
         """Bool, [vocabulary]; not to be written into."""
 
 
-class Sample:
-    """Draws ids at a temperature, from randomness of its own, so that no other row changes what is drawn.
-
-    The argmax of scores plus Gumbel noise is a draw from their softmax.
-    """
-
-    def __init__(self, temperature: float, seed: int):
-        self.temperature, self._generator = temperature, torch.Generator().manual_seed(seed)
-
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """``[n, vocabulary] -> [n]``"""
-        noise = torch.empty(logits.shape).exponential_(generator=self._generator).to(logits.device)
-        return (logits.float() / self.temperature - noise.log()).argmax(-1)
-
-
 class _Row:
     """One response's feedback in the making."""
 
@@ -138,9 +125,9 @@ class _Row:
         guesser: Lookahead | None,
         matcher: Matcher | None,
         wants_probabilities: bool = False,
-        sample: Sample | None = None,
+        draws: OwnRandomness | None = None,
     ):
-        self.wants_probabilities, self.sample = wants_probabilities, sample
+        self.wants_probabilities, self.draws = wants_probabilities, draws
         self.limit, self.guesser, self.matcher = limit, guesser, matcher
         self.written: list[int] = []
         self.probabilities: list[float] = []
@@ -175,7 +162,7 @@ class _Row:
                 forbidden = self.matcher.forbidden(position).to(scores.device)
                 scores[: len(forbidden)].masked_fill_(forbidden, float("-inf"))
                 scores[len(forbidden) :] = float("-inf")  # embeddings are often padded to a round number
-        choices = (self.sample(logits) if self.sample else logits.argmax(-1)).tolist()
+        choices = (self.draws.ids(logits, [0] * len(logits)) if self.draws else logits.argmax(-1)).tolist()
         taken = 0
         while taken < len(self.guess) and self.guess[taken] == choices[taken]:
             taken += 1
@@ -206,7 +193,7 @@ class FeedbackDecoder:
         lookahead: int = 4,
         device: torch.device | str | None = None,
     ):
-        self.tokenizer, self.prefix, self._device = tokenizer, list(prefix), device
+        self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
         self.use(model)
         self.lookahead = lookahead if self._reader.takes_back else 0
@@ -219,7 +206,7 @@ class FeedbackDecoder:
     def use(self, model: PreTrainedModel) -> None:
         """Decode with this model from now on."""
         self.model = model
-        self._reader: RowReader = reader(model, self.prefix, self._pad, self._device)
+        self._reader: RowReader = reader(model, self.prefix, self._pad, self.device)
 
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(
@@ -230,7 +217,7 @@ class FeedbackDecoder:
         matchers: Sequence[Matcher | None] | None = None,
         progress: bool = False,
         probabilities: list[list[float]] | None = None,
-        samples: Sequence[Sample] | None = None,
+        draws: Sequence[OwnRandomness] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
 
@@ -239,7 +226,7 @@ class FeedbackDecoder:
             limits: the most tokens to write after each; at least 1.
             matchers: one per prompt; None where what it may write is not constrained.
             probabilities: where given, it is filled: for each prompt the probability of each id that was written.
-            samples: one per prompt; without them decoding is greedy.
+            draws: one per prompt, so that no other row changes what is drawn; without them decoding is greedy.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
@@ -255,7 +242,7 @@ class FeedbackDecoder:
                         Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
                         matchers[index] if matchers else None,
                         probabilities is not None,
-                        samples[index] if samples else None,
+                        draws[index] if draws else None,
                     )
                     for index, ids in zip(chosen, batch, strict=True)
                 ]

@@ -37,7 +37,7 @@ class RowReader(Protocol):
         """Drop all other rows."""
 
 
-def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None) -> RowReader:
+def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str) -> RowReader:
     """The fastest reader there is for a model.
 
     Args:
@@ -45,7 +45,7 @@ def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torc
         pad: the id that fills shorter rows.
         device: where the model computes, where that is not where its weights are.
     """
-    if device in (None, "cpu", torch.device("cpu")) and can_pack(base_model(model)):
+    if torch.device(device).type == "cpu" and can_pack(base_model(model)):
         return PackedModel(model)
     return AnyModel(model, prefix, pad, device)
 
@@ -80,10 +80,8 @@ class PackedModel:
 class AnyModel:
     """A causal LM through transformers' cache, which grows in place; the prefix is computed once."""
 
-    def __init__(
-        self, model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str | None = None
-    ):
-        self._model, self._prefix, self._pad, self._device = model, list(prefix), pad, device or model.device
+    def __init__(self, model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str):
+        self._model, self._prefix, self._pad, self._device = model, list(prefix), pad, device
         # Sliding windows and recurrent states count positions by themselves: they neither share nor take back.
         self.takes_back = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
         self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -92,12 +90,11 @@ class AnyModel:
     def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
         shared = shared if self.takes_back else 0
         rest = [list(ids[shared:]) for ids in prompts]
-        padding = [max(map(len, rest)) - len(ids) for ids in rest]
-        own = zip(padding, rest, strict=True)
-        mask = [[1] * shared + [0] * pad + [1] * len(ids) for pad, ids in own]
+        width = max(map(len, rest))
+        mask = [[1] * shared + [0] * (width - len(ids)) + [1] * len(ids) for ids in rest]
         self._mask = torch.tensor(mask, device=self._device)
         self._cache = self._prefilled(shared, len(rest))
-        inputs = [[self._pad] * pad + ids for pad, ids in zip(padding, rest, strict=True)]
+        inputs = [[self._pad] * (width - len(ids)) + ids for ids in rest]
         return self._read(torch.tensor(inputs, device=self._device), 1)
 
     def extend(self, ids: Tensor) -> Tensor:
