@@ -26,6 +26,8 @@ export TOKENIZERS_PARALLELISM=false DS_ACCELERATOR=${DS_ACCELERATOR:-cpu} PYTHON
 export TEXT2GRAD_NEXT=0 # this script says what comes next
 # shellcheck source=text2grad/journal/launching.sh
 . text2grad/journal/launching.sh
+# Ten scripts start below. Their libraries are imported once, for all of them.
+warm_up nl_gradient_policy_optimization.optimize nl_reward_model.train_rm rouge_score.rouge_scorer matplotlib.pyplot
 python() { launch command python "$@"; }  # signals reach it, and it is not left behind
 train=quickstart/data/posts_train.json
 held_out=quickstart/data/posts_validation.json

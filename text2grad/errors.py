@@ -23,7 +23,7 @@ from text2grad.safety.streams import lasting_output
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Ctrl-C, and what schedulers send before they end a job."""
 WORKERS = "TEXT2GRAD_WORKERS"
-"""Set by launchers: the folder in which every process that may be sent a signal leaves its number."""
+"""Set by launchers: the folder in which every process that may be sent a signal leaves its number and start."""
 _ONE_WISH = 2.0  # seconds in which two signals count as one: a launcher may pass on what the terminal sent as well
 EXIT_CODE_FILE = "TEXT2GRAD_EXIT_CODE"
 """Set by launchers: the file in which a process leaves its exit code."""
@@ -138,13 +138,21 @@ def _known_to_the_launcher() -> Iterator[None]:
         return
     mark = Path(folder) / str(os.getpid())
     try:
-        mark.touch()
+        mark.write_text(_started(), encoding="ascii")
     except FileNotFoundError:  # the launcher has ended
         raise Interrupted(signal.SIGTERM) from None
     try:
         yield
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _started() -> str:
+    """When this process began, in the kernel's ticks: with its number, that names it."""
+    try:
+        return Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except FileNotFoundError:  # not Linux
+        return ""
 
 
 def _leaving_its_code(wrapped: Callable[..., None]) -> Callable[..., None]:

@@ -32,10 +32,12 @@ launch() {
 
 # The processes that registered (text2grad/errors.py) and live; a number that another process has by now is none.
 _workers() {
-    local mark worker
+    local mark stat
     for mark in "$TEXT2GRAD_WORKERS"/*; do
-        worker=${mark##*/}
-        if grep -qsz "^TEXT2GRAD_WORKERS=$TEXT2GRAD_WORKERS\$" "/proc/$worker/environ"; then echo "$worker"; fi
+        read -r stat 2>/dev/null <"/proc/${mark##*/}/stat" || continue
+        # shellcheck disable=SC2086
+        set -- ${stat##*) } # its state, …, as the twentieth its start
+        if [ "$1" != Z ] && [ "${20}" = "$(<"$mark")" ]; then echo "${mark##*/}"; fi
     done
 }
 
@@ -48,4 +50,21 @@ _pass_on() { # SIGNAL CHILD
     else # nothing has begun yet
         kill -TERM -- "-$2" 2>/dev/null || true
     fi
+}
+
+# warm_up MODULE...: from here on `python` starts without the time that importing these takes (see warm.py). Nothing
+# changes where there is a GPU, which a fork cannot use once its parent has looked at it, nor with TEXT2GRAD_WARM=0.
+warm_up() {
+    local folder
+    if [ "$(uname)" != Linux ] || [ -n "${TEXT2GRAD_WARM:-}" ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
+        return
+    fi
+    folder=$(mktemp -d)
+    # It ends with this script and all that was started here, since these hold the other end of its input.
+    exec {_warm}> >(exec python "${BASH_SOURCE[0]%/*}/warm.py" serve "$folder" "$@")
+    until [ -S "$folder/server" ]; do
+        kill -0 "$!" 2>/dev/null || return 0 # it could not start: the next script says why
+        sleep 0.1
+    done
+    export TEXT2GRAD_WARM=$folder/server PATH="$folder/bin:$PATH"
 }
