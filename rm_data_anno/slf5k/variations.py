@@ -13,7 +13,7 @@ from itertools import cycle, product
 from pathlib import Path
 from typing import Literal
 
-from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split
+from rm_data_anno.slf5k.corruptions import CORRUPTIONS, Spoilt, split
 from rm_data_anno.slf5k.hard_negatives import annotated, spoil, summaries
 from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
@@ -36,6 +36,7 @@ class SummaryVariationsConfig:
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(20, "variations of each post")
     per_post: int = setting(8, "responses to each variation, in a row of the file")
+    draws: int = setting(1, "of so many drawn responses, the one whose fault is the rarest so far is kept")
     critique_style: Literal["worked", "plain"] = setting(
         "worked", "worked goes through the facts of each sentence, which a small model learns from; plain sums up"
     )
@@ -52,6 +53,15 @@ class PostTexts:
     answers: Iterator[str]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A response that may be kept; one without text may not."""
+
+    how: str
+    text: str
+    spoilt: Spoilt | None = None
+
+
 def variations(
     posts: Mapping[str, Record],
     answers: Mapping[str, Sequence[str]],
@@ -60,6 +70,7 @@ def variations(
     max_words: int = 50,
     seed: int = 0,
     critique_style: str = "worked",
+    draws: int = 1,
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -70,6 +81,7 @@ def variations(
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
         critique_style: ``worked`` or ``plain``, as the rules write it.
+        draws: with more than one, rare kinds of faults become less rare.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
@@ -78,6 +90,7 @@ def variations(
     critic = (WorkedSummaryCritic if critique_style == "worked" else SummaryCritic)(max_words)
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
+    found: Counter[str] = Counter()  # kinds of faults, as the rules name them
     made: dict[str, Record] = {}
     for number, (key, own) in product(range(rounds), sources.items()):
         stranger = sources[rng.choice([other for other in sources if other != key])]
@@ -86,15 +99,16 @@ def variations(
         for _ in range(_ATTEMPTS * per_post):
             if len(seen) == per_post:
                 break
-            (how,) = rng.choices(list(SHARES), list(SHARES.values()))
-            spoilt = None
-            if how == "spoilt":
-                spoilt = spoil(post, [own.human, next(own.answers)], [stranger.human], counts, seen, rng)
-                if spoilt is None:
-                    continue
-            text = spoilt.text if spoilt else _response(how, own, stranger, rng)
-            if not text or text in seen:
+            drawn = [_drawn(post, own, stranger, counts, seen, rng) for _ in range(draws)]
+            drawn = [one for one in drawn if one.text and one.text not in seen]
+            if not drawn:
                 continue
+            if draws > 1:
+                kinds = [critic.fault_kinds(post, one.text) or {"none"} for one in drawn]
+                rarest = min(range(len(drawn)), key=lambda i: min(found[kind] for kind in kinds[i]))
+                found.update(kinds[rarest])
+                drawn = [drawn[rarest]]
+            how, text, spoilt = drawn[0].how, drawn[0].text, drawn[0].spoilt
             feedback = critic.feedback_on(post, text)
             if spoilt:
                 counts[spoilt.kind] += 1
@@ -135,6 +149,16 @@ def _variation(sentences: Sequence[str], foreign: Sequence[str], rng: random.Ran
     return " ".join(rng.choice(foreign) if at in changed else sentence for at, sentence in enumerate(sentences))
 
 
+def _drawn(
+    post: str, own: PostTexts, stranger: PostTexts, counts: Counter[str], seen: set[str], rng: random.Random
+) -> Drawn:
+    (how,) = rng.choices(list(SHARES), list(SHARES.values()))
+    if how != "spoilt":
+        return Drawn(how, _response(how, own, stranger, rng))
+    spoilt = spoil(post, [own.human, next(own.answers)], [stranger.human], counts, seen, rng)
+    return Drawn(how, spoilt.text if spoilt else "", spoilt)
+
+
 def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random) -> str:
     """A response made in one of the ways of ``SHARES``, without one that is spoilt."""
     if how == "of another post":
@@ -171,7 +195,7 @@ def main() -> None:
     config = parse(SummaryVariationsConfig)
     check_choices(config)
     check_given(config, "data_path", "answers", "output_path")
-    check_positive(config, "rounds", "per_post")
+    check_positive(config, "rounds", "per_post", "draws")
     check_writable(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(
@@ -182,6 +206,7 @@ def main() -> None:
         config.max_words,
         config.seed,
         config.critique_style,
+        config.draws,
     )
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     kinds = Counter(record["annotation"]["how"] for record in made.values())

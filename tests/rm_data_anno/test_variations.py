@@ -60,6 +60,22 @@ def test_the_same_seed_makes_the_same_records(posts, answers):
     assert variations(posts, answers, 2, 4, seed=3) != variations(posts, answers, 2, 4, seed=4)
 
 
+def test_with_more_draws_rare_faults_are_less_rare(posts, answers):
+    answers = {
+        key: [*texts, f"This post is about {texts[0]}", f"You should think again. {texts[0]}"]
+        for key, texts in answers.items()
+    }
+    once, often = (variations(posts, answers, 4, 6, draws=draws) for draws in (1, 5))
+    assert len(once) == len(often) == 6 * 4 * 6
+    critic = SummaryCritic()
+    counts = [
+        Counter(kind for r in made.values() for kind in critic.fault_kinds(r["post"], r["generated_summary"]))
+        for made in (once, often)
+    ]
+    for kind in ("commentary", "advice"):
+        assert 0 < 2 * counts[0][kind] < counts[1][kind], kind
+
+
 def test_a_plain_critique_is_the_rules_own(posts, answers):
     made = variations(posts, answers, 1, 4, critique_style="plain")
     record = next(record for record in made.values() if record["annotation"]["how"] != "spoilt")

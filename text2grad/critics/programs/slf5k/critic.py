@@ -154,12 +154,8 @@ class SummaryCritic:
             text = response.strip()
             return Feedback("The summary is empty: it has no words.", [], [text] if text else [])
         beyond = found[self.max_words :]
-        found = found[: self.max_words]
-        read = response[: beyond[0].start] if beyond else response
-        summary = read_summary(read, found, read_post(post))
-        faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
-        if beyond:
-            faults.append(SummaryFault("length", len(found), len(found)))
+        summary, faults = self._read(post, response)
+        found = summary.words
         barred = {i for fault in faults for i in range(fault.start, fault.end)}
         poor = {
             i
@@ -178,6 +174,21 @@ class SummaryCritic:
         poor |= set(range(len(found), len(every)))
         critique = self.critique(summary, faults, praised)
         return Feedback(critique, quotes_of(response, every, good), quotes_of(response, every, poor))
+
+    def fault_kinds(self, post: str, response: str) -> set[str]:
+        """The kinds of faults that the rules find, but for ``too little``."""
+        return {fault.kind for fault in self._read(post, response)[1]}
+
+    def _read(self, post: str, response: str) -> tuple[Summary, list[SummaryFault]]:
+        found = words(response)
+        beyond = found[self.max_words :]
+        found = found[: self.max_words]
+        read = response[: beyond[0].start] if beyond else response
+        summary = read_summary(read, found, read_post(post))
+        faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
+        if beyond:
+            faults.append(SummaryFault("length", len(found), len(found)))
+        return summary, faults
 
     def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
         """What is told, what is left out, and each kind of fault with its first example."""
