@@ -59,6 +59,7 @@ warm_up() {
     if [ "$(uname)" != Linux ] || [ -n "${TEXT2GRAD_WARM:-}" ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
         return
     fi
+    echo "importing the libraries, once for all steps" >&2
     folder=$(mktemp -d)
     # It ends with this script and all that was started here, since these hold the other end of its input.
     exec {_warm}> >(exec python "${BASH_SOURCE[0]%/*}/warm.py" serve "$folder" "$@")
