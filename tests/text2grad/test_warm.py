@@ -62,6 +62,35 @@ def test_an_error_traces_and_a_command_line_works(tmp_path, wave):
     assert said.stdout == b"42\n"
 
 
+def test_a_lost_script_is_no_success(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    with warm_environment(("wave",)) as commands:
+        command = [commands.path, str(tmp_path / "worker.py"), str(tmp_path)]
+        environment = {**os.environ, **commands.variables, "PYTHONPATH": str(ROOT)}
+        client = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        (worker,) = wait_for(tmp_path, "begun-*", 1)
+        between = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(between, signal.SIGKILL)
+        _, errors = client.communicate(timeout=20)
+        assert not alive(worker)
+        assert client.returncode == 1 and "lost the script; run it again with TEXT2GRAD_WARM=0" in errors
+
+
+@pytest.mark.parametrize("obstacle", ["no server", "a long message"])
+def test_what_the_server_cannot_take_the_real_python_runs(tmp_path, wave, obstacle):
+    (tmp_path / "told.py").write_text(SCRIPT)
+    changed = (
+        {"TEXT2GRAD_WARM": str(tmp_path / "gone")}
+        if obstacle == "no server"
+        else {f"V{n}": "x" * 99_000 for n in range(4)}
+    )
+    done = subprocess.run(
+        [wave.path, "told.py"], cwd=tmp_path, env={**os.environ, **wave.variables, **changed}, input="",
+        text=True, capture_output=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 7 and '"loaded": false' in done.stdout
+
+
 def started(folder: Path, script: str, *words: str, **variables: str) -> subprocess.Popen[str]:
     """A shell script that has sourced the launcher's functions and goes on with ``script``."""
     (folder / "worker.py").write_text(WORKER)

@@ -27,30 +27,45 @@ from typing import cast
 VARIABLE = "TEXT2GRAD_WARM"
 """The variable with the server's address; ``0`` switches `warm_up` off."""
 CALLED = ("python", "torchrun", "deepspeed")
+_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 def ask(command: str, *words: str) -> None:
     """Have the server run what `python`, called as ``command``, would run with these words, and end as it ends."""
+    real = [os.path.join(os.path.dirname(sys.executable), os.path.basename(command)), *words]
     if words and words[0] in ("-c", "-", "-V", "--version"):
-        os.execv(sys.executable, [sys.executable, *words])
+        os.execv(real[0], real)
     asked = {"command": command, "words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ[VARIABLE])
-        socket.send_fds(connection, [json.dumps(asked).encode()], [0, 1, 2])
-        process = int.from_bytes(connection.recv(4), "big")
+    with socket.socket(*_SOCKET) as connection:
+        try:
+            connection.connect(os.environ[VARIABLE])
+            socket.send_fds(connection, [json.dumps(asked).encode()], [0, 1, 2])
+        except OSError:  # there is no server any more, or the message is too long for one packet
+            os.execv(real[0], real)
+        process = _number(connection)
         for number in _PASSED_ON:
             signal.signal(number, lambda received, _: os.kill(process, received))
-        code = int.from_bytes(connection.recv(4), "big", signed=True)
+        code = _number(connection, process)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
 
+def _number(connection: socket.socket, process: int = 0) -> int:
+    packet = connection.recv(4)
+    if not packet:
+        if process:
+            os.kill(process, signal.SIGKILL)
+        sys.exit(f"error: the server of {os.environ[VARIABLE]} lost the script; run it again with {VARIABLE}=0")
+    return int.from_bytes(packet, "big", signed=True)
+
+
 def serve(folder: str, *modules: str) -> None:
     """Write the commands, import the modules, and answer until standard input ends."""
-    os.setsid()  # a terminal's Ctrl-C is for the caller, which passes it on
+    if os.getpgrp() != os.getpid():
+        os.setsid()  # a terminal's Ctrl-C is for the caller, which passes it on
     os.mkdir(os.path.join(folder, "bin"))
     for name in CALLED:
         path = os.path.join(folder, "bin", name)
@@ -64,7 +79,7 @@ def serve(folder: str, *modules: str) -> None:
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the forks
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listening:
+    with socket.socket(*_SOCKET) as listening:
         listening.bind(os.path.join(folder, "starting"))
         listening.listen(64)
         os.rename(os.path.join(folder, "starting"), os.path.join(folder, "server"))
@@ -84,7 +99,7 @@ def _attend(connection: socket.socket) -> None:
     if process == 0:
         connection.close()
         return _run(files=files, **json.loads(message))
-    connection.sendall(process.to_bytes(4, "big"))
+    connection.sendall(process.to_bytes(4, "big", signed=True))
     ended = os.pidfd_open(process)
     caller_left = ended not in select.select([ended, connection.fileno()], [], [])[0]
     if caller_left:
