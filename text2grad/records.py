@@ -223,14 +223,19 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
 
 
 def save_records(path: str | Path, records: Records) -> None:
-    """Write records atomically, in the shape (object or list) they were read in."""
-    save_json(path, dict(records) if records.keyed else list(records.values()))
+    """Write records atomically, in the shape (object or list) they were read in; in JSONL each row has its id."""
+    if records.keyed and Path(path).suffix == ".jsonl":
+        save_json(path, [{"id": key, **record} for key, record in records.items()])
+    else:
+        save_json(path, dict(records) if records.keyed else list(records.values()))
 
 
 def save_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
     """Write JSON (JSONL for a list and a ``.jsonl`` name) atomically: the whole file or none of it."""
     path = Path(path)
     if path.suffix == ".jsonl":
+        if isinstance(value, dict):
+            raise InputError(f"{path}: a .jsonl file holds rows, and this is one object; name it .json")
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in value)
     else:
         text = json.dumps(value, ensure_ascii=False, indent=indent) + "\n"

@@ -77,6 +77,17 @@ def test_shapes_survive(tmp_path, name):
     assert json.loads((tmp_path / "keyed.json").read_text(encoding="utf-8")) == {"t3_é": SUMMARY}
 
 
+def test_an_object_by_id_becomes_rows_with_their_ids(tmp_path):
+    given = {"a": {"post": "p", "generated_summary": "s"}, "b": {"id": "b", "post": "q", "generated_summary": "t"}}
+    save_json(tmp_path / "in.json", given)
+    save_records(tmp_path / "out.jsonl", load_records(tmp_path / "in.json", get_task("slf5k")))
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows == [{"id": "a", **given["a"]}, given["b"]]
+    assert dict(load_records(tmp_path / "out.jsonl", get_task("slf5k"))) == {"a": rows[0], "b": rows[1]}
+    with pytest.raises(InputError, match=r"name it \.json"):
+        save_json(tmp_path / "out.jsonl", given)
+
+
 def test_prompts_are_read_once_and_need_no_response(tmp_path):
     path = write(tmp_path / "in.json", {"a": {"post": "x"}, "b": {"post": "x"}, "c": {"post": "y"}})
     assert list(load_records(path, get_task("slf5k"), responses=False)) == ["a", "c"]
