@@ -14,19 +14,20 @@ from text2grad.tasks import get_task
 
 DATA = Path(__file__).parents[2] / "quickstart" / "data"
 TASK = get_task("slf5k")
-TRAIN, VALIDATION = (load_json(DATA / f"posts_{split}.json") for split in ("train", "validation"))
-ALL = {**TRAIN, **VALIDATION}
+SPLITS = ("train", "validation", "test")
+TRAIN, VALIDATION, TEST = (load_json(DATA / f"posts_{split}.json") for split in SPLITS)
+ALL = {**TRAIN, **VALIDATION, **TEST}
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
 
 
-def test_the_split_is_64_and_16_and_shares_nothing():
-    assert (len(TRAIN), len(VALIDATION)) == (64, 16)
-    assert len(ALL) == 80
-    assert len({record["post"] for record in ALL.values()}) == 80
-    assert len({record["ideal_human_summary"] for record in ALL.values()}) == 80
+def test_the_split_is_64_16_and_160_and_shares_nothing():
+    assert (len(TRAIN), len(VALIDATION), len(TEST)) == (64, 16, 160)
+    assert len(ALL) == 240
+    assert len({record["post"] for record in ALL.values()}) == 240
+    assert len({record["ideal_human_summary"] for record in ALL.values()}) == 240
 
 
 @pytest.mark.parametrize("record_id", sorted(ALL))
@@ -43,7 +44,7 @@ def test_each_record_has_the_format_and_its_lengths(record_id):
 
 
 def test_files_are_plain_json_that_a_person_can_read():
-    for split in ("train", "validation"):
+    for split in SPLITS:
         raw = (DATA / f"posts_{split}.json").read_text(encoding="utf-8")
         assert raw == json.dumps(json.loads(raw), ensure_ascii=False, indent=2) + "\n"
 
@@ -60,8 +61,8 @@ def test_no_two_posts_are_alike():
 
 
 def test_posts_begin_and_end_in_many_ways():
-    assert len({" ".join(_words(record["post"])[:2]) for record in ALL.values()}) >= 55
-    assert len({" ".join(_words(record["post"])[-3:]) for record in ALL.values()}) >= 75
+    assert len({" ".join(_words(record["post"])[:2]) for record in ALL.values()}) >= 170
+    assert len({" ".join(_words(record["post"])[-3:]) for record in ALL.values()}) >= 195
 
 
 def test_summaries_are_in_their_own_words():
@@ -76,5 +77,5 @@ def test_summaries_are_in_their_own_words():
 def test_the_readme_tells_what_the_files_hold():
     readme = (DATA / "README.md").read_text(encoding="utf-8")
     assert "written for this repository" in readme and "MIT" in readme
-    for split, records in (("train", TRAIN), ("validation", VALIDATION)):
+    for split, records in zip(SPLITS, (TRAIN, VALIDATION, TEST), strict=True):
         assert re.search(rf"posts_{split}\.json` \| {len(records)}\b", readme)
