@@ -54,6 +54,7 @@ _pass_on() { # SIGNAL CHILD
 
 # warm_up MODULE...: from here on `python` starts without the time that importing these takes (see warm.py). Nothing
 # changes where there is a GPU, which a fork cannot use once its parent has looked at it, nor with TEXT2GRAD_WARM=0.
+# After it, give `wait` a process: a bare one waits for the server, too, which waits for the script to end.
 warm_up() {
     local folder
     if [ "$(uname)" != Linux ] || [ -n "${TEXT2GRAD_WARM:-}" ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
