@@ -103,12 +103,12 @@ def variations(
             drawn = [one for one in drawn if one.text and one.text not in seen]
             if not drawn:
                 continue
+            kept = drawn[0]
             if draws > 1:
-                kinds = [critic.fault_kinds(post, one.text) or {"none"} for one in drawn]
-                rarest = min(range(len(drawn)), key=lambda i: min(found[kind] for kind in kinds[i]))
-                found.update(kinds[rarest])
-                drawn = [drawn[rarest]]
-            how, text, spoilt = drawn[0].how, drawn[0].text, drawn[0].spoilt
+                kinds = {one.text: critic.fault_kinds(post, one.text) or {"none"} for one in drawn}
+                kept = min(drawn, key=lambda one: min(found[kind] for kind in kinds[one.text]))
+                found.update(kinds[kept.text])
+            how, text, spoilt = kept.how, kept.text, kept.spoilt
             feedback = critic.feedback_on(post, text)
             if spoilt:
                 counts[spoilt.kind] += 1

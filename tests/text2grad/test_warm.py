@@ -58,8 +58,11 @@ def test_an_error_traces_and_a_command_line_works(tmp_path, wave):
         [wave.path, str(tmp_path / "wrong.py")], env=environment, text=True, capture_output=True, timeout=20
     )
     assert wrong.returncode == 1 and "KeyError: 'absent'" in wrong.stderr and 'wrong.py", line 2' in wrong.stderr
-    said = subprocess.run([wave.path, "-c", "print(6 * 7)"], env=environment, capture_output=True, timeout=20)
-    assert said.stdout == b"42\n"
+    for words in (["-c", "print(6 * 7)"], [], ["-"], ["-W", "error", "-"], ["-Ic", "print(6 * 7)"]):
+        said = subprocess.run(
+            [wave.path, *words], env=environment, input=b"print(6 * 7)", capture_output=True, timeout=20
+        )
+        assert said.stdout == b"42\n", words
 
 
 def test_a_lost_script_is_no_success(tmp_path):

@@ -34,8 +34,9 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 def ask(command: str, *words: str) -> None:
     """Have the server run what `python`, called as ``command``, would run with these words, and end as it ends."""
     real = [os.path.join(os.path.dirname(sys.executable), os.path.basename(command)), *words]
-    if words and words[0] in ("-c", "-", "-V", "--version"):
-        os.execv(real[0], real)
+    first = words[0] if words else "-"
+    if os.path.basename(command) == "python" and first.startswith("-") and first not in ("-m", "-u"):
+        os.execv(real[0], real)  # it is no script or module, or Python itself shall behave otherwise
     asked = {"command": command, "words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(*_SOCKET) as connection:
         try:

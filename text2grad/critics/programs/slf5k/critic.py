@@ -41,7 +41,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from text2grad.critics.programs.english import quotes_of, words
+from text2grad.critics.programs.english import Word, quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
 from text2grad.errors import InputError
@@ -149,12 +149,11 @@ class SummaryCritic:
 
     def feedback_on(self, post: str, response: str) -> Feedback:
         """Feedback on one summary of one post."""
-        found = words(response)
-        if not found:
+        every = words(response)
+        if not every:
             text = response.strip()
             return Feedback("The summary is empty: it has no words.", [], [text] if text else [])
-        beyond = found[self.max_words :]
-        summary, faults = self._read(post, response)
+        summary, faults = self._read(post, response, every)
         found = summary.words
         barred = {i for fault in faults for i in range(fault.start, fault.end)}
         poor = {
@@ -170,19 +169,16 @@ class SummaryCritic:
             faults.append(SummaryFault("too little", max(0, last - 1), last + 1))
             poor |= {max(0, last - 1), last}
             good = good - poor
-        every = [*found, *beyond]
         poor |= set(range(len(found), len(every)))
         critique = self.critique(summary, faults, praised)
         return Feedback(critique, quotes_of(response, every, good), quotes_of(response, every, poor))
 
     def fault_kinds(self, post: str, response: str) -> set[str]:
         """The kinds of faults that the rules find, but for ``too little``."""
-        return {fault.kind for fault in self._read(post, response)[1]}
+        return {fault.kind for fault in self._read(post, response, words(response))[1]}
 
-    def _read(self, post: str, response: str) -> tuple[Summary, list[SummaryFault]]:
-        found = words(response)
-        beyond = found[self.max_words :]
-        found = found[: self.max_words]
+    def _read(self, post: str, response: str, every: list[Word]) -> tuple[Summary, list[SummaryFault]]:
+        found, beyond = every[: self.max_words], every[self.max_words :]
         read = response[: beyond[0].start] if beyond else response
         summary = read_summary(read, found, read_post(post))
         faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
