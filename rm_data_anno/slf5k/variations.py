@@ -37,8 +37,10 @@ class SummaryVariationsConfig:
     rounds: int = setting(20, "variations of each post")
     per_post: int = setting(8, "responses to each variation, in a row of the file")
     draws: int = setting(1, "of so many drawn responses, the one whose fault is the rarest so far is kept")
-    critique_style: Literal["worked", "plain"] = setting(
-        "worked", "worked goes through the facts of each sentence, which a small model learns from; plain sums up"
+    critique_style: Literal["worked", "facts", "plain"] = setting(
+        "worked",
+        "worked says of each fact whether the post has it, and in how long a run, which a small model learns from; "
+        "facts leaves the runs out; plain sums up",
     )
     max_words: int = setting(50, "words beyond this are poor")
     seed: int = setting(0, "of all that is drawn")
@@ -80,14 +82,18 @@ def variations(
     Args:
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
-        critique_style: ``worked`` or ``plain``, as the rules write it.
+        critique_style: ``worked``, ``facts`` or ``plain``, as the rules write it.
         draws: with more than one, rare kinds of faults become less rare.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
     task, rng = get_task("slf5k"), random.Random(seed)
-    critic = (WorkedSummaryCritic if critique_style == "worked" else SummaryCritic)(max_words)
+    critic = (
+        SummaryCritic(max_words)
+        if critique_style == "plain"
+        else WorkedSummaryCritic(max_words, runs=critique_style == "worked")
+    )
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     found: Counter[str] = Counter()  # kinds of faults, as the rules name them

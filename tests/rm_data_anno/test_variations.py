@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -80,6 +81,16 @@ def test_a_plain_critique_is_the_rules_own(posts, answers):
     made = variations(posts, answers, 1, 4, critique_style="plain")
     record = next(record for record in made.values() if record["annotation"]["how"] != "spoilt")
     assert TASK.feedback(record) == SummaryCritic().feedback_on(record["post"], record["generated_summary"])
+
+
+def test_a_critique_of_facts_leaves_out_how_long_a_run_is(posts, answers):
+    answers = {key: [" ".join(posts[key]["post"].split()[:20]), *texts] for key, texts in answers.items()}
+    worked, facts = (variations(posts, answers, 4, 6, critique_style=style) for style in ("worked", "facts"))
+    assert worked.keys() == facts.keys()
+    assert any(re.search(r" 9[,:]", record["textual_feedback"]) for record in worked.values())
+    for key, record in worked.items():
+        said = re.sub(r" \d(?=[,:] )", " yes", record["textual_feedback"])
+        assert facts[key] == {**record, "textual_feedback": said}
 
 
 def test_what_is_missing_is_named(posts, answers):

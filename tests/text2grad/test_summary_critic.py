@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from text2grad.critics import load_critic
 from text2grad.critics.programs.english import concept, sentences, unique_quote, words
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
-from text2grad.critics.programs.slf5k.facts import read_post, read_summary
+from text2grad.critics.programs.slf5k.facts import read_post, read_summary, run_lengths
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
@@ -172,6 +172,35 @@ def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
     assert load_critic("text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "slf5k")([DOG], [text]) == [
         worked
     ]
+
+
+def test_a_worked_critique_counts_the_words_of_a_copied_run():
+    text = (
+        "Max eats shoes while we are at work. Our dog Max has eaten three pairs of my shoes this month and barks. "
+        "The trainer said that shoes are lonely."
+    )
+    worked, facts = (WorkedSummaryCritic(runs=runs).feedback_on(DOG, text) for runs in (True, False))
+    assert (worked.good, worked.poor) == (facts.good, facts.poor)
+    assert worked.critique == (
+        "Max yes, eats yes, shoes yes: fine. "
+        "dog yes, Max 3, eaten 5, three 6, shoes 9, barks no: copies. "
+        "trainer yes, shoes yes, lonely yes: fine. Tells part of the story."
+    )
+    assert facts.critique == re.sub(r" \d(?=[,:] )", " yes", worked.critique)
+
+
+@pytest.mark.parametrize(
+    ("summary", "lengths"),
+    [
+        ("a trainer said that he is happy", [1, 2, 3, 4, 5, 6, 0]),
+        ("dog Max has two long walks a trainer said", [1, 2, 3, 1, 2, 3, 4, 1 + 1, 3]),
+        ("said that said that he", [1, 2, 1, 2, 3]),
+        ("Max", [1]),
+        ("cat", [0]),
+    ],
+)
+def test_a_run_is_as_long_as_the_words_before_have_it(summary, lengths):
+    assert run_lengths(read_summary(summary, words(summary), read_post(DOG))) == lengths
 
 
 def test_advice_is_no_fault_where_the_post_gives_it():

@@ -42,7 +42,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from text2grad.critics.programs.english import Word, quotes_of, words
-from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
+from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary, run_lengths
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -196,15 +196,24 @@ class WorkedSummaryCritic(SummaryCritic):
 
     "Biscuit yes, Iranian no, screaming no: invents." A small reward model learns to compare from it, where the other
     critique only lets it guess. As a critic: ``text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic``.
+
+    Args:
+        runs: says of a fact, too, which word it is of a run of the post's own words, from the third to the ninth:
+            "rowing yes, club 3, voted 5, captain 7: copies." So where a copy begins and ends is worked out, too.
     """
 
     name = "programmatic, worked"
 
+    def __init__(self, max_words: int = 50, runs: bool = True):
+        super().__init__(max_words)
+        self.runs = runs
+
     def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
+        length = run_lengths(summary) if self.runs else [0] * len(summary.words)
         parts = []
         for first, last, _ in summary.sentences:
             known = [
-                f"{summary.words[i].text} {'no' if summary.facts[i] is None else 'yes'}"
+                f"{summary.words[i].text} {_status(summary.facts[i], length[i])}"
                 for i in range(first, last)
                 if summary.facts[i] is not None or summary.new[i]
             ]
@@ -243,6 +252,12 @@ _WORKED = {
     "length": "too long",
     "too little": "too little",
 }
+
+
+def _status(fact: str | None, length: int) -> str:
+    if fact is None:
+        return "no"
+    return "yes" if length < 3 else str(min(length, 9))
 
 
 def _amount(praised: Praise) -> str:

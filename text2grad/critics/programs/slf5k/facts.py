@@ -35,6 +35,7 @@ class Post:
     facts: dict[str, str]  # concept of an uncommon word -> the word
     keys: tuple[str, ...]  # the most important of them, in order
     places: dict[str, frozenset[int]]  # concept of any word that is not a function word -> the sentences that have it
+    literal: str  # its words in lower case, a blank before and after each
     runs: frozenset[tuple[str, ...]]  # its runs of COPY_RUN words
     pairs: frozenset[tuple[str, str]]  # its pairs of words with at most two others between them
     neighbours: frozenset[tuple[str, str]]  # concepts with at most three words between them, in the post's order
@@ -92,6 +93,7 @@ def read_post(text: str) -> Post:
         facts=facts,
         keys=tuple(_ranked(text, found, spans, places)[: max(6, len(facts) // 3)]),
         places={name: frozenset(where) for name, where in places.items()},
+        literal=f" {' '.join(literal)} ",
         runs=frozenset(gram for _, gram in ngrams(literal, COPY_RUN)),
         pairs=frozenset(pair for gap in (1, 2, 3) for pair in zip(literal, literal[gap:], strict=False)),
         neighbours=frozenset(
@@ -148,6 +150,18 @@ def _supported_by(concept: str, post: Post) -> str | None:
     if not near and not concept[0].isdigit():
         near = [name for name in post.places if name[:4] == concept[:4] and same_family(concept, name)]
     return min(near, key=lambda name: (name not in post.keys, min(post.places[name]), name)) if near else None
+
+
+def run_lengths(summary: Summary) -> list[int]:
+    """Per word: how many words up to it, itself among them, the post has in a row."""
+    keys = [word.key for word in summary.words]
+    lengths: list[int] = []
+    for end in range(1, len(keys) + 1):
+        start = end - 1 - (lengths[-1] if lengths else 0)
+        while start < end and f" {' '.join(keys[start:end])} " not in summary.post.literal:
+            start += 1
+        lengths.append(end - start)
+    return lengths
 
 
 def matches(pattern: re.Pattern, summary: Summary) -> Iterator[tuple[int, int]]:
