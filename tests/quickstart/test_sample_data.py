@@ -17,6 +17,7 @@ TASK = get_task("slf5k")
 SIZES = {"train": 64, "validation": 16, "test": 160, "more": 188}
 SPLITS = {split: load_json(DATA / f"posts_{split}.json") for split in SIZES}
 ALL = {key: record for records in SPLITS.values() for key, record in records.items()}
+MEASURED = {key: record for key, record in ALL.items() if key not in SPLITS["more"]}
 
 
 def _words(text: str) -> list[str]:
@@ -60,18 +61,23 @@ def test_no_two_posts_are_alike():
                 assert len(runs[one] & runs[other]) < min(len(runs[one]), len(runs[other])) / 10, (one, other)
 
 
-def test_posts_begin_and_end_in_many_ways():
-    assert len({" ".join(_words(record["post"])[:2]) for record in ALL.values()}) >= 300
-    assert len({" ".join(_words(record["post"])[-3:]) for record in ALL.values()}) >= 330
+@pytest.mark.parametrize(("records", "beginnings", "ends"), [(MEASURED, 170, 195), (ALL, 360, 420)])
+def test_posts_begin_and_end_in_many_ways(records, beginnings, ends):
+    assert len({" ".join(_words(record["post"])[:2]) for record in records.values()}) >= beginnings
+    assert len({" ".join(_words(record["post"])[-3:]) for record in records.values()}) >= ends
 
 
-def test_summaries_are_in_their_own_words():
+@pytest.mark.parametrize(
+    ("records", "copies", "without_praise"),
+    [(MEASURED, 6, 0), (SPLITS["more"], 0, 6)],  # six tell the story in other words than the post's
+)
+def test_summaries_are_in_their_own_words(records, copies, without_praise):
     critic = load_critic("programmatic", TASK)
     verdicts = critic(
-        [record["post"] for record in ALL.values()], [record["ideal_human_summary"] for record in ALL.values()]
+        [record["post"] for record in records.values()], [record["ideal_human_summary"] for record in records.values()]
     )
-    assert sum("Copies" in verdict.critique for verdict in verdicts) <= 10
-    assert sum(bool(verdict.good) for verdict in verdicts) >= 0.98 * len(ALL)
+    assert sum("Copies" in verdict.critique for verdict in verdicts) <= copies
+    assert sum(not verdict.good for verdict in verdicts) <= without_praise
 
 
 def test_the_readme_tells_what_the_files_hold():

@@ -42,7 +42,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from text2grad.critics.programs.english import Word, quotes_of, words
-from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary, run_lengths
+from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -209,11 +209,10 @@ class WorkedSummaryCritic(SummaryCritic):
         self.runs = runs
 
     def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
-        length = run_lengths(summary) if self.runs else [0] * len(summary.words)
         parts = []
         for first, last, _ in summary.sentences:
             known = [
-                f"{summary.words[i].text} {_status(summary.facts[i], length[i])}"
+                f"{summary.words[i].text} {_status(summary.facts[i], summary.runs[i] if self.runs else 0)}"
                 for i in range(first, last)
                 if summary.facts[i] is not None or summary.new[i]
             ]

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from text2grad.critics.programs.english import Word, ngrams, related_concepts, same_family, sentences, words
-
-COPY_RUN = 6  # words in a row that count as copied
+from text2grad.critics.programs.english import Word, related_concepts, same_family, sentences, words
 
 ADVICE = re.compile(
     r"\byou(?:'ll| will)?\s+(?:\w+ly\s+)?(?:should|could|can|may|might|must|need|have to|ought|want to|would)\b"
@@ -36,7 +34,6 @@ class Post:
     keys: tuple[str, ...]  # the most important of them, in order
     places: dict[str, frozenset[int]]  # concept of any word that is not a function word -> the sentences that have it
     literal: str  # its words in lower case, a blank before and after each
-    runs: frozenset[tuple[str, ...]]  # its runs of COPY_RUN words
     pairs: frozenset[tuple[str, str]]  # its pairs of words with at most two others between them
     neighbours: frozenset[tuple[str, str]]  # concepts with at most three words between them, in the post's order
     asks: bool
@@ -61,6 +58,7 @@ class Summary:
     sentences: list[tuple[int, int, bool]]  # words [i, j), and whether there is an end mark
     facts: list[str | None]  # per word: the fact it names
     new: list[bool]  # per word: whether the post does not support it
+    runs: list[int]  # per word: how many words up to it, itself among them, the post has in a row
 
     def told(self, start: int, end: int) -> set[str]:
         """The facts among the words ``[start, end)``."""
@@ -94,7 +92,6 @@ def read_post(text: str) -> Post:
         keys=tuple(_ranked(text, found, spans, places)[: max(6, len(facts) // 3)]),
         places={name: frozenset(where) for name, where in places.items()},
         literal=f" {' '.join(literal)} ",
-        runs=frozenset(gram for _, gram in ngrams(literal, COPY_RUN)),
         pairs=frozenset(pair for gap in (1, 2, 3) for pair in zip(literal, literal[gap:], strict=False)),
         neighbours=frozenset(
             (a.concept, b.concept) for gap in (1, 2, 3, 4) for a, b in zip(found, found[gap:], strict=False)
@@ -139,7 +136,18 @@ def read_summary(text: str, found: list[Word], post: Post) -> Summary:
             and (word.concept not in ("1", "2") if word.is_number else _is_fact(word))
             for word, name in zip(found, named, strict=True)
         ],
+        runs=_runs([word.key for word in found], post),
     )
+
+
+def _runs(keys: list[str], post: Post) -> list[int]:
+    lengths: list[int] = []
+    for end in range(1, len(keys) + 1):
+        start = end - 1 - (lengths[-1] if lengths else 0)
+        while start < end and f" {' '.join(keys[start:end])} " not in post.literal:
+            start += 1
+        lengths.append(end - start)
+    return lengths
 
 
 def _supported_by(concept: str, post: Post) -> str | None:
@@ -150,18 +158,6 @@ def _supported_by(concept: str, post: Post) -> str | None:
     if not near and not concept[0].isdigit():
         near = [name for name in post.places if name[:4] == concept[:4] and same_family(concept, name)]
     return min(near, key=lambda name: (name not in post.keys, min(post.places[name]), name)) if near else None
-
-
-def run_lengths(summary: Summary) -> list[int]:
-    """Per word: how many words up to it, itself among them, the post has in a row."""
-    keys = [word.key for word in summary.words]
-    lengths: list[int] = []
-    for end in range(1, len(keys) + 1):
-        start = end - 1 - (lengths[-1] if lengths else 0)
-        while start < end and f" {' '.join(keys[start:end])} " not in summary.post.literal:
-            start += 1
-        lengths.append(end - start)
-    return lengths
 
 
 def matches(pattern: re.Pattern, summary: Summary) -> Iterator[tuple[int, int]]:

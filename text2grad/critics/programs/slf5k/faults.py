@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from text2grad.critics.programs.english import has_verb, listed, ngrams
-from text2grad.critics.programs.slf5k.facts import ADVICE, COPY_RUN, Summary, matches
+from text2grad.critics.programs.slf5k.facts import ADVICE, Summary, matches
 
+COPY_RUN = 6  # words in a row that count as copied
 PATCHWORK = 0.7  # share of a sentence's word pairs in the post's order from which it is copied
 SHORT = 12  # words up to which an answer may be a headline without a full stop
 LONG = 20  # words after which a sentence should come to an end
@@ -94,9 +95,10 @@ def advice(summary: Summary) -> Iterator[SummaryFault]:
 def copying(summary: Summary) -> Iterator[SummaryFault]:
     """Long runs of the post's own words, and sentences pieced together from shorter ones."""
     literal = [word.key for word in summary.words]
-    for i, gram in ngrams(literal, COPY_RUN):
-        if gram in summary.post.runs and any(not word.is_function for word in summary.words[i : i + COPY_RUN]):
-            yield SummaryFault("copying", i, i + COPY_RUN)
+    for end, length in enumerate(summary.runs, 1):
+        start = end - COPY_RUN
+        if length >= COPY_RUN and any(not word.is_function for word in summary.words[start:end]):
+            yield SummaryFault("copying", start, end)
     for first, last, _ in summary.sentences:
         pairs = [i for i in range(first, last - 1) if (literal[i], literal[i + 1]) in summary.post.pairs]
         if last - first >= 7 and len(pairs) > PATCHWORK * (last - first - 1):
