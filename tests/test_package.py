@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from packaging.utils import canonicalize_name
 
 from evaluation.optional_packages import PACKAGES
 from tests.conftest import ROOT
+from tests.fault_server import FaultServer
+from text2grad.critics import load_critic
 
 pytestmark = pytest.mark.fast
 
@@ -196,7 +199,7 @@ def test_the_wheel_holds_one_package_with_all_its_files(wheel):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert installed == written
-    assert {"text2grad/endpoints/prices.yaml", "text2grad/tasks/slf5k.policy.txt"} <= installed
+    assert {"text2grad/endpoints/prices.yaml", "text2grad/tasks/slf5k/prompts/policy.txt"} <= installed
 
 
 def test_the_wheel_says_what_it_needs_and_which_version_it_is(wheel):
@@ -274,12 +277,89 @@ print(token_rewards(ids, tokenizer, feedback, PlainTask()).values)
 """
 
 
-def _run(*command: str | Path, cwd: Path, **options) -> str:
+def _run(*command: str | Path, cwd: Path, timeout: float | None = None, **variables: str) -> str:
     """Without this checkout's path, which the gate sets."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, **options)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+INSTALLED_ALONE = """
+import sys
+from pathlib import Path
+import text2grad
+from text2grad.critics import load_critic
+from text2grad.endpoints.judging import JudgeConfig, open_judge, read_verdict
+from text2grad.prompts import load_prompt, prompt_path
+from text2grad.tasks import TASKS
+
+installed, endpoint = sys.argv[1:]
+assert Path(text2grad.__file__).is_relative_to(installed), text2grad.__file__
+for name, task in TASKS.items():
+    for variant in ("cot", "no_cot", "dense", "spans"):
+        critic = load_critic(endpoint, task, variant=variant)
+        if variant == "cot":
+            (given,) = critic(["What happened?"], ["A good answer."])
+            print(name, given.good)
+    judge_prompt = load_prompt(prompt_path(task, "judge"), ("prompt", "first", "second"))
+    question = judge_prompt.fill({key: key for key in judge_prompt.names})
+    with open_judge(JudgeConfig(endpoint), f"{name}.json") as judge:
+        outcome = judge.ask({"a": question}, read_verdict, journal=f"{name}.jsonl", settings={}, schema=None)
+    print(name, outcome.results["a"]["winner"])
+"""
+
+
+REPLY = json.dumps({
+    "textual_feedback": "Fine.", "good_spans": ["good"], "poor_spans": [],
+    "code_feedback": "Fine.", "improvement_code": ["good"], "wrong_code": [],
+    "winner": "first",
+})  # fmt: skip
+"""Feedback in the fields of every task, and a judge's verdict."""
+
+
+def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel, tmp_path):
+    """With its prompts: an LLM critic and a judge ask with them."""
+    installed, folder = tmp_path / "installed", tmp_path / "empty"
+    folder.mkdir()
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed)
+    _run(*pip, wheel.filename, cwd=folder)
+    environment = {"PYTHONPATH": str(installed)}
+    with FaultServer(lambda body: REPLY) as server:
+        spec = f"{server.url}#m"
+        out = _run(sys.executable, "-c", INSTALLED_ALONE, installed, spec, cwd=folder, **environment)
+        assert out.split("\n")[:-1] == [
+            line
+            for name in ("slf5k", "kodcode", "ultrafeedback", "plain")
+            for line in (f"{name} ['good']", f"{name} first")
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "text2grad.integrations.serve",
+            "--task",
+            "slf5k",
+            "--port",
+            "0",
+            "--critic",
+            spec,
+        ]
+        serving = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            address = re.search(r"served:\S+", serving.stdout.readline())[0]
+            (given,) = load_critic(address, "slf5k")(["A post."], ["A good summary."])
+            assert given.good == ["good"]
+        finally:
+            serving.kill()
 
 
 @pytest.fixture(scope="module")

@@ -80,10 +80,7 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
     if same_fields and general.place(kind, name).is_file():
         return general.place(kind, name)
     what = f"{kind} prompt {name!r}" if name else f"{kind} prompt"
-    raise InputError(
-        f"{task.name} has no {what}: {own} does not exist; write it, or name another prompt file. "
-        "An installed package comes without prompts; a clone of the repository has them"
-    )
+    raise InputError(f"{task.name} has no {what}: {own} does not exist; write it, or name another prompt file")
 
 
 def variant_asked(variant: str | None, critique: bool, replaced: Collection[str] = ()) -> str | None:

@@ -40,6 +40,21 @@ def test_every_place_of_the_packages_tasks_exists():
         assert set(task.places) == set(Task.places)
 
 
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_prompts_are_edited_in_place_at_the_stages(name):
+    task = get_task(name)
+    at_the_stages = {
+        f"rm_data_anno/{name}/prompts/cot.txt": task.place("annotation", "cot"),
+        f"nl_reward_model/{name}/prompts/cot.txt": task.place("reward_model", "cot"),
+        f"nl_gradient_policy_optimization/{name}/prompts/teacher.txt": task.place("teacher"),
+        f"nl_gradient_policy_optimization/{name}/prompts/critique.txt": task.place("critique"),
+        f"nl_gradient_policy_optimization/baselines/{name}/reflect.txt": task.place("reflect"),
+        f"evaluation/{name}/judge_prompt.txt": task.place("judge"),
+    }
+    for published, packaged in at_the_stages.items():
+        assert Path(published).samefile(packaged), published
+
+
 def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     file = tmp_path / "songs.py"
     file.write_text(ONE.format(name="songs"))

@@ -92,6 +92,6 @@ def _origin(task: Task) -> tuple[str, ...]:
 
 
 PLAIN = PlainTask()
-PLAIN.places = UltraFeedback.places  # its prompts ask about any request and any answer
+PLAIN.folder, PLAIN.places = UltraFeedback.folder, UltraFeedback.places  # its prompts suit any request and any answer
 for _task in (SLF5K(), KodCode(), UltraFeedback(), PLAIN):
     register(_task)

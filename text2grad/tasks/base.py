@@ -20,7 +20,7 @@ Record = dict
 Interval = tuple[int, int]
 
 PROJECT = Path(__file__).resolve().parents[2]
-"""The repository's root, where the stages' folders are. An installed package has none of them beside it."""
+"""The repository's root, where the stages' folders are. An installed package has none of them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Task(ABC):
     """The remedy in errors about records."""
 
     folder: Path | None = None
-    """What ``places`` are relative to: the folder of the task's file, or the repository's root."""
+    """What ``places`` are relative to: the folder of the task's file; None means the repository's root."""
     places: Mapping[str, str] = {
         "annotation": "prompts/annotation",
         "reward_model": "prompts/reward_model",
@@ -199,6 +199,14 @@ def text_field(record: Record, *names: str) -> str:
             return record[name]
     wanted = " or ".join(map(repr, names))
     raise InputError(f"it has no field {wanted}; it has {', '.join(sorted(record)) or 'no fields at all'}")
+
+
+def settings_files(task: str) -> dict[str, str]:
+    """The ``places`` of a released task's settings, which its stages keep."""
+    return {
+        "reward_model_config": str(PROJECT / "nl_reward_model" / task / "config.yaml"),
+        "policy_config": str(PROJECT / "nl_gradient_policy_optimization" / task / "config.yaml"),
+    }
 
 
 def content_id(base: str, content: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from text2grad.feedback import FeedbackFields
-from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
+from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, settings_files, text_field
 
 _FENCE = re.compile(
     r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
@@ -30,17 +31,8 @@ class KodCode(Task):
     has_unit_tests = True
     known_value_from = "unit tests"
     format_help = "see the kodcode format in README.md"
-    places: Mapping[str, str] = {
-        "annotation": "rm_data_anno/kodcode/prompts",
-        "reward_model": "nl_reward_model/kodcode/prompts",
-        "policy": "text2grad/tasks/kodcode.policy.txt",
-        "judge": "evaluation/kodcode/judge_prompt.txt",
-        "reflect": "nl_gradient_policy_optimization/baselines/kodcode/reflect.txt",
-        "teacher": "nl_gradient_policy_optimization/kodcode/prompts/teacher.txt",
-        "critique": "nl_gradient_policy_optimization/kodcode/prompts/critique.txt",
-        "reward_model_config": "nl_reward_model/kodcode/config.yaml",
-        "policy_config": "nl_gradient_policy_optimization/kodcode/config.yaml",
-    }
+    folder = Path(__file__).parent
+    places: Mapping[str, str] = {**Task.places, **settings_files("kodcode")}
 
     def prompt(self, record: Record) -> str:
         return text_field(record, "question", "prompt")

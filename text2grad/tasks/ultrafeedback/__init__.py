@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from text2grad.errors import InputError
-from text2grad.tasks.base import Record, Task, text_field
+from text2grad.tasks.base import Record, Task, settings_files, text_field
 
 
 class UltraFeedback(Task):
@@ -19,17 +20,8 @@ class UltraFeedback(Task):
         "them would cost 6 to 8 times the tokens (appendix N); the paper leaves it out as well"
     )
     format_help = "see the ultrafeedback format in README.md"
-    places: Mapping[str, str] = {
-        "annotation": "rm_data_anno/ultrafeedback/prompts",
-        "reward_model": "nl_reward_model/ultrafeedback/prompts",
-        "policy": "text2grad/tasks/ultrafeedback.policy.txt",
-        "judge": "evaluation/ultrafeedback/judge_prompt.txt",
-        "reflect": "nl_gradient_policy_optimization/baselines/ultrafeedback/reflect.txt",
-        "teacher": "nl_gradient_policy_optimization/ultrafeedback/prompts/teacher.txt",
-        "critique": "nl_gradient_policy_optimization/ultrafeedback/prompts/critique.txt",
-        "reward_model_config": "nl_reward_model/ultrafeedback/config.yaml",
-        "policy_config": "nl_gradient_policy_optimization/ultrafeedback/config.yaml",
-    }
+    folder = Path(__file__).parent
+    places: Mapping[str, str] = {**Task.places, **settings_files("ultrafeedback")}
 
     def prompt(self, record: Record) -> str:
         return text_field(record, "prompt")

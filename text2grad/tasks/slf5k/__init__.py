@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from text2grad.tasks.base import Record, Task, content_id, text_field
+from text2grad.tasks.base import Record, Task, content_id, settings_files, text_field
 
 
 class SLF5K(Task):
@@ -14,17 +15,8 @@ class SLF5K(Task):
     max_response_tokens = 128
     programmatic_critic = "text2grad.critics.programs.slf5k.critic:SummaryCritic"
     format_help = "see the slf5k format in README.md"
-    places: Mapping[str, str] = {
-        "annotation": "rm_data_anno/slf5k/prompts",
-        "reward_model": "nl_reward_model/slf5k/prompts",
-        "policy": "text2grad/tasks/slf5k.policy.txt",
-        "judge": "evaluation/slf5k/judge_prompt.txt",
-        "reflect": "nl_gradient_policy_optimization/baselines/slf5k/reflect.txt",
-        "teacher": "nl_gradient_policy_optimization/slf5k/prompts/teacher.txt",
-        "critique": "nl_gradient_policy_optimization/slf5k/prompts/critique.txt",
-        "reward_model_config": "nl_reward_model/slf5k/config.yaml",
-        "policy_config": "nl_gradient_policy_optimization/slf5k/config.yaml",
-    }
+    folder = Path(__file__).parent
+    places: Mapping[str, str] = {**Task.places, **settings_files("slf5k")}
 
     def prompt(self, record: Record) -> str:
         post = text_field(record, "post", "Post", "prompt").strip()
