@@ -37,9 +37,14 @@ INTERFACE = """<View>
   <Text name="response" value="$response"/>
   <Header value="Critique"/>
   <TextArea name="critique" toName="response" rows="4" maxSubmissions="1" required="true"/>
+  <Header value="What it lacks, one short phrase at a time (optional)"/>
+  <TextArea name="missing" toName="response" rows="1"/>
+  <Header value="The response as a whole (optional)"/>
+  <Rating name="verdict" toName="response" maxRating="5"/>
 </View>
 """
 """What annotators see: paste it as the project's labeling interface."""
+_STARS = 5
 
 
 @dataclass(kw_only=True)
@@ -56,13 +61,19 @@ class LabelStudioConfig:
 
 @dataclass
 class PersonsAnnotation:
-    """What one annotator said of one response."""
+    """What one annotator said of one response.
+
+    Attributes:
+        decides: marked as ground truth; it settles what others disagree on.
+        score: the verdict on the whole, in −1..1: one star is −1, five are +1.
+    """
 
     annotator: str
     critique: str
     places: list[tuple[str, int, int]] = field(default_factory=list)
     decides: bool = False
-    """Marked as ground truth: it settles what others disagree on."""
+    missing: list[str] = field(default_factory=list)
+    score: float | None = None
 
     def labels(self, length: int) -> list[str]:
         """The label of each character; poor where both were marked, as in training."""
@@ -113,15 +124,17 @@ def _annotation(
     row: Mapping[str, Any], response: str, convention: Convention, path: str | Path, record_id: str
 ) -> PersonsAnnotation:
     where = f"{path}: record {record_id!r}, annotation {row.get('id')}"
-    texts = [_of(each, "value") for each in row.get("result") or [] if _of(each, "type") == "textarea"]
-    written = [part for value in texts for part in (_of(value, "text") or [])]
-    critique = " ".join(part.strip() for part in ([written] if isinstance(written, str) else written)).strip()
+    missing = _texts(row, of_missing=True)
+    critique = " ".join(_texts(row, of_missing=False))
     if not critique:
         raise InputError(f"{where}: has no critique; ask its annotator for one, or delete the annotation")
     who = row.get("completed_by")
     person = PersonsAnnotation(
-        str(_of(who, "email") or _of(who, "id") or who), critique, [], bool(row.get("ground_truth"))
+        str(_of(who, "email") or _of(who, "id") or who), critique, [], bool(row.get("ground_truth")), missing
     )
+    for each in row.get("result") or []:
+        if _of(each, "type") == "rating":
+            person.score = _score_of(_of(_of(each, "value"), "rating"), where)
     for value in _regions(row):
         interval = place(value, response, convention)
         for label in value.get("labels") or []:
@@ -129,6 +142,22 @@ def _annotation(
                 raise InputError(f"{where}: marks a span {shown(label)}; this project's labels are good and poor")
             person.places.append((label, *interval))
     return person
+
+
+def _texts(row: Mapping[str, Any], of_missing: bool) -> list[str]:
+    """What was typed into the field of missing things, or into any other."""
+    typed: list[str] = []
+    for each in row.get("result") or []:
+        if _of(each, "type") == "textarea" and (_of(each, "from_name") == "missing") == of_missing:
+            text = _of(_of(each, "value"), "text") or []
+            typed += [text] if isinstance(text, str) else text
+    return [text.strip() for text in typed if text.strip()]
+
+
+def _score_of(stars: Any, where: str) -> float:
+    if not isinstance(stars, int) or not 1 <= stars <= _STARS:
+        raise InputError(f"{where}: its rating is {shown(stars)}, not a number of stars in 1..{_STARS}")
+    return 2 * (stars - 1) / (_STARS - 1) - 1
 
 
 def _regions(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -140,7 +169,8 @@ def _of(value: Any, name: str) -> Any:
 
 
 def adjudicated(people: Sequence[PersonsAnnotation], response: str) -> PersonsAnnotation:
-    """One annotation of several: the deciding one; else per character what more than half of them said."""
+    """One annotation of several: the deciding one; else per character what more than half of them said, all that any
+    of them misses, and the mean verdict."""
     deciding = [person for person in people if person.decides]
     if deciding or len(people) == 1:
         return (deciding or list(people))[-1]
@@ -148,7 +178,15 @@ def adjudicated(people: Sequence[PersonsAnnotation], response: str) -> PersonsAn
     winners = [Counter(column).most_common(1)[0] for column in columns]
     labels = [label if 2 * count > len(people) else "" for label, count in winners]
     critiques = dict.fromkeys(person.critique for person in people)
-    return PersonsAnnotation("majority", "\n".join(critiques), list(_runs(labels, response)))
+    missing = dict.fromkeys(text for person in people for text in person.missing)
+    scores = [person.score for person in people if person.score is not None]
+    return PersonsAnnotation(
+        "majority",
+        "\n".join(critiques),
+        list(_runs(labels, response)),
+        missing=list(missing),
+        score=sum(scores) / len(scores) if scores else None,
+    )
 
 
 def _runs(labels: Sequence[str], response: str) -> Iterable[tuple[str, int, int]]:
@@ -211,7 +249,8 @@ def annotated_record(task: Task, record: dict, people: Sequence[PersonsAnnotatio
     places = sorted(final.places, key=lambda mark: mark[1:])
     quotes = {name: list(dict.fromkeys(response[a:b] for label, a, b in places if label == name)) for name in LABELS}
     poor = quotes["poor"]
-    feedback = Feedback(final.critique, [quote for quote in quotes["good"] if quote not in poor], poor)
+    good = [quote for quote in quotes["good"] if quote not in poor]
+    feedback = Feedback(final.critique, good, poor, missing=final.missing, score=final.score)
     annotation = {
         "annotator": "people",
         "people": [person.annotator for person in people],
@@ -265,7 +304,11 @@ def result_of(person: PersonsAnnotation, response: str) -> list[dict[str, Any]]:
          "value": {"start": start, "end": end, "text": response[start:end], "labels": [label]}}
         for label, start, end in person.places
     ]  # fmt: skip
-    return [*regions, {"from_name": "critique", "type": "textarea", **names, "value": {"text": [person.critique]}}]
+    typed = [("critique", [person.critique])] + ([("missing", person.missing)] if person.missing else [])
+    texts = [{"from_name": name, "type": "textarea", **names, "value": {"text": text}} for name, text in typed]
+    stars = [] if person.score is None else [round((person.score + 1) / 2 * (_STARS - 1)) + 1]
+    ratings = [{"from_name": "verdict", "type": "rating", **names, "value": {"rating": count}} for count in stars]
+    return [*regions, *texts, *ratings]
 
 
 def write_tasks(task: Task, config: LabelStudioConfig) -> None:

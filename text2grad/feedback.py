@@ -4,6 +4,10 @@ z is one JSON object, critique first, so that the spans are written in the light
 
     {"textual_feedback": "Names the cause, but invents a date.", "good_spans": ["…"], "poor_spans": ["…"]}
 
+What no quote can hold follows where the critic gives it: what the response lacks, and a verdict on the whole::
+
+    {…, "missing": ["what the writer asks"], "verdict": 0.3}
+
 Without a critique (the ablation of section 4.5), z = A(y): the same object with its two lists alone.
 """
 
@@ -13,7 +17,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from text2grad.safety.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
 
@@ -49,12 +53,53 @@ class Feedback:
     the wrong code at −1 and ``good`` the improvable code at 0). ``scores`` is the dense form of the ablations
     (appendix I.1): pieces of the response in reading order, each with a value in [−1, 1]. Where nobody was asked for a
     critique, it is empty.
+
+    ``missing`` names what the response lacks, each item a short phrase. ``score`` is the critic's verdict on the whole
+    response, in [−1, 1]; None where it gave none (:func:`verdict` then derives one from the spans).
     """
 
     critique: str
     good: list[str] = field(default_factory=list)
     poor: list[str] = field(default_factory=list)
     scores: list[tuple[str, float]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How good a whole response is, in [−1, 1], and whether the critic gave it or it was derived from the spans."""
+
+    value: float
+    source: Literal["given", "derived"]
+
+
+def balance(right: float, wrong: float, missing: float) -> float:
+    """2·right / (2·right + wrong + missing), mapped from [0, 1] to [−1, 1]; 0 where nothing was found at all.
+
+    It is F1, in which what is wrong lowers precision and what is missing lowers recall. So a longer response gains by
+    what it adds, a shorter one by what it need not say, and neither by its length.
+    """
+    total = 2 * right + wrong + missing
+    return 4 * right / total - 1 if total > 0 else 0.0
+
+
+def verdict(feedback: Feedback, unquoted_is_right: bool = False) -> Verdict:
+    """The critic's verdict on the whole response, or else one derived from its spans and from what it calls missing.
+
+    Derived from spans it is their :func:`balance`, each quote and each missing thing counting one. Derived from dense
+    ``scores`` it is their mean.
+
+    Args:
+        unquoted_is_right: text outside of spans is right (code): all of it counts as one right thing, and what ``good``
+            holds is not praise.
+    """
+    if feedback.score is not None:
+        return Verdict(feedback.score, "given")
+    if feedback.scores and not (feedback.good or feedback.poor):
+        return Verdict(sum(score for _, score in feedback.scores) / len(feedback.scores), "derived")
+    right = 1 if unquoted_is_right else len(feedback.good)
+    return Verdict(balance(right, len(feedback.poor), len(feedback.missing)), "derived")
 
 
 @dataclass(frozen=True)
@@ -62,14 +107,19 @@ class FeedbackFields:
     """The names a task gives to critique, good and poor spans, in its records and in z alike.
 
     Attributes:
+        score: of the verdict on the whole response.
         with_critique: whether z has a critique; without one it is the spans alone.
+        with_verdict: whether z ends with what is missing and the verdict, where feedback has them.
     """
 
     critique: str
     good: str
     poor: str
     scores: str = "scores"
+    missing: str = "missing"
+    score: str = "verdict"
     with_critique: bool = True
+    with_verdict: bool = True
 
     @property
     def variant(self) -> str:
@@ -81,7 +131,15 @@ class FeedbackFields:
         critique = {self.critique: feedback.critique} if self.with_critique and feedback.critique else {}
         spans = {self.good: list(feedback.good), self.poor: list(feedback.poor)}
         scores = {self.scores: [list(pair) for pair in feedback.scores]} if feedback.scores else {}
-        return {**critique, **spans, **scores}
+        return {**critique, **spans, **scores, **self._whole(feedback)}
+
+    def _whole(self, feedback: Feedback) -> dict:
+        """What is missing, and the verdict: nothing where feedback has neither, or z is the spans alone."""
+        given = feedback.missing or feedback.score is not None
+        if not (given and self.with_critique and self.with_verdict):
+            return {}
+        score = {} if feedback.score is None else {self.score: feedback.score}
+        return {self.missing: list(feedback.missing), **score}
 
     def render(self, feedback: Feedback) -> str:
         """z: the JSON text that a reward model learns to write."""
@@ -105,8 +163,20 @@ class FeedbackFields:
         if not isinstance(critique, str) or not (critique.strip() or (critique == "" and not critique_needed)):
             raise FeedbackError(f"{self.critique!r} of {where} is not a text but {shown(critique)}")
         _check_encodable(critique, self.critique)
-        good, poor = (self._spans(by_name.get(_normalised(name)), name) for name in (self.good, self.poor))
-        return Feedback(critique=critique.strip(), good=good, poor=poor, scores=self._scores(dense))
+        score = by_name.get(_normalised(self.score))
+        if score is not None and not is_score(score):
+            raise FeedbackError(f"{self.score!r} of {where} is not a number in -1..1 but {shown(score)}")
+        good, poor, lacking = (
+            self._texts(by_name.get(_normalised(name)), name) for name in (self.good, self.poor, self.missing)
+        )
+        return Feedback(
+            critique=critique.strip(),
+            good=good,
+            poor=poor,
+            scores=self._scores(dense),
+            missing=lacking,
+            score=None if score is None else float(score),
+        )
 
     def parse(self, text: str, critique: str | None = None) -> Feedback:
         """Read feedback back from what a model wrote.
@@ -128,21 +198,22 @@ class FeedbackFields:
         if critique is not None:
             candidates = [{**objects[-1], self.critique: critique}]
         chosen = (candidates or objects)[-1]
-        if not self.with_critique:  # one that it writes all the same is not what was asked for
-            chosen = {key: item for key, item in chosen.items() if _normalised(key) != _normalised(self.critique)}
+        if not self.with_critique:  # what it writes beside the spans all the same is not what was asked for
+            others = {_normalised(name) for name in (self.critique, self.missing, self.score)}
+            chosen = {key: item for key, item in chosen.items() if _normalised(key) not in others}
         feedback = self.from_dict(chosen, critique_needed=self.with_critique)
         if problem := fault(chosen):
             raise FeedbackError(f"the reply cannot be kept: {problem}")
         return feedback
 
-    def _spans(self, value: object, name: str) -> list[str]:
+    def _texts(self, value: object, name: str) -> list[str]:
         if value is None:
             return []
-        if not isinstance(value, list) or not all(isinstance(span, str) for span in value):
-            raise FeedbackError(f"{name!r} is not a list of quotes but {shown(value)}")
-        for span in value:
-            _check_encodable(span, name)
-        return [span for span in value if span.strip()]
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise FeedbackError(f"{name!r} is not a list of texts but {shown(value)}")
+        for text in value:
+            _check_encodable(text, name)
+        return [text for text in value if text.strip()]
 
     def _scores(self, value: object) -> list[tuple[str, float]]:
         pairs: Any = [] if value is None else value
@@ -150,7 +221,7 @@ class FeedbackFields:
             raise FeedbackError(f"{self.scores!r} is not a list of [piece, score] pairs but {shown(value)}")
         for pair in pairs:
             if not (
-                isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and _is_score(pair[1])
+                isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) and is_score(pair[1])
             ):
                 raise FeedbackError(f"{self.scores!r} holds {shown(pair)}; each item is [piece, score in -1..1]")
             _check_encodable(pair[0], self.scores)
@@ -159,14 +230,17 @@ class FeedbackFields:
 
 def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
     """The JSON schema of a reply, by the rules of strict structured output: all fields required, none besides."""
-    quotes: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+    texts: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
     score: dict[str, Any] = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
     text: dict[str, Any] = {"type": "string"}
+    spans = {fields.good: texts, fields.poor: texts}
+    missing = {fields.missing: texts} if fields.with_verdict else {}
+    whole = {**missing, fields.score: {"type": "number"}} if fields.with_verdict else {}
     properties = {
-        "cot": {"reasoning": text, fields.critique: text, fields.good: quotes, fields.poor: quotes},
-        "no_cot": {fields.critique: text, fields.good: quotes, fields.poor: quotes},
-        "spans": {fields.good: quotes, fields.poor: quotes},
-        "human_feedback": {fields.good: quotes, fields.poor: quotes},
+        "cot": {"reasoning": text, fields.critique: text, **spans, **whole},
+        "no_cot": {fields.critique: text, **spans, **whole},
+        "spans": spans,
+        "human_feedback": {**spans, **missing},
         "dense": {fields.critique: text, fields.scores: {"type": "array", "items": score}},
     }[variant]
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
@@ -176,7 +250,8 @@ def _normalised(key: str) -> str:
     return "_".join(key.lower().replace("_", " ").replace("-", " ").split())
 
 
-def _is_score(value: object) -> bool:
+def is_score(value: object) -> bool:
+    """Whether a value is a number in −1..1."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
 
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rm_data_anno.label_studio import PersonsAnnotation, adjudicated, agreement, elsewhere, overlap
+from rm_data_anno.label_studio import (
+    PersonsAnnotation,
+    adjudicated,
+    agreement,
+    annotated_record,
+    elsewhere,
+    overlap,
+    read_export,
+    result_of,
+)
 from rm_data_anno.text_offsets import CONVENTIONS, Convention, chosen_convention, interval, positions
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
@@ -170,6 +179,29 @@ def test_who_decides_settles_it():
     assert adjudicated([first], text) is first
 
 
+def test_missing_things_and_stars_come_back(tmp_path):
+    _, export = files(tmp_path)
+    rows = json.loads(export.read_text())
+    for stars, annotation in zip((4, 1), rows[0]["annotations"], strict=False):
+        typed = {"from_name": "missing", "type": "textarea", "value": {"text": ["why it barks"]}}
+        annotation["result"] += [typed, {"from_name": "verdict", "type": "rating", "value": {"rating": stars}}]
+    save_json(export, rows)
+    responses = {"t3_a": POST["generated_summary"]}
+    people = read_export(export, responses)["t3_a"]
+    assert [person.score for person in people] == [0.5, -1.0]
+    assert all("why" not in person.critique for person in people)
+    feedback = get_task("slf5k").feedback(annotated_record(get_task("slf5k"), POST, people, spans=True))
+    assert (feedback.missing, feedback.score) == (["why it barks"], -0.25)
+    assert [item["value"] for item in result_of(people[0], responses["t3_a"])][-2:] == [
+        {"text": ["why it barks"]},
+        {"rating": 4},
+    ]
+    rows[0]["annotations"][0]["result"][-1]["value"]["rating"] = 7
+    save_json(export, rows)
+    with pytest.raises(InputError, match="rating is 7"):
+        read_export(export, responses)
+
+
 def test_agreement_by_hand():
     responses = {"r": "ab cd"}
     people = [
@@ -204,8 +236,6 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
     ],
 )  # fmt: skip
 def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
-    from rm_data_anno.label_studio import read_export
-
     _, export = files(tmp_path)
     rows = json.loads(export.read_text())
     change(rows)

@@ -77,6 +77,8 @@ def test_demands_of_form(request_text, obeys, breaks, quote):
     (demand,) = demands(request_text, breaks)
     assert any(quote in breaks[start:end] for start, end in demand.broken)
     feedback = judge(request_text, breaks)
+    assert demand.wanted in feedback.missing and demand.wanted not in judge(request_text, obeys).missing
+    assert feedback.score < judge(request_text, obeys).score
     assert any(quote.strip(".") in span or span in quote for span in feedback.poor)
     assert f"the request asks for {demand.wanted}" in feedback.critique
     assert "Breaks the form" not in CRITIC.feedback_on(request_text, obeys).critique
@@ -238,6 +240,14 @@ def test_more_substance_earns_more_until_there_is_enough():
     scores = [delta(judge(ROME, answer), answer) for answer in (". ".join(parts[:n]) + "." for n in (1, 2, 4))]
     assert scores == sorted(scores)
     assert scores[0] < 0.5 * scores[-1]
+
+
+def test_a_verdict_is_the_balance_of_what_is_kept_and_what_is_broken():
+    whole = judge(ROME, GOOD)
+    assert whole.missing == [] and whole.score > 0.5
+    begun = judge(ROME, GOOD.split(". ")[0] + ".")
+    assert begun.score < 0 and begun.missing == ["an answer in full"]
+    assert judge(ROME, f"{GOOD} {GOOD}").score < 1
 
 
 def test_a_question_of_fact_needs_less():

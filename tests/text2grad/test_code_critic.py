@@ -208,7 +208,19 @@ def second(x):
 
 def test_code_that_passes(critic):
     feedback = judge(critic, "def one():\n    return 1\n", checks("one() == 1", "one() > 0"))
-    assert feedback == Feedback("All 2 tests pass. No improvements needed.")
+    assert feedback == Feedback("All 2 tests pass. No improvements needed.", score=1.0)
+
+
+def test_the_verdict_is_the_share_of_tests_that_pass(critic):
+    code = "def one():\n    return 1\n"
+    assert judge(critic, code, checks("one() == 1", "one() > 0", "one() < 9", "one() == 2")).score == 0.5
+    assert judge(critic, code, checks("one() == 2", "one() == 3")).score == -1.0
+
+
+def test_a_name_that_the_tests_import_is_missing(critic):
+    tests = "from solution import other\n\ndef test_it():\n    assert other() == 1\n"
+    feedback = judge(critic, "def one():\n    return 1\n", tests)
+    assert (feedback.missing, feedback.score) == (["a definition of other"], -1.0)
 
 
 def test_code_that_passes_and_could_be_better(critic):

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback, FeedbackError, Verdict, verdict
 from text2grad.tasks import TASKS, get_task
 
 pytestmark = pytest.mark.fast
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
-feedbacks = st.builds(Feedback, text.map(str.strip), st.lists(text, max_size=3), st.lists(text, max_size=3))
+texts = st.lists(text, max_size=3)
+scores = st.none() | st.floats(-1, 1)
+feedbacks = st.builds(Feedback, text.map(str.strip), texts, texts, missing=texts, score=scores)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -32,6 +34,52 @@ def test_critique_comes_first():
         ("improvement_code", ["a = 1"]),
         ("wrong_code", ["return b"]),
     ]
+
+
+def test_what_is_missing_and_the_verdict_come_last_and_only_where_given():
+    task = get_task("slf5k")
+    whole = Feedback("c", missing=["who won"], score=-0.5)
+    assert list(json.loads(task.render_feedback(whole)))[-2:] == ["missing", "verdict"]
+    assert list(json.loads(task.render_feedback(Feedback("c", score=0.0))))[-2:] == ["missing", "verdict"]
+    assert list(json.loads(task.render_feedback(Feedback("c", missing=["x"]))))[-1] == "missing"
+    older = '{"textual_feedback": "c", "good_spans": [], "poor_spans": []}'
+    assert task.render_feedback(Feedback("c")) == older == task.without_verdict().render_feedback(whole)
+    assert (
+        task.parse_feedback('{"Textual_feedback": "c", "good_spans": [], "poor_spans": [], "Missing": null}').missing
+        == []
+    )
+
+
+def test_an_older_annotation_leaves_nothing_behind():
+    task = get_task("slf5k")
+    record = {"post": "x", "generated_summary": "y"}
+    first = task.with_feedback(record, Feedback("c", missing=["z"], score=0.5), {})
+    assert task.feedback(first) == Feedback("c", missing=["z"], score=0.5)
+    assert task.feedback(task.with_feedback(first, Feedback("d"), {})) == Feedback("d")
+    assert task.training_prompts(first) == record
+
+
+@pytest.mark.parametrize(
+    ("feedback", "value"),
+    [
+        (Feedback("c", ["a"], ["b"], score=0.25), 0.25),
+        (Feedback("c", ["a", "b", "c"], ["d"], missing=["e"]), 0.5),  # F1 = 2·3 / (2·3 + 1 + 1) = 3/4
+        (Feedback("c", ["a"]), 1.0),
+        (Feedback("c", [], ["a"]), -1.0),
+        (Feedback("c", [], [], missing=["a"]), -1.0),
+        (Feedback("c"), 0.0),
+        (Feedback("c", scores=[("a", 1.0), ("b", -0.5)]), 0.25),
+    ],
+)
+def test_a_verdict_is_given_or_derived_from_the_spans(feedback, value):
+    assert verdict(feedback) == Verdict(value, "given" if feedback.score is not None else "derived")
+
+
+def test_code_without_wrong_lines_is_right():
+    task = get_task("kodcode")
+    assert task.verdict(Feedback("c", good=["improvable"])).value == 1.0
+    assert task.verdict(Feedback("c", poor=["wrong"])).value == pytest.approx(4 / 3 - 1)  # 2·1 / (2·1 + 1)
+    assert task.verdict(Feedback("c", poor=["wrong"], score=-1.0)).value == -1.0
 
 
 def test_the_last_complete_object_counts():
@@ -55,6 +103,10 @@ def test_the_last_complete_object_counts():
         ('{"textual_feedback": "a", "textual_feedback": "b", "good_spans": [], "poor_spans": []}', "twice"),
         ('{"textual_feedback": "\\ud800", "good_spans": [], "poor_spans": []}', "surrogate"),
         ('{"textual_feedback": "a", "scores": [["b", 2]]}', "'scores'"),
+        ('{"textual_feedback": "a", "good_spans": [], "poor_spans": [], "missing": "b"}', "'missing'"),
+        ('{"textual_feedback": "a", "good_spans": [], "poor_spans": [], "verdict": "good"}', "'verdict'"),
+        ('{"textual_feedback": "a", "good_spans": [], "poor_spans": [], "verdict": -1.1}', "'verdict'"),
+        ('{"textual_feedback": "a", "good_spans": [], "poor_spans": [], "verdict": true}', "'verdict'"),
         ('{"textual_feedback": "a", "scores": [["b", NaN]]}', "'scores'"),
         ('{"a": ' * 100_000, "nests|no JSON|cut off|broken"),
         ('[["textual_feedback"]]', "no JSON object"),

@@ -68,6 +68,14 @@ def no_number(prompt, response):
     return Feedback("c", scores=[("a", float("nan"))])
 
 
+def no_list(prompt, response):
+    return Feedback("c", missing="abc")
+
+
+def too_good(prompt, response):
+    return Feedback("c", score=1.5)
+
+
 def half(prompt, response):
     return Feedback("c", good=["\\ud83d"])
 
@@ -179,6 +187,8 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
         ("letters", "poor is not a list of texts"),
         ("no_critique", "critique is NoneType"),
         ("no_number", "scores are not pairs"),
+        ("no_list", "missing is not a list of texts"),
+        ("too_good", "score is not a number in -1..1 but 1.5"),
     ],
 )
 def test_feedback_of_the_wrong_types_names_the_function(spec, function, message):

@@ -161,6 +161,24 @@ def test_the_critique_names_what_is_told_and_what_is_missing():
     assert "what the writer asks" not in told
 
 
+def test_what_is_left_out_is_missing_and_lowers_the_verdict():
+    whole = CRITIC.feedback_on(POST, GOOD)
+    assert whole.missing == [] and whole.score == 1.0
+    first, _ = GOOD.split(". ")
+    part = CRITIC.feedback_on(POST, first + ".")
+    assert "what the writer asks" in part.missing and 0 < part.score < 1
+    assert CRITIC.feedback_on(POST, f"{GOOD} It brings a range of emotions.").score < 1
+    assert CRITIC.feedback_on(POST, "").score == -1.0
+
+
+def test_verdicts_order_a_summary_its_beginning_and_the_cheats():
+    for post, good in ((POST, GOOD), (DOG, DOG_GOOD)):
+        begun = " ".join(good.split()[: len(good.split()) // 2])
+        assert CRITIC.feedback_on(post, good).score > CRITIC.feedback_on(post, begun).score + 0.2
+        for name, text in cheats(post, good).items():
+            assert CRITIC.feedback_on(post, text).score < CRITIC.feedback_on(post, good).score, name
+
+
 def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
     text = "Max eats shoes while a piano plays in Vienna. He said he said he said it"
     worked, plain = WorkedSummaryCritic().feedback_on(DOG, text), CRITIC.feedback_on(DOG, text)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback, FeedbackError, is_score
 from text2grad.records import fingerprint
 from text2grad.safety.gate import storable
 from text2grad.tasks import Record, Task, get_task
@@ -178,10 +178,12 @@ def _fault_of(feedback: Feedback) -> str | None:
     """What is of the wrong type in feedback that a user's function made."""
     if not isinstance(feedback.critique, str):
         return f"critique is {type(feedback.critique).__name__}, not a text"
-    for name in ("good", "poor"):
-        quotes = getattr(feedback, name)
-        if not isinstance(quotes, list | tuple) or not all(isinstance(quote, str) for quote in quotes):
+    for name in ("good", "poor", "missing"):
+        texts = getattr(feedback, name)
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             return f"{name} is not a list of texts"
+    if feedback.score is not None and not is_score(feedback.score):
+        return f"score is not a number in -1..1 but {feedback.score!r}"
     try:
         right = all(isinstance(piece, str) and math.isfinite(score) for piece, score in feedback.scores)
     except (TypeError, ValueError):
@@ -190,7 +192,8 @@ def _fault_of(feedback: Feedback) -> str | None:
 
 
 def _is_storable(feedback: Feedback) -> bool:
-    return all(map(storable, (feedback.critique, *feedback.good, *feedback.poor, *(s for s, _ in feedback.scores))))
+    quotes = (*feedback.good, *feedback.poor, *(piece for piece, _ in feedback.scores))
+    return all(map(storable, (feedback.critique, *quotes, *feedback.missing)))
 
 
 def _file_hash(function: Callable) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackFields
+from text2grad.feedback import Feedback, FeedbackFields, Verdict, verdict
 
 Record = dict
 Interval = tuple[int, int]
@@ -173,6 +173,16 @@ class Task(ABC):
         alone.fields = replace(self.fields, with_critique=False)
         return alone
 
+    def without_verdict(self) -> Task:
+        """The same task, whose z ends with the spans: what a reward model writes that never saw a verdict."""
+        older = copy(self)
+        older.fields = replace(self.fields, with_verdict=False)
+        return older
+
+    def verdict(self, feedback: Feedback) -> Verdict:
+        """How good the whole response is: what the critic says, or else what its spans imply."""
+        return verdict(feedback, unquoted_is_right=self.values.default > 0)
+
     def feedback(self, record: Record) -> Feedback | None:
         """The feedback an annotated record carries; None where it carries none."""
         if self.fields.critique not in record and not {self.fields.good, self.fields.poor} <= set(record):
@@ -180,13 +190,16 @@ class Task(ABC):
         return self.fields.from_dict(record, "the record")
 
     def with_feedback(self, record: Record, feedback: Feedback, annotation: dict) -> Record:
-        """The record plus its feedback and how it came about."""
+        """The record plus its feedback and how it came about. What an older annotation said is gone."""
         older = {self.fields.critique: ""} if self.fields.critique in record else {}  # of other spans
-        return {**record, **older, **self.fields.to_dict(feedback), "annotation": annotation}
+        stale = {self.fields.scores, self.fields.missing, self.fields.score}
+        kept = {key: value for key, value in record.items() if key not in stale}
+        return {**kept, **older, **self.fields.to_dict(feedback), "annotation": annotation}
 
     def training_prompts(self, record: Record) -> Record:
         """What stage 3 needs of a record: everything but feedback on an older response."""
-        dropped = {self.fields.critique, self.fields.good, self.fields.poor, self.fields.scores, "annotation"}
+        names = self.fields
+        dropped = {names.critique, names.good, names.poor, names.scores, names.missing, names.score, "annotation"}
         return {key: value for key, value in record.items() if key not in dropped}
 
 

@@ -51,6 +51,8 @@ class RewardModelDescription:
     """Settings that were changed while it was trained, and from which step on."""
     critique: bool = True
     """Whether it writes a critique before its spans."""
+    verdict: bool = False
+    """Whether it ends with what is missing and the verdict."""
 
     def save(self, folder: str | Path, prompt: Prompt) -> None:
         save_text(Path(folder) / PROMPT_FILE, prompt.text + "\n")
@@ -85,6 +87,7 @@ class RewardModelDescription:
     def task_learnt(self, task: Task | str | None = None) -> Task:
         """The task, with z in the form that the model was trained to write."""
         found = get_task(task) if task is not None else task_of(asdict(self))
+        found = found if self.verdict else found.without_verdict()
         return found if self.critique else found.without_critique()
 
 

@@ -53,12 +53,18 @@ def line_intervals(code: str) -> list[tuple[int, int]]:
 
 @dataclass
 class Blame:
-    """One reason why lines, counted from 1, are wrong. ``slice``: lines that led there -> how many steps before."""
+    """One reason why lines, counted from 1, are wrong.
+
+    Attributes:
+        slice: lines that led there -> how many steps before.
+        missing: the name that the tests use and the program does not define.
+    """
 
     lines: set[int]
     reason: str
     test: Test | None = None
     slice: dict[int, int] = field(default_factory=dict)
+    missing: str = ""
 
 
 class TestsAtFaultError(ValueError):
@@ -303,7 +309,7 @@ def _not_there(source: Source, tests: str, test: Test) -> Blame:
     if not from_solution and (test.error != "NameError" or not top or any(node.name in used for node in top)):
         raise TestsAtFaultError(f"the tests need {name!r}, which neither they nor the question provide")
     heads = set().union(*(source.extent(node.lineno) for node in top)) if top else {1}
-    return Blame(heads, f"The tests use `{name}`, which the code does not define.", test)
+    return Blame(heads, f"The tests use `{name}`, which the code does not define.", test, missing=name or "")
 
 
 def _wrong_value(source: Source, tests: str, test: Test) -> Blame:

@@ -4,6 +4,9 @@ Wrong (−1): the lines that :mod:`text2grad.critics.programs.kodcode.blame` fin
 about which a chosen set of the ruff linter's rules has something to say; style alone is not among them. All other
 code: +1.
 
+The verdict is the share of tests that pass, mapped to −1..1. What no quote can hold is ``missing``: names that the
+tests import and the program does not define.
+
 A response that its tests cannot judge (there are none, or they are broken themselves) is a ``FeedbackError``.
 """
 
@@ -118,7 +121,7 @@ def _logged_pass(record: Record) -> bool:
 def _approved(verdict: str, quotes: LineQuotes, findings: list[Finding]) -> Feedback:
     good, remarks = improvable(quotes, findings, set())
     ending = " No improvements needed." if not remarks else " Could be better: " + " ".join(remarks)
-    return Feedback(f"{verdict}.{ending}", good=good, poor=[])
+    return Feedback(f"{verdict}.{ending}", good=good, poor=[], score=1.0)
 
 
 def _rejected(
@@ -131,7 +134,14 @@ def _rejected(
         parts.append("What led there: " + ", ".join(f"`{quotes.line(line)}`" for line in unnamed) + ".")
     if remarks:
         parts.append("Besides: " + " ".join(remarks))
-    return Feedback(" ".join(parts), good=good, poor=quotes.of(lines))
+    missing = dict.fromkeys(f"a definition of {found.missing}" for found in blames if found.missing)
+    return Feedback(" ".join(parts), good, quotes.of(lines), missing=list(missing), score=_score(run))
+
+
+def _score(run: TestRun) -> float:
+    """The share of tests that pass, mapped to −1..1. A run that was cut short fails."""
+    passed = sum(test.outcome == "passed" for test in run.tests)
+    return round(2 * passed / len(run.tests) - 1, 2) if run.complete and not run.forged else -1.0
 
 
 def _count(run: TestRun) -> str:

@@ -31,12 +31,17 @@ praised once, and there is a limit to what an answer can earn. Nothing is praise
 What it cannot see: who did what to whom, and word order beyond pairs of small words. A summary with its words shuffled
 still earns about two thirds of its due, which a policy that starts as a language model has no way to find.
 
+What no quote can hold is ``missing``: the most important key facts that the answer leaves out, as many as it would
+need to tell the story, and what the writer asks. The verdict is the balance of what it tells (in facts), what is poor
+(a quote counts 1, and 1 more for every ten words of it) and what is missing.
+
 An answer without any word gets its text as poor span. An answer without any text has no token to be labelled: only
 the critique says so, and its reward is zero.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,12 +50,13 @@ from text2grad.critics.programs.english import Word, quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback, FeedbackError, balance
 from text2grad.tasks import Record
 
 TOLD = 3.0  # what an answer must tell before phrases are praised
 MUCH = 5.0  # what it tells when it tells the story
 ENOUGH = 8.0  # what it must tell to have told everything
+WORDS_EACH = 10  # so many more words of a poor quote weigh as much as another fault
 
 _ASKING = re.compile(
     r"\b(?:ask(?:s|ed|ing)?|wonder(?:s|ed|ing)?|whether|wants? to know|unsure|not sure|doesn't know|don't know|"
@@ -113,6 +119,14 @@ def _reached(
         yield i
 
 
+def left_out(summary: Summary, praised: Praise) -> list[str]:
+    """What a summary does not tell: as many key facts as it would need to tell the story, and what the writer asks."""
+    post = summary.post
+    untold = [post.facts[key] for key in post.keys if key not in praised.told]
+    needed = max(0, math.ceil(MUCH - praised.amount))
+    return untold[:needed] + (["what the writer asks"] if post.asks and not praised.asks else [])
+
+
 _SAID = {
     "commentary": "Comments on the post instead of summarising it",
     "advice": "Addresses the reader or gives advice",
@@ -152,7 +166,8 @@ class SummaryCritic:
         every = words(response)
         if not every:
             text = response.strip()
-            return Feedback("The summary is empty: it has no words.", [], [text] if text else [])
+            critique = "The summary is empty: it has no words."
+            return Feedback(critique, [], [text] if text else [], missing=["the whole story"], score=-1.0)
         summary, faults = self._read(post, response, every)
         found = summary.words
         barred = {i for fault in faults for i in range(fault.start, fault.end)}
@@ -171,7 +186,11 @@ class SummaryCritic:
             good = good - poor
         poor |= set(range(len(found), len(every)))
         critique = self.critique(summary, faults, praised)
-        return Feedback(critique, quotes_of(response, every, good), quotes_of(response, every, poor))
+        good_quotes, poor_quotes = (quotes_of(response, every, marked) for marked in (good, poor))
+        missing = left_out(summary, praised)
+        wrong = sum(1 + len(quote.split()) // WORDS_EACH for quote in poor_quotes)
+        score = round(balance(praised.amount, wrong, len(missing)), 2)
+        return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
     def fault_kinds(self, post: str, response: str) -> set[str]:
         """The kinds of faults that the rules find, but for ``too little``."""

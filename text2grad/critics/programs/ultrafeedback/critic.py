@@ -17,6 +17,10 @@ Good: sentences and items that stay on the topic and say something specific that
 each is praised grows with how much the whole answer tells, up to what the request needs: little for a question of
 fact or a short form, more for an explanation, a list or a text. So no single fact earns much, nothing is praised
 twice, and length beyond what is needed earns nothing. Facts are not checked: a program cannot know them.
+
+What no quote can hold is ``missing``: the demands that the answer breaks, and more to say where it tells too little.
+The verdict is the balance of the demands it keeps, what it tells of what is needed (as one more demand), its other
+faults, and what is missing.
 """
 
 from __future__ import annotations
@@ -29,10 +33,11 @@ from text2grad.critics.programs.ultrafeedback.demands import Demand, demands
 from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault, words_in
 from text2grad.critics.programs.ultrafeedback.reading import Answer, read_answer, read_request
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback, FeedbackError, balance
 from text2grad.tasks import Record
 
 MENTIONED = 4  # spans of each kind that the critique quotes
+IN_PART = 0.5  # of what a request needs, from which an answer is one in part
 OPENING, SPECIFICS = 3, 5  # words of each sentence that a worked critique names
 
 
@@ -69,7 +74,8 @@ class AnswerCritic:
         answer = read_answer(response, read_request(prompt))
         if not answer.words:
             text = response.strip()
-            return Feedback("The answer is empty: it has no words.", [], [text] if text else [])
+            critique = "The answer is empty: it has no words."
+            return Feedback(critique, [], [text] if text else [], missing=["an answer"], score=-1.0)
         asked = demands(prompt, response)
         faults = [fault for rule in RULES for fault in rule(answer)]
         for demand in asked:
@@ -80,7 +86,13 @@ class AnswerCritic:
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
         good_quotes, poor_quotes = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
-        return Feedback(self.critique(answer, faults, asked, good, depth), good_quotes, poor_quotes)
+        critique = self.critique(answer, faults, asked, good, depth)
+        broken = [demand.wanted for demand in asked if demand.broken]
+        kept = len(asked) - len(broken)
+        others = sum(fault.kind != "form" for fault in faults)
+        score = round(balance(kept + depth, others, len(broken) + 1 - depth), 2)
+        missing = broken + (["an answer in full"] if depth < IN_PART else [])
+        return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
     def critique(self, answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
         """How much is told, what was asked and kept, and each kind of fault with examples."""
@@ -142,7 +154,7 @@ def _demanded(asked: list[Demand]) -> list[str]:
 def _amount(good: set[int], depth: float) -> str:
     if not good:
         return "Says nothing specific."
-    return "Answers in full." if depth >= 1 else "Answers in part." if depth >= 0.5 else "Answers a little."
+    return "Answers in full." if depth >= 1 else "Answers in part." if depth >= IN_PART else "Answers a little."
 
 
 def _critique(answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
