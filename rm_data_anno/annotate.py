@@ -25,6 +25,7 @@ from text2grad.critics.chat import ChatCritic, ChatFeedback
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
@@ -39,7 +40,7 @@ DEFAULT_CRITIC = "openai:gpt-4o"
 
 
 @dataclass(kw_only=True)
-class ChatOptions:
+class ChatOptions(Endpoint):
     """What only critics behind an API take."""
 
     model: str | None = setting(None, "a model of OpenAI's, or of the server at --base_url; --critic names both in one")
@@ -55,13 +56,6 @@ class ChatOptions:
     feedback_field: str | None = setting(None, "the field with a person's feedback, for human_feedback")
     temperature: float = setting(0.0, "sampling temperature")
     max_new_tokens: int = setting(2048, "tokens that a reply may have; dense labels need many", "--max_tokens")
-    concurrency: int = setting(8, "requests in flight")
-    requests_per_minute: float | None = setting(None, "spread requests to stay below this")
-    tokens_per_minute: float | None = setting(None, "spread requests to stay below this")
-    max_cost_usd: float | None = setting(None, "spend no more than this, earlier runs included")
-    prices: str | None = setting(None, "another price table than text2grad/endpoints/prices.yaml")
-    timeout: float = setting(120.0, "seconds of silence after which a request is sent again")
-    retries: int = setting(6, "how often a request is sent again")
     batch_api: bool = setting(False, "use OpenAI's Batch API, at half the price")
     batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it")
 
@@ -278,15 +272,9 @@ def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
         variant=variant_asked(variant, config.critique),
         feedback_field=config.feedback_field,
         client_class=BatchClient if config.batch_api else ChatClient,
-        concurrency=config.concurrency,
-        requests_per_minute=config.requests_per_minute,
-        tokens_per_minute=config.tokens_per_minute,
-        max_cost_usd=config.max_cost_usd,
-        prices=config.prices,
-        timeout=config.timeout,
-        retries=config.retries,
         temperature=config.temperature,
         max_tokens=config.max_new_tokens,
+        **config.client_options(),
         **({"poll_seconds": config.batch_poll_seconds} if config.batch_api else {}),
     )
 

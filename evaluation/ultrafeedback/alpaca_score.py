@@ -36,6 +36,7 @@ from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.records import check_writable, fingerprint, save_text
 
@@ -43,7 +44,7 @@ ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 
 
 @dataclass
-class AlpacaScoreConfig:
+class AlpacaScoreConfig(Endpoint):
     """What is compared, and who judges."""
 
     outputs: str = setting(MISSING, "the system's outputs, in AlpacaEval's format", "--data_path")
@@ -52,8 +53,6 @@ class AlpacaScoreConfig:
     judge: str = setting(MISSING, "openai:MODEL, or http://HOST:PORT/v1#MODEL; it must give log-probabilities")
     reference_path: str | None = setting(None, "the other side's outputs; by default AlpacaEval 2.0's")
     length_controlled: bool = setting(False, "add the length-controlled win rate, which needs the hub")
-    concurrency: int = setting(8, "requests in flight")
-    max_cost_usd: float | None = setting(None, "stop before the run costs more")
 
 
 def import_alpaca_eval() -> ModuleType:
@@ -128,10 +127,9 @@ def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
     try:
         client = ChatClient.from_spec(
             config.judge,
-            concurrency=config.concurrency,
-            max_cost_usd=config.max_cost_usd,
             temperature=1.0,  # as alpaca_eval asks: log-probabilities as the model has them
             cache=cache,
+            **config.client_options(),
         )
         leaderboard, annotations = alpaca_eval.evaluate(
             model_outputs=[{**row, "generator": config.system, "index": i} for i, row in enumerate(own)],

@@ -21,6 +21,7 @@ from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
@@ -73,7 +74,9 @@ def load_writer(config: ReflectConfig) -> Writer:
     """The policy that ``--model`` names."""
     if is_endpoint(config.model):
         base_url, model = endpoint_of(config.model)
-        return PolicyWriter(ServedPolicy(model, base_url, config.batch_size, config.model), config.max_new_tokens)
+        return PolicyWriter(
+            ServedPolicy(model, base_url, Endpoint(concurrency=config.batch_size), config.model), config.max_new_tokens
+        )
     return PolicyWriter(LocalPolicy(config.model), config.max_new_tokens)
 
 

@@ -16,6 +16,7 @@ from tests.fault_server import FaultServer
 from text2grad.endpoints import spending
 from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.settings import CriticEndpoint, Endpoint
 from text2grad.endpoints.spending import Usage, load_price
 from text2grad.errors import InputError, StopRunError
 
@@ -307,3 +308,12 @@ def test_endpoint_specs(monkeypatch):
     for spec in ("openai:", "http://host:1/v1"):
         with pytest.raises(InputError, match="names no model"):
             endpoint_of(spec)
+
+
+def test_the_group_of_settings_is_what_a_client_takes():
+    for group in (Endpoint(concurrency=3, timeout=5), CriticEndpoint(critic_concurrency=3, critic_timeout=5)):
+        client = ChatClient("http://localhost:1/v1", "m", **group.client_options())
+        assert (client.concurrency, client._openai.timeout) == (3, 5)
+    for wrong in ({"concurrency": 0}, {"timeout": 0}, {"retries": -1}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Endpoint(**wrong)

@@ -12,6 +12,7 @@ from typing import Any
 from text2grad.configs import setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import json_objects
 from text2grad.journal import Outcome, map_records
@@ -28,13 +29,10 @@ SCHEMA = {
 
 
 @dataclass
-class JudgeConfig:
+class JudgeConfig(Endpoint):
     """Who judges."""
 
     judge: str = setting(MISSING, "openai:MODEL, or http://HOST:PORT/v1#MODEL")
-    concurrency: int = setting(8, "requests in flight")
-    max_cost_usd: float | None = setting(None, "stop before the run costs more")
-    requests_per_minute: float | None = setting(None, "ask no faster")
     judge_max_new_tokens: int = setting(1024, "longest judgement in tokens", "--judge_tokens")
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
     allow_changed: bool = setting(
@@ -107,11 +105,9 @@ def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
     try:
         client = ChatClient.from_spec(
             config.judge,
-            concurrency=config.concurrency,
-            max_cost_usd=config.max_cost_usd,
-            requests_per_minute=config.requests_per_minute,
             max_tokens=config.judge_max_new_tokens,
             cache=cache,
+            **config.client_options(),
         )
         with client.interruptible():
             yield Judge(config, client, cache)

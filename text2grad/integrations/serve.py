@@ -20,18 +20,18 @@ from text2grad.configs import TaskConfig, check_positive, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.endpoints import is_endpoint
+from text2grad.endpoints.settings import CriticEndpoint
 from text2grad.errors import InputError, command
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import Task, get_task
 
 
 @dataclass(kw_only=True)
-class ServeConfig:
+class ServeConfig(CriticEndpoint):
     """Which critic, where, and how much it takes on."""
 
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
-    critic_concurrency: int = setting(16, "for an endpoint: requests at one time")
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
     critic_constrained: Literal["none", "json", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
@@ -82,7 +82,7 @@ def make_critic(task: Task, config: ServeConfig) -> Critic:
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
         prompt = config.critic_prompt or None
-        return load_critic(config.critic, task, prompt=prompt, concurrency=config.critic_concurrency)
+        return load_critic(config.critic, task, prompt=prompt, **config.client_options())
     if Path(config.critic).is_dir():
         return load_critic(
             config.critic, task, batch_size=config.critic_batch_size, constrained=config.critic_constrained

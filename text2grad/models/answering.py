@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.configs import setting
+from text2grad.configs import check_positive, setting
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
 from text2grad.models.loading import (
     DtypeName,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 Chat = list[dict[str, str]]
 
 
-@dataclass
-class AnsweringConfig:
+@dataclass(kw_only=True)
+class AnsweringConfig(Endpoint):
     """Which policy answers."""
 
     model: str = setting(
@@ -42,6 +43,10 @@ class AnsweringConfig:
     device: str | None = setting(None, "cpu, cuda, cuda:1, …; by default the best one present")
     batch_size: int = setting(16, "prompts in one batch of a model in this process")
     concurrency: int = setting(16, "requests in flight to an API")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "batch_size")
 
 
 @dataclass
@@ -100,10 +105,8 @@ class Policy(Protocol):
 
 def load_policy(config: AnsweringConfig) -> Policy:
     """The policy that ``--model`` and ``--base_url`` name."""
-    if config.batch_size < 1 or config.concurrency < 1:
-        raise InputError("--batch_size and --concurrency must be at least 1")
     if config.base_url:
-        return ServedPolicy(config.model, config.base_url, config.concurrency)
+        return ServedPolicy(config.model, config.base_url, config)
     return LocalPolicy(config.model, config.dtype, config.device, config.batch_size)
 
 
@@ -224,9 +227,9 @@ class ServedPolicy:
 
     batch_size = 1
 
-    def __init__(self, model: str, base_url: str | None, concurrency: int = 16, identity: str = ""):
+    def __init__(self, model: str, base_url: str | None, endpoint: Endpoint, identity: str = ""):
         self.name, self.identity = model, identity or model
-        self.base_url, self.workers = base_url, concurrency
+        self.base_url, self.workers, self._endpoint = base_url, endpoint.concurrency, endpoint
         self._clients: dict[float, ChatClient] = {}
 
     def length(self, chat: Chat) -> int:
@@ -243,7 +246,7 @@ class ServedPolicy:
 
         if temperature not in self._clients:
             self._clients[temperature] = ChatClient(
-                self.base_url, self.name, concurrency=self.workers, temperature=temperature
+                self.base_url, self.name, temperature=temperature, **self._endpoint.client_options()
             )
         return self._clients[temperature]
 
