@@ -33,8 +33,8 @@ from evaluation.credit import (
 )
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.plotting import COLOURS
-from text2grad.records import check_writable, load_json, save_json
+from text2grad.plotting import COLOURS, save_figure
+from text2grad.records import check_output, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks.commands import say_next
 
@@ -144,14 +144,14 @@ def plot_credit(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[
         right.plot([row["distance"] for row in gaps], [row[name] for row in gaps], color=color, label=label)
     right.set(xlabel="tokens before the end, $T-t$", ylabel=r"mean $|\Delta A_t|$, best $-$ worst rollout")
     right.legend(frameon=False)
-    figure.savefig(path)
+    save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix,))
 
 
 @command
 def main() -> None:
     config = parse(CreditConfig)
     for path in filter(None, (config.output_path, config.plot)):
-        check_writable(path)
+        check_output(path)
     decay = config.gamma * config.lam
     by_prompt = load_rollouts(config.rollouts, config.first_step)
     figures, gaps = label_figures(by_prompt, decay), gaps_by_distance(by_prompt, decay)

@@ -24,7 +24,7 @@ from text2grad.models.answering import (
     SamplingConfig,
     load_policy,
 )
-from text2grad.records import Records, check_writable, load_records, save_json, save_records
+from text2grad.records import Records, check_output, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 
@@ -130,7 +130,7 @@ def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bo
 def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: SamplingConfig) -> Records:
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
     task = get_task(config.task)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(prompts_of(source, task).items())[: config.limit])
 
@@ -212,7 +212,7 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
 @command
 def main() -> None:
     config, answering, sampling = parse(GenerateConfig, AnsweringConfig, SamplingConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     source = load_records(config.data_path, get_task(config.task), responses=False)
     if not generate(load_policy(answering), source, config, sampling):
         raise SystemExit(1)

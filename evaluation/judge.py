@@ -23,7 +23,7 @@ from text2grad.configs import TASK_HELP, check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt, prompt_path
-from text2grad.records import check_writable
+from text2grad.records import check_output
 from text2grad.tasks import Task, get_task
 
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
@@ -99,7 +99,7 @@ def pair_figures(verdicts: Mapping[str, Mapping[str, str]], both: bool) -> dict[
 def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     """Judge every pair, write ``config.output_path``, and return the result."""
     task = get_task(config.task)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     prompt = load_prompt(
         config.judge_prompt or prompt_path(task, "judge"),
         required=("prompt", "first", "second"),
@@ -180,7 +180,7 @@ def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]
 @command
 def main() -> None:
     config, judge_config = parse(WinRateConfig, JudgeConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         compare_pairwise(judge, config)
 

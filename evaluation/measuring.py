@@ -23,7 +23,7 @@ from evaluation.results import (
 from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.models import load_tokenizer
-from text2grad.records import check_writable
+from text2grad.records import check_output
 from text2grad.tasks import Record, Task
 
 
@@ -48,7 +48,7 @@ class MeasureConfig:
 
 def check_measuring(config: MeasureConfig) -> None:
     """That figures can be written and compared."""
-    check_writable(config.output_path)
+    check_output(config.output_path)
     if config.compare_with:
         load_result(config.compare_with)
 

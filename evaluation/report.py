@@ -20,7 +20,7 @@ from evaluation.reporting.page import html, markdown
 from evaluation.reporting.runs import load_runs
 from evaluation.reporting.viewer import packs
 from text2grad.errors import InputError, command
-from text2grad.records import check_writable, save_json, save_text
+from text2grad.records import check_output, save_json, save_text
 from text2grad.tasks import get_task
 
 
@@ -55,7 +55,8 @@ def main() -> None:
         raise InputError(f"--output_path {output}: is not an HTML file; give a name that ends in .html")
     if args.max_rollouts < 1:
         raise InputError(f"--max_rollouts {args.max_rollouts}: must be at least 1")
-    check_writable(output)
+    for suffix in (".html", ".md", ".json"):
+        check_output(output.with_suffix(suffix))
 
     for task in args.task:
         get_task(task)

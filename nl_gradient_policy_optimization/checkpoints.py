@@ -15,7 +15,7 @@ from accelerate.utils import broadcast_object_list
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import checksums, damaged_file
-from text2grad.records import fingerprint, save_json, usual_mode
+from text2grad.records import fingerprint, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -95,10 +95,11 @@ class Checkpoints:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             for path in _files(partial):
-                usual_mode(path)
                 _sync(path)
             whole = {**state, "step": step, "files": checksums(partial, _files(partial))}
             save_json(partial / STATE, {**whole, "digest": fingerprint(whole)})
+            for path in _files(partial):
+                shutil.copymode(partial / STATE, path)  # some libraries let only the owner read
             shutil.rmtree(final, ignore_errors=True)
             os.replace(partial, final)
             _sync(self.run)

@@ -6,7 +6,6 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +76,7 @@ def optimize(
         trainer: runs the steps (second attempts have one of their own).
     """
     config.check()
-    with claimed(config.output_dir, int(os.environ.get("RANK", 0))):
+    with claimed(config.output_dir, "policy"):
         run = prepare(task, config, rewards, wrap, trainer)
         run.train()
         export(run)

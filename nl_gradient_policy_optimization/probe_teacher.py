@@ -30,7 +30,7 @@ from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError, command
 from text2grad.losses.teacher import gated, span_sums
-from text2grad.records import save_json
+from text2grad.records import check_output, save_json
 from text2grad.tasks import Task, get_task
 
 
@@ -137,6 +137,8 @@ def shown(report: dict[str, Any]) -> str:
 def main() -> None:
     config = parse(ProbeConfig)
     check_given(config, "model", "data_path")
+    if config.output_path:
+        check_output(config.output_path)
     report = probe(config)
     print(shown(report))
     if config.output_path:

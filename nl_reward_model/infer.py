@@ -24,7 +24,7 @@ from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
 from text2grad.models import DtypeName, best_device, load_model, load_tokenizer
 from text2grad.prompts import Prompt, find_prompt, load_prompt
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -86,7 +86,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         InputError: a file, record or setting that the user has to correct.
     """
     task = get_task(task)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     description, file = _describe(task, config)
     task = description.task_learnt(task)
     records = _chosen(load_records(config.data_path, task), description, config)

@@ -69,7 +69,7 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
     Raises:
         InputError: a file, record or setting that the user has to correct, or another run in the folder.
     """
-    with claimed(config.output_dir, config.process_index):
+    with claimed(config.output_dir, "reward_model"):
         task = get_task(task).without_verdict()
         _train(task if config.critique else task.without_critique(), Path(config.output_dir), config)
 

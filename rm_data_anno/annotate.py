@@ -31,7 +31,7 @@ from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models.hub import PUSH_HELP, check_repository, publish
 from text2grad.prompts import variant_asked
-from text2grad.records import Records, check_writable, load_records, save_json, save_records, save_text
+from text2grad.records import Records, check_output, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -286,13 +286,11 @@ def _beside(output: Path, ending: str) -> Path:
 def _output_path(config: AnnotateConfig, records: Records) -> Path:
     data = Path(config.data_path)
     output = Path(config.output_path) if config.output_path else data.with_name(f"{data.stem}.annotated.json")
-    if output.resolve() == data.resolve():
-        raise InputError(f"{output}: is the input as well; choose another --output_path")
     if output.suffix not in (".json", ".jsonl"):
         raise InputError(f"{output}: name the output .json or .jsonl")
     if output.suffix == ".jsonl" and records.keyed:
         raise InputError(f"{output}: {data} holds an object, not a list; name the output .json")
-    check_writable(output)
+    check_output(output)
     return output
 
 

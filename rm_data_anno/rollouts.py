@@ -14,7 +14,7 @@ from pathlib import Path
 
 from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import Records, check_writable, load_json, load_records, save_records
+from text2grad.records import Records, check_output, load_json, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -58,7 +58,7 @@ def rollout_records(prompts: dict[str, Record], runs: Sequence[str | Path], task
 def main() -> None:
     config = parse(RolloutRecordsConfig)
     check_given(config, "data_path", "runs", "output_path")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     task = get_task(config.task)
     made = rollout_records(load_records(config.data_path, task, responses=False), config.runs, task)
     if not made:

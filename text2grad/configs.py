@@ -79,7 +79,27 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
         raise InputError(f"command line: {error}; --help lists the settings") from None
     for value in values:
         check_choices(value)
+    _check_outputs({each.name: getattr(value, each.name) for value in values for each in fields(value)})
     return values[0] if len(dataclasses) == 1 else values
+
+
+def _check_outputs(settings: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` where an output is the same file or folder as anything else that is named."""
+    named = {
+        name: [item for item in (value if isinstance(value, list) else [value]) if item and isinstance(item, str)]
+        for name, value in settings.items()
+    }
+    for output in (name for name in named if name.startswith("output") and named[name]):
+        for name, paths in named.items():
+            if name != output and any(_same(path, named[output][0]) for path in paths):
+                raise InputError(f"--{output} {named[output][0]}: is --{name} as well; choose another --{output}")
+
+
+def _same(first: str, second: str) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except (OSError, ValueError):  # one of them does not exist, or is no path
+        return False
 
 
 def current_names(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:

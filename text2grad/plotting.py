@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from text2grad.records import check_writable
+from text2grad.records import check_output, save_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,9 @@ def save_figure(figure: Figure, stem: str | Path, suffixes: Sequence[str] = (".s
     stem = Path(stem)
     paths = [stem.with_name(stem.name + suffix) for suffix in suffixes]
     for path in paths:
-        check_writable(path)
-        figure.savefig(path, dpi=150, metadata=_DATES.get(path.suffix))
+        check_output(path)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:], dpi=150, metadata=_DATES.get(path.suffix))
+        save_bytes(path, drawn.getvalue())
     pyplot.close(figure)
     return paths

@@ -11,17 +11,20 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from text2grad.errors import InputError
 from text2grad.safety.gate import UnreadableError, fault, shown, whole_number
 from text2grad.tasks.base import Record, Task, content_id
 
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
+_LEDGER = ".text2grad.jsonl"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(#[\w.-]+)?")
 
 
@@ -244,18 +247,24 @@ def save_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
 
 def save_text(path: str | Path, text: str) -> None:
     """Write text atomically."""
+    save_bytes(path, text.encode())
+
+
+def save_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file atomically."""
     path = Path(path)
     check_writable(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        usual_mode(temporary)
+        if path.absolute() in _outputs:
+            _remember(path, content)  # before it is in place: a kill between the two loses nothing
         os.replace(temporary, path)
     except BaseException as error:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             remedy = "make room" if full else "look at the disk and its limits"
@@ -283,6 +292,53 @@ def check_writable(path: str | Path) -> None:
         raise InputError(
             f"{path}: cannot be written ({error.strerror} in {path.parent}); choose another output path"
         ) from None
+
+
+_outputs: set[Path] = set()
+
+
+def check_output(path: str | Path) -> None:
+    """Call it before long work that ends in a file of the user's choice: nothing is replaced that another wrote.
+
+    ``.text2grad.jsonl`` beside the file remembers what :func:`save_text` writes there from now on, so that the same
+    program may replace it.
+
+    Raises:
+        InputError: ``path`` cannot be written, or holds what this program did not write.
+    """
+    path = Path(path)
+    check_writable(path)
+    _outputs.add(path.absolute())
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise InputError(f"{path}: is no regular file; choose another output path")
+    content = path.read_bytes()
+    if content and _ledger_row(path, content) not in _ledger(path).splitlines():
+        raise InputError(
+            f"{path}: was not written by {_program()}, or has changed since; move or delete it, or choose another "
+            "output path"
+        )
+
+
+def _remember(path: Path, content: bytes) -> None:
+    row = _ledger_row(path, content)
+    if row not in _ledger(path).splitlines():
+        with path.with_name(_LEDGER).open("a", encoding="utf-8") as file:
+            file.write(f"{row}\n")
+
+
+def _ledger(path: Path) -> str:
+    ledger = path.with_name(_LEDGER)
+    return ledger.read_text(encoding="utf-8", errors="replace") if ledger.is_file() else ""
+
+
+def _ledger_row(path: Path, content: bytes) -> str:
+    return json.dumps({"file": path.name, "program": _program(), "sha256": hashlib.sha256(content).hexdigest()})
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name
 
 
 def fingerprint(value: Any) -> str:
@@ -324,10 +380,3 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
-
-
-def usual_mode(path: str | Path) -> None:
-    """Let a file be read by whom the umask lets; libraries that write a temporary file first let the owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)

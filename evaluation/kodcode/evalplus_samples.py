@@ -19,7 +19,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
-from text2grad.records import check_writable, save_json
+from text2grad.records import check_output, save_json
 from text2grad.tasks.commands import say_next
 from text2grad.tasks.kodcode import KodCode
 
@@ -51,7 +51,7 @@ class EvalPlusSamplesConfig:
 @command
 def main() -> None:
     config, answering, sampling = parse(EvalPlusSamplesConfig, AnsweringConfig, SamplingConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
     task = KodCode()

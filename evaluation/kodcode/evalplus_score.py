@@ -28,7 +28,7 @@ from evaluation.optional_packages import optional_package
 from evaluation.results import print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import check_writable, fingerprint, load_json, save_json
+from text2grad.records import check_output, fingerprint, load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.sandbox import REPORT_VARIABLE, Sandbox
 
@@ -75,7 +75,7 @@ class EvalPlusScoreConfig:
 @command
 def main() -> None:
     config = parse(EvalPlusScoreConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     optional_package("evalplus")
     problems = load_problems(config.dataset, config.data_path, config.base_only)
     samples = load_samples(config.samples, problems)

@@ -16,7 +16,7 @@ from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.records import check_writable, save_json
+from text2grad.records import check_output, save_json
 from text2grad.tasks import get_task
 from text2grad.tasks.commands import say_next
 
@@ -40,7 +40,7 @@ class AlpacaOutputsConfig:
 @command
 def main() -> None:
     config, answering, sampling = parse(AlpacaOutputsConfig, AnsweringConfig, SamplingConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     task = get_task("ultrafeedback")
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)

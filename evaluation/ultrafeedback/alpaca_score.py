@@ -38,7 +38,7 @@ from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, StopRunError, command
-from text2grad.records import check_writable, fingerprint, save_text
+from text2grad.records import check_output, fingerprint, save_text
 
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 
@@ -112,7 +112,7 @@ def annotator_file(alpaca_eval: Path, path: Path) -> Path:
 
 def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
     """Judge, write ``config.output_path``, and return the result."""
-    check_writable(config.output_path)
+    check_output(config.output_path)
     alpaca_eval = import_alpaca_eval()
     own, reference = load_outputs(config.outputs), load_outputs(reference_path(config.reference_path))
     by_instruction = {row["instruction"]: row for row in reference}

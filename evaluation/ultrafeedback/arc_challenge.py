@@ -28,7 +28,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, best_device, is_adapter, model_identity, model_path, named_dtype
 from text2grad.models.answering import AnsweringConfig
-from text2grad.records import check_writable, fingerprint, load_json, save_text
+from text2grad.records import check_output, fingerprint, load_json, save_text
 
 LOCAL_TASK = "arc_challenge_local"
 
@@ -118,7 +118,7 @@ def _joined(arguments: dict[str, Any]) -> str:
 @command
 def main() -> None:
     config, policy = parse(ArcConfig, AnsweringConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     lm_eval = Path(str(optional_package("lm_eval").__file__)).parent
     for path in filter(None, (config.data_path, config.train_path)):
         check_questions(path)

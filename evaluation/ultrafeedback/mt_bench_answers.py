@@ -16,7 +16,7 @@ from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, load_policy
-from text2grad.records import check_writable, save_json
+from text2grad.records import check_output, save_json
 from text2grad.tasks.commands import say_next
 
 
@@ -34,7 +34,7 @@ class MtBenchAnswersConfig:
 @command
 def main() -> None:
     config, answering, sampling = parse(MtBenchAnswersConfig, AnsweringConfig, SamplingConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     questions = dict(list(load_questions(config.questions).items())[: config.limit])
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
     policy = load_policy(answering)

@@ -31,7 +31,7 @@ from text2grad.configs import parse, setting
 from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
-from text2grad.records import check_writable, fingerprint
+from text2grad.records import check_output, fingerprint
 
 
 @dataclass
@@ -55,7 +55,7 @@ class MtBenchGradeConfig:
 
 def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     """Have every turn graded, write ``config.output_path``, and return the result."""
-    check_writable(config.output_path)
+    check_output(config.output_path)
     questions, answers = load_questions(config.questions), load_answers(config.answers)
     asked = {key: question for key, question in questions.items() if key in answers}
     if not asked:
@@ -207,7 +207,7 @@ def _draw_bars(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any
 def main() -> None:
     config, judge_config = parse(MtBenchGradeConfig, JudgeConfig)
     for path in filter(None, (config.output_path, config.plot)):
-        check_writable(path)
+        check_output(path)
     with open_judge(judge_config, config.output_path) as judge:
         grade(judge, config)
 

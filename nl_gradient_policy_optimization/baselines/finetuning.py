@@ -182,7 +182,7 @@ def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
     folder = Path(config.output_dir)
     run = {"method": method, "data": fingerprint(data), **{name: getattr(config, name) for name in _DECIDING}}
     run["weights"] = weights_fingerprint(config.model)
-    with claimed(folder, config.process_index):
+    with claimed(folder, method):
         path = folder / RUN_FILE
         former = None
         if path.is_file():

@@ -27,7 +27,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
-from text2grad.records import Records, check_writable, load_records
+from text2grad.records import Records, check_output, load_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import with_log
 from text2grad.tasks import Record, Task, get_task
@@ -57,7 +57,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     task = get_task(config.task)
     if config.pairs_per_prompt < 1 or config.margin < 0:
         raise InputError("--pairs_per_prompt must be at least 1 and --margin not negative")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     records = load_records(config.data_path, task, responses=None)
     compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
     rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})

@@ -27,7 +27,7 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import Chat, LocalPolicy, Policy, SamplingConfig, ServedPolicy
 from text2grad.prompts import Prompt, load_prompt, prompt_path
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -186,7 +186,7 @@ def main() -> None:
     for name in ("rounds", "max_new_tokens", "batch_size"):
         if getattr(config, name) < 1:
             raise InputError(f"--{name} must be at least 1, not {getattr(config, name)}")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     prompt = load_prompt(
         config.prompt or prompt_path(task, "reflect"), required=("critique",), offered=("critique", "good", "poor")
     )

@@ -15,7 +15,7 @@ from nl_gradient_policy_optimization.baselines.steps import label_steps, split_s
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.records import check_writable, load_records, save_records
+from text2grad.records import check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 
@@ -48,7 +48,7 @@ def main() -> None:
     config = parse(StepLabelsConfig)
     task = get_task(config.task)
     split_steps("", task)  # refuses a task without steps
-    check_writable(config.output_path)
+    check_output(config.output_path)
     records = load_records(config.data_path, task)
     labelled = {key: made for key, record in records.items() if (made := by_step(record, task)) is not None}
     if not labelled:

@@ -18,7 +18,7 @@ from nl_gradient_policy_optimization.baselines.steps import label_steps, split_s
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
-from text2grad.records import check_writable, load_records, save_json
+from text2grad.records import check_output, load_records, save_json
 from text2grad.statistics import bootstrap
 from text2grad.tasks import Record, Task, get_task
 
@@ -82,7 +82,7 @@ def main() -> None:
     config = parse(StepScoresConfig)
     task = get_task(config.task)
     split_steps("", task)  # refuses a task without steps
-    check_writable(config.output_path)
+    check_output(config.output_path)
     records = load_records(config.data_path, task)
     scores = step_scores(records, task)
     save_json(config.output_path, {"task": task.name, "records": len(records), **scores})

@@ -20,7 +20,7 @@ from text2grad.critics.reward_model.examples import load_annotated
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
-from text2grad.records import save_json
+from text2grad.records import check_output, save_json
 from text2grad.statistics import bootstrap
 from text2grad.tasks import Task, get_task
 from text2grad.token_rewards import span_intervals
@@ -96,6 +96,8 @@ def main() -> None:
     config = parse(DecodingCostConfig)
     if not config.data_path:
         raise InputError("--data_path: names no file; give annotated records")
+    if config.output_path:
+        check_output(config.output_path)
     cost = decoding_cost(config)
     for name, label in (("spans", "critique and spans"), ("score_per_word", "critique and a score per word")):
         print(f"{label:30} {cost[name]['value']:7.1f} tokens, 95th percentile {cost[name]['p95']:.0f}")

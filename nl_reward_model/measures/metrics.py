@@ -20,7 +20,7 @@ from nl_reward_model.measures.token_metrics import labels, token_metrics
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
-from text2grad.records import check_writable, save_json
+from text2grad.records import check_output, save_json
 from text2grad.statistics import bootstrap
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
@@ -57,7 +57,7 @@ def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
     from nl_reward_model.measures.plots import save_plots
 
     task, output = get_task(task), Path(config.output_path)
-    check_writable(output)
+    check_output(output)
     rows = load_feedback_rows(config.feedback_path, task, config.data_path or None)
     metrics = reward_model_metrics(rows, task, load_tokenizer(config.tokenizer))
     save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.feedback_path, **metrics})

@@ -19,7 +19,7 @@ from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, 
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import find_prompt, load_prompt
-from text2grad.records import check_writable, load_records, save_json
+from text2grad.records import check_output, load_records, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks import Record, Task, get_task
 
@@ -57,7 +57,7 @@ class FeedbackPair:
 def compare_feedback(judge: Judge, config: CompareFeedbackConfig) -> dict[str, Any]:
     """Have all pairs judged, write ``config.output_path``, and return what it holds."""
     task = get_task(config.task)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     path = find_prompt(task, "reward_model", config.prompt)
     prompt = load_prompt(path, required=("response", "first", "second"))
     pairs = load_pairs(config, task)
@@ -180,7 +180,7 @@ def _shown(feedback: Feedback, task: Task) -> str:
 @command
 def main() -> None:
     judge_config, config = parse(JudgeConfig, CompareFeedbackConfig)
-    check_writable(config.output_path)
+    check_output(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         result = compare_feedback(judge, config)
     shown = {name: Estimate(**value) for name, value in result["figures"].items() if value["value"] is not None}

@@ -21,7 +21,7 @@ from nl_reward_model.measures.token_metrics import NO_LABEL, labels, token_metri
 from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import load_tokenizer
-from text2grad.records import check_writable, save_json
+from text2grad.records import check_output, save_json
 from text2grad.tasks import get_task
 
 
@@ -82,7 +82,7 @@ def votes_table(metrics: dict[int, dict[str, Any]]) -> str:
 def main() -> None:
     config = parse(VotesConfig)
     check_given(config, "opinions", "output_path")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     metrics = vote_metrics(config)
     save_json(config.output_path, {"task": config.task, "opinions": config.opinions, "agree": metrics})
     print(f"{len(config.opinions)} opinions; in brackets how far F1 is above shuffled spans\n\n{votes_table(metrics)}")

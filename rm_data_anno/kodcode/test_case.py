@@ -22,7 +22,7 @@ from typing import Any
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
-from text2grad.records import check_writable, load_records, save_json
+from text2grad.records import check_output, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record
@@ -123,9 +123,7 @@ def output_path(config: TestCaseConfig) -> Path:
     )
     if output.suffix not in (".json", ".jsonl"):
         raise InputError(f"{output}: name the output .json or .jsonl")
-    if output.resolve() == source.resolve():
-        raise InputError(f"{output}: is the input as well; choose another --output_path")
-    check_writable(output)
+    check_output(output)
     return output
 
 

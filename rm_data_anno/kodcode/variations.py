@@ -25,7 +25,7 @@ from text2grad.critics.programs.kodcode.critic import Finding, LineQuotes, impro
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.versions import Verdict, run_versions
 from text2grad.tasks import Record, get_task
@@ -232,7 +232,7 @@ def main() -> None:
     check_choices(config)
     check_given(config, "data_path", "output_path")
     check_positive(config, "rounds", "per_round", "seconds", "workers")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     records = load_records(config.data_path, get_task("kodcode"))
     made, left_out = variations(
         records,

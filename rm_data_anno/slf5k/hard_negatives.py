@@ -18,7 +18,7 @@ from text2grad.critics.programs.slf5k.critic import SummaryCritic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Interval, Record, get_task
 
 NAME = "hard_negatives"
@@ -145,7 +145,7 @@ def main() -> None:
     config = parse(HardNegativesConfig)
     check_given(config, "data_path", "output_path")
     check_positive(config, "per_post")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     records = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = hard_negatives(records, config.per_post, config.max_words, config.seed)
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))

@@ -18,7 +18,7 @@ from rm_data_anno.slf5k.hard_negatives import annotated, spoil, summaries
 from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, get_task
 
 SHARES = {
@@ -202,7 +202,7 @@ def main() -> None:
     check_choices(config)
     check_given(config, "data_path", "answers", "output_path")
     check_positive(config, "rounds", "per_post", "draws")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(
         posts,

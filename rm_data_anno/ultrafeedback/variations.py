@@ -20,7 +20,7 @@ from text2grad.critics.programs.ultrafeedback.critic import AnswerCritic, Worked
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
-from text2grad.records import Records, check_writable, load_records, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, get_task
 
 _DEMANDS = (
@@ -144,7 +144,7 @@ def main() -> None:
     check_choices(config)
     check_given(config, "data_path", "output_path")
     check_positive(config, "rounds", "per_prompt", "most_sentences")
-    check_writable(config.output_path)
+    check_output(config.output_path)
     made, unseen = variations(
         load_records(config.data_path, get_task("ultrafeedback")),
         config.rounds,

@@ -108,7 +108,7 @@ def test_two_ranks_end_together_though_one_was_told(tmp_path, what):
 
 def test_a_second_run_in_the_folder_is_refused(tmp_path):
     config = tiny_config(tmp_path)
-    with claimed(config.output_dir), pytest.raises(InputError, match="another run is working there"):
+    with claimed(config.output_dir, "policy"), pytest.raises(InputError, match="another run is working there"):
         optimize("slf5k", config, ScriptedRewards())
     assert not (Path(config.output_dir) / "run.json").exists()
     optimize("slf5k", config, ScriptedRewards())

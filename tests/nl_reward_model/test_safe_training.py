@@ -95,7 +95,7 @@ def test_changes_are_refused_or_recorded(tmp_path):
     changed = COMMON | {"max_steps": 3}
     folder = tmp_path / "reward_model"
     train("slf5k", settings(tmp_path, data, **COMMON | {"max_steps": 2}))
-    with claimed(folder), pytest.raises(InputError, match="another run is working there"):
+    with claimed(folder, "reward_model"), pytest.raises(InputError, match="another run is working there"):
         train("slf5k", settings(tmp_path, data, **changed))
     (folder / "reward_model.json").unlink()  # stopped before its end
     with pytest.raises(InputError, match=r"max_steps: 2 then, 3 now.*--allow_changed true"):

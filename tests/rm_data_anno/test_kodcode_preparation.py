@@ -192,7 +192,7 @@ def test_rows_of_sets_without_other_completions():
     ("settings", "message"),
     [
         ({"data_path": "nowhere.json"}, "no such file"),
-        ({"data_path": "data.json", "output_path": "data.json"}, "is the input as well"),
+        ({"data_path": "data.json", "output_path": "data.json"}, "not written by"),
         ({"data_path": "data.json", "output_path": "out.csv"}, "name the output"),
         ({"data_path": "data.json", "easy_samples": -1}, "--easy_samples"),
         ({"data_path": "data.json", "target_total_size": 0}, "--target_total_size"),

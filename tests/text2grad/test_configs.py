@@ -67,3 +67,20 @@ def test_a_second_file_of_settings_is_refused(tmp_path):
     args = [part for name in "ab" for part in ("--config", str(tmp_path / f"{name}.yaml"))]
     with pytest.raises(InputError, match="given twice"):
         parse(Settings, args=args)
+
+
+@dataclass
+class Files:
+    output_path: str = setting("", "what is written")
+    data_path: str = setting("", "what is read")
+    opinions: list[str] = setting([], "what is read as well")
+
+
+def test_an_output_is_none_of_the_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.json").touch()
+    (tmp_path / "link.json").symlink_to("data.json")
+    for name, output in (("data_path", "./data.json"), ("data_path", "link.json"), ("opinions", "data.json")):
+        with pytest.raises(InputError, match=f"--output_path {output}: is --{name} as well"):
+            parse(Files, args=[f"--{name}", "data.json", "--output_path", output])
+    assert parse(Files, args=["--data_path", "data.json", "--output_path", "other.json"]).output_path == "other.json"

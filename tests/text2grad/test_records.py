@@ -15,7 +15,7 @@ import pytest
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
-from text2grad.records import check_same_settings, check_writable, load_records, save_json, save_records
+from text2grad.records import check_output, check_same_settings, check_writable, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
@@ -423,3 +423,36 @@ def test_a_signal_after_the_end_has_begun_loses_nothing_that_is_in_flight(tmp_pa
         return answer_after_a_signal(0.3, 1)
 
     assert kept_after_a_signal(tmp_path, work, workers=2) == ["0"]
+
+
+def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    check_output(path)
+    for value in (1, 2):
+        save_json(path, value)
+        check_output(path)
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/report.py"])
+    with pytest.raises(InputError, match=r"not written by report\.py"):
+        check_output(path)
+    monkeypatch.undo()
+    path.write_text("edited by a person")
+    with pytest.raises(InputError, match="not written by"):
+        check_output(path)
+    copy = tmp_path / "copy.json"
+    save_json(copy, 2)
+    with pytest.raises(InputError, match="not written by"):
+        check_output(copy)
+    with pytest.raises(InputError, match="no regular file"):
+        check_output("/dev/null")
+
+
+def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    check_output(path)
+    save_json(path, 1)
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "replace", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            save_json(path, 2)
+    check_output(path)
+    assert json.loads(path.read_text()) == 1

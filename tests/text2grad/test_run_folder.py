@@ -12,30 +12,61 @@ import pytest
 from text2grad.errors import InputError
 from text2grad.journal import checksums
 from text2grad.journal.checksums import CHECKSUMS, damage, damaged_file, save_checksums
-from text2grad.journal.run_folder import changes_shown, claimed, continued, settings_at
+from text2grad.journal.run_folder import changes_shown, check_kind, claimed, continued, settings_at
+from text2grad.records import save_json
 
 pytestmark = pytest.mark.fast
 
 
-def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path):
+def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
     program = (
         "import sys, time\nfrom text2grad.journal.run_folder import claimed\n"
-        f"with claimed({str(tmp_path)!r}):\n    print('held', flush=True)\n    time.sleep(60)\n"
+        f"with claimed({str(tmp_path)!r}, 'policy'):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(InputError, match=rf"another run is working there \(process {holder.pid} on "):
-            claimed(tmp_path).__enter__()
-        with claimed(tmp_path, rank=1):  # another rank holds its own lock
+            claimed(tmp_path, "policy").__enter__()
+        monkeypatch.setenv("RANK", "1")  # left by another job: this process still trains by itself
+        with pytest.raises(InputError, match="another run"):
+            claimed(tmp_path, "policy").__enter__()
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with claimed(tmp_path, "policy"):  # of two that train together, the first holds the lock
             pass
+        monkeypatch.delenv("RANK")
         link = tmp_path.with_name(f"{tmp_path.name}-link")
         link.symlink_to(tmp_path)
         with pytest.raises(InputError, match="another run"):
-            claimed(link).__enter__()
+            claimed(link, "policy").__enter__()
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with claimed(tmp_path):
+        with claimed(tmp_path, "policy"):
             pass
+    monkeypatch.setenv("RANK", "abc")
+    with pytest.raises(InputError, match="RANK=abc"):
+        claimed(tmp_path, "policy").__enter__()
+
+
+RUNS = {"policy": {"config": {}, "method": "text2grad"}, "reward_model": {"prompt": "p"}, "sft": {"method": "sft"}}
+
+
+@pytest.mark.parametrize("there", RUNS)
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
+    save_json(tmp_path / "run.json", RUNS[there])
+    if there == kind:
+        check_kind(tmp_path, kind)
+        return
+    with pytest.raises(InputError, match=r"holds .*; choose another --output_dir"):
+        claimed(tmp_path, kind).__enter__()
+
+
+@pytest.mark.parametrize("name", ["checkpoint-8/state.json", "reward_model.json", "config.json", "adapter_config.json"])
+def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"no run\.json"):
+        claimed(tmp_path, "policy").__enter__()
 
 
 BEGUN = {"rate": 1, "data": "a", "size": 8}

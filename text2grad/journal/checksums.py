@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from text2grad.records import save_json, usual_mode
+from text2grad.records import save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
 CHECKSUMS = "checksums.json"
@@ -33,9 +34,9 @@ def save_checksums(folder: str | Path, *patterns: str) -> None:
     folder = Path(folder)
     files = {path for pattern in patterns or WEIGHTS for path in folder.glob(pattern)}
     files = {path for path in files if path.is_file() and path.name not in (CHECKSUMS, "README.md")}
-    for path in files:
-        usual_mode(path)
     save_json(folder / CHECKSUMS, checksums(folder, files))
+    for path in files:
+        shutil.copymode(folder / CHECKSUMS, path)  # libraries that write a temporary file first let only its owner read
 
 
 def damage(folder: str | Path) -> str | None:

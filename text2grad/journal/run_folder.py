@@ -12,21 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.records import check_same_settings, check_writable, differing_settings
+from text2grad.records import check_same_settings, check_writable, differing_settings, load_json
 
+RUN_FILE = "run.json"
+_KINDS = {"policy": "a policy's run (stage 3)", "reward_model": "a reward model (stage 2)"}
 Settings = Mapping[str, Any]
+_WITHOUT_RUN = {
+    "checkpoint-*": "checkpoints",
+    "reward_model.json": "a reward model",
+    "adapter_config.json": "an adapter",
+    "config.json": "a model",
+}
 Change = dict[str, Any]
 """``{"from_step": 3, "settings": {...}}``: what applies from that step on."""
 
 
 @contextmanager
-def claimed(folder: str | Path, rank: int = 0) -> Iterator[None]:
-    """Hold a run's folder, each rank by its own lock. The system releases it however the process ends.
+def claimed(folder: str | Path, kind: str) -> Iterator[None]:
+    """Hold a run's folder: the first rank locks it. The system releases it however the process ends.
+
+    Args:
+        kind: ``policy``, ``reward_model``, or the method of another training.
 
     Raises:
-        InputError: another run holds it.
+        InputError: another run holds it, or it holds something else.
     """
-    path = Path(folder) / f".lock-{rank}"
+    check_kind(folder, kind)
+    if not first_rank():
+        yield
+        return
+    path = Path(folder) / ".lock"
     check_writable(path)
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -44,6 +59,44 @@ def claimed(folder: str | Path, rank: int = 0) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield
+
+
+def first_rank() -> bool:
+    """Whether this process is the first of those that train together, or trains by itself.
+
+    A ``RANK`` without a ``WORLD_SIZE`` above 1 was left in the environment by something else.
+    """
+    rank, processes = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    return processes < 2 or rank == 0
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable) or str(default)
+    if not text.isdecimal():
+        raise InputError(f"{variable}={text[:40]}: is no number; unset the variable, or start with torchrun")
+    return int(text)
+
+
+def check_kind(folder: str | Path, kind: str) -> None:
+    """Raise ``InputError`` where a folder holds something else than a run of this kind."""
+    path = Path(folder) / RUN_FILE
+    if path.is_file():
+        holds = _kind_of(load_json(path))
+        if holds != kind:
+            raise InputError(f"{folder}: holds {_KINDS.get(holds, f'a run of {holds}')}; choose another --output_dir")
+        return
+    for pattern, what in _WITHOUT_RUN.items():
+        if any(Path(folder).glob(pattern)):
+            raise InputError(f"{folder}: holds {what} and no {RUN_FILE}; put that back, or choose another --output_dir")
+
+
+def _kind_of(run: Any) -> str:
+    """The kind of run that a ``run.json`` is of."""
+    if not isinstance(run, dict):
+        return "another program"
+    if "config" in run:
+        return "policy"
+    return "reward_model" if "prompt" in run else str(run.get("method", "another program"))
 
 
 def settings_at(begun: Settings, changes: Sequence[Change], step: int | None = None) -> dict[str, Any]:
