@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from rm_data_anno.text_offsets import Convention, chosen_convention, place
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.records import Records, load_json, load_records, save_json, save_records, save_text
+from text2grad.records import Records, check_output, load_json, load_records, save_json, save_records, save_text
 from text2grad.safety.gate import shown
+from text2grad.safety.schema import Form, check_form
 from text2grad.statistics import fleiss_kappa
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
@@ -59,6 +62,46 @@ class LabelStudioConfig:
     dispute_below: float = setting(0.5, "span overlap of two annotators below which a record goes to a third person")
 
 
+class _Value(Form):
+    start: int | None = None
+    end: int | None = None
+    text: str | list[str] | None = None
+    labels: list[str] | None = None
+    rating: Annotated[int, Field(ge=1, le=_STARS)] | None = None
+
+
+class _Region(Form):
+    type: str = ""
+    from_name: str | None = None
+    value: _Value | None = None
+
+
+class _Who(Form):
+    id: int | str | None = None
+    email: str | None = None
+
+
+class _Annotation(Form):
+    id: int | str | None = None
+    completed_by: int | str | _Who | None = None
+    was_cancelled: bool | None = False
+    ground_truth: bool | None = False
+    updated_at: str | None = None
+    result: list[_Region] | None = None
+
+
+class _Data(Form):
+    id: str
+    response: str | None = None
+
+
+class _ExportedTask(Form):
+    """One task of Label Studio's JSON export, as far as it is read."""
+
+    data: _Data
+    annotations: list[_Annotation] | None = None
+
+
 @dataclass
 class PersonsAnnotation:
     """What one annotator said of one response.
@@ -95,7 +138,7 @@ def to_tasks(records: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
 def read_export(
     path: str | Path, responses: Mapping[str, str], offsets: str = "auto"
 ) -> dict[str, list[PersonsAnnotation]]:
-    """The finished annotations of each record, with exact intervals of its response.
+    """The finished annotations of each record, one of each person, with exact intervals of its response.
 
     Raises:
         InputError: a task of no such record, an annotation without critique, offsets that do not fit their text.
@@ -105,19 +148,40 @@ def read_export(
         raise InputError(f"{path}: holds {type(value).__name__}; export the project as JSON (not JSON-MIN)")
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for number, item in enumerate(value):
-        record_id = _of(_of(item, "data"), "id")
+        check_form(_ExportedTask, item, f"{path}: task {number}")
+        record_id = item["data"]["id"]
         if record_id not in responses:
             raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which --data_path does not hold")
-        if _of(_of(item, "data"), "response") not in (None, responses[record_id]):
+        if item["data"].get("response") not in (None, responses[record_id]):
             raise InputError(f"{path}: record {record_id!r} has another response than in --data_path; give that file")
-        finished = [each for each in _of(item, "annotations") or [] if not _of(each, "was_cancelled")]
-        rows += [(record_id, each) for each in finished]
-    marked = [(responses[record_id], each) for record_id, row in rows for each in _regions(row)]
+        rows += [(record_id, row) for row in _votes(item.get("annotations") or [], f"{path}: record {record_id!r}")]
+    marked = [(responses[record_id], each) for record_id, row in rows for each in _values(row, "labels")]
     convention = chosen_convention(marked, offsets, str(path))
     found: dict[str, list[PersonsAnnotation]] = {}
     for record_id, row in rows:
         found.setdefault(record_id, []).append(_annotation(row, responses[record_id], convention, path, record_id))
     return found
+
+
+def _votes(annotations: Sequence[Mapping[str, Any]], where: str) -> list[Mapping[str, Any]]:
+    """The annotation of each person that counts: the last submitted, or the last that is marked as ground truth."""
+    votes: dict[str, Mapping[str, Any]] = {}
+    finished = [row for row in annotations if not row.get("was_cancelled")]
+    for row in sorted(finished, key=lambda row: row.get("updated_at") or ""):
+        who = _who(row)
+        if not who and len(finished) > 1:
+            raise InputError(f"{where}, annotation {row.get('id')}: completed_by is missing; say who made it")
+        if row.get("ground_truth") or not (who in votes and votes[who].get("ground_truth")):
+            votes[who] = row
+    return list(votes.values())
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    """Whose annotation it is; empty where the export does not say."""
+    who = row.get("completed_by")
+    if isinstance(who, Mapping):
+        who = who.get("email") or who.get("id")
+    return "" if who is None else str(who)
 
 
 def _annotation(
@@ -128,14 +192,11 @@ def _annotation(
     critique = " ".join(_texts(row, of_missing=False))
     if not critique:
         raise InputError(f"{where}: has no critique; ask its annotator for one, or delete the annotation")
-    who = row.get("completed_by")
-    person = PersonsAnnotation(
-        str(_of(who, "email") or _of(who, "id") or who), critique, [], bool(row.get("ground_truth")), missing
-    )
-    for each in row.get("result") or []:
-        if _of(each, "type") == "rating":
-            person.score = _score_of(_of(_of(each, "value"), "rating"), where)
-    for value in _regions(row):
+    person = PersonsAnnotation(_who(row), critique, [], bool(row.get("ground_truth")), missing)
+    for value in _values(row, "rating"):
+        if stars := value.get("rating"):
+            person.score = 2 * (stars - 1) / (_STARS - 1) - 1
+    for value in _values(row, "labels"):
         interval = place(value, response, convention)
         for label in value.get("labels") or []:
             if label not in LABELS:
@@ -148,24 +209,14 @@ def _texts(row: Mapping[str, Any], of_missing: bool) -> list[str]:
     """What was typed into the field of missing things, or into any other."""
     typed: list[str] = []
     for each in row.get("result") or []:
-        if _of(each, "type") == "textarea" and (_of(each, "from_name") == "missing") == of_missing:
-            text = _of(_of(each, "value"), "text") or []
+        if each.get("type") == "textarea" and each.get("value") and (each.get("from_name") == "missing") == of_missing:
+            text = each["value"].get("text") or []
             typed += [text] if isinstance(text, str) else text
     return [text.strip() for text in typed if text.strip()]
 
 
-def _score_of(stars: Any, where: str) -> float:
-    if not isinstance(stars, int) or not 1 <= stars <= _STARS:
-        raise InputError(f"{where}: its rating is {shown(stars)}, not a number of stars in 1..{_STARS}")
-    return 2 * (stars - 1) / (_STARS - 1) - 1
-
-
-def _regions(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [each["value"] for each in row.get("result") or [] if _of(each, "type") == "labels" and "value" in each]
-
-
-def _of(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else None
+def _values(row: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [each["value"] for each in row.get("result") or [] if each.get("type") == kind and each.get("value")]
 
 
 def adjudicated(people: Sequence[PersonsAnnotation], response: str) -> PersonsAnnotation:
@@ -312,14 +363,17 @@ def result_of(person: PersonsAnnotation, response: str) -> list[dict[str, Any]]:
 
 
 def write_tasks(task: Task, config: LabelStudioConfig) -> None:
+    interface = Path(config.output_path).with_suffix(".interface.xml")
+    check_output(config.output_path)
+    check_output(interface)
     tasks = to_tasks(load_records(config.data_path, task), task)
     save_json(config.output_path, tasks)
-    interface = Path(config.output_path).with_suffix(".interface.xml")
     save_text(interface, INTERFACE)
     print(f"{len(tasks)} tasks: {config.output_path}; the project's labeling interface: {interface}")
 
 
 def write_records(task: Task, config: LabelStudioConfig) -> None:
+    check_output(config.output_path)
     records = load_records(config.data_path, task)
     responses = {record_id: task.response(record) for record_id, record in records.items()}
     found = read_export(config.export, responses, config.offsets)

@@ -198,7 +198,7 @@ def test_missing_things_and_stars_come_back(tmp_path):
     ]
     rows[0]["annotations"][0]["result"][-1]["value"]["rating"] = 7
     save_json(export, rows)
-    with pytest.raises(InputError, match="rating is 7"):
+    with pytest.raises(InputError, match=r"rating.*7"):
         read_export(export, responses)
 
 
@@ -242,3 +242,55 @@ def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
     save_json(export, rows)
     with pytest.raises(InputError, match=message):
         read_export(export, {"t3_a": POST["generated_summary"]})
+
+
+def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
+    from rm_data_anno.label_studio import read_export
+
+    _, export = files(tmp_path)
+    rows = json.loads(export.read_text())
+    annotations = rows[0]["annotations"]
+    again = [annotations[1] | {"id": 7 + n, "updated_at": f"2026-01-0{n + 1}T00:00:00Z"} for n in range(3)]
+    annotations += [again[2], again[0], again[1]]
+    again[2]["result"] = [{"type": "textarea", "value": {"text": ["The last word."]}}]
+    save_json(export, rows)
+    responses = {"t3_a": POST["generated_summary"]}
+    people = read_export(export, responses)["t3_a"]
+    assert sorted((person.annotator, person.critique) for person in people) == [
+        ("a@x.org", "Right about the dog."),
+        ("b@x.org", "The last word."),
+    ]
+    assert agreement({"t3_a": people}, responses)["annotators_each"] == 2
+    del annotations[0]["completed_by"]
+    save_json(export, rows)
+    with pytest.raises(InputError, match="completed_by"):
+        read_export(export, responses)
+
+
+WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("place", [
+    (), ("data",), ("data", "id"), ("annotations",), ("annotations", 0), ("annotations", 0, "ground_truth"),
+    ("annotations", 0, "was_cancelled"), ("annotations", 0, "completed_by"), ("annotations", 0, "result"),
+    ("annotations", 0, "result", 0), ("annotations", 0, "result", 0, "value"),
+    ("annotations", 0, "result", 0, "value", "labels"), ("annotations", 0, "result", 0, "value", "start"),
+    ("annotations", 0, "result", 0, "value", "text"), ("annotations", 0, "result", 2, "value", "text"),
+], ids=repr)  # fmt: skip
+def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path, place, wrong):
+    from rm_data_anno.label_studio import read_export
+
+    _, export = files(tmp_path)
+    rows = json.loads(export.read_text())
+    within = rows
+    for step in (0, *place[:-1]) if place else ():
+        within = within[step]
+    within[place[-1] if place else 0] = wrong
+    export.write_text(json.dumps(rows))
+    try:
+        people = read_export(export, {"t3_a": POST["generated_summary"]}).get("t3_a", [])
+    except InputError as error:
+        assert str(export) in str(error)
+    else:
+        assert not any(person.decides for person in people)
