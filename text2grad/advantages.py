@@ -1,7 +1,10 @@
-"""From token rewards to advantages: GAE, returns, whitening, group baselines (paper, section 3.5 and algorithm 4).
+"""From rewards to advantages: the paper's GAE and whitening (section 3.5 and algorithm 4), and channels apart.
 
-Every tensor is ``[B, T]``: rollouts by response tokens, padded on the right; ``mask`` is 1 on response tokens, 0 on
-padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
+Token advantages say where in a response something is good or bad; response advantages say how good the whole is. δ
+summed over tokens mixes the two: praise pays for every further token, and blame charges for it.
+
+Unless it says ``[B]``, a tensor is ``[B, T]``: rollouts by response tokens, padded on the right; ``mask`` is 1 on
+response tokens, 0 on padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
 """
 
 from __future__ import annotations
@@ -101,3 +104,147 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Re
     spread = masked_moments(returns, mask, reduce)[2]
     rest = masked_moments(returns - values, mask, reduce)[2]
     return float(1 - rest / spread) if spread > 1e-12 else 0.0
+
+
+# Response channel: one number per response, [B]
+
+
+def response_scores(deltas: Tensor, mask: Tensor, mean: bool = False) -> Tensor:
+    """Σ_t δ_t of each response, or its mean over the response's tokens: ``[B]``."""
+    sums = _chosen(deltas, mask).sum(1)
+    return sums / mask.sum(1).clamp(min=1) if mean else sums
+
+
+def leave_one_out(scores: Tensor, counts: Tensor, group_size: int = 1, reduce: Reduce | None = None) -> Tensor:
+    """R_i − mean of R_j over the group's other responses; 0 where there is no other. Kool et al. 2019, RLOO.
+
+    Args:
+        scores: R, ``[B]``.
+        counts: ``[B]``, 1 for responses that have feedback; the others get 0 and are nobody's baseline.
+        group_size: rows i·group_size … (i+1)·group_size − 1 answer the same prompt. 1: each prompt has one response,
+            and all responses of the step, over all ranks, are one group.
+    """
+    chosen, counts = _chosen(scores, counts), counts.to(scores.dtype)
+    totals = _group_sums(torch.stack([chosen, counts]), group_size, reduce)
+    others = totals - torch.stack([chosen, counts])
+    baseline = others[0] / others[1].clamp(min=1)
+    return torch.where((counts > 0) & (others[1] > 0), chosen - baseline, torch.zeros_like(chosen))
+
+
+def group_normalised(scores: Tensor, counts: Tensor, group_size: int, eps: float = 1e-4, divide: bool = True) -> Tensor:
+    """(R_i − mean) / (standard deviation + eps) over a prompt's responses. Source: GRPO, Shao et al. 2024.
+
+    Args:
+        divide: False leaves the deviation out (Dr. GRPO, Liu et al. 2025): it blows up prompts whose responses hardly
+            differ, those that are nearly always or hardly ever answered well.
+    """
+    chosen, counts = _chosen(scores, counts), counts.to(scores.dtype)
+    total, count = _group_sums(torch.stack([chosen, counts]), group_size, None)
+    deviations = (chosen - total / count.clamp(min=1)) * counts
+    if not divide:
+        return deviations
+    (squares,) = _group_sums(deviations[None] ** 2, group_size, None)
+    return deviations / ((squares / (count - 1).clamp(min=1)).sqrt() + eps)
+
+
+def _group_sums(columns: Tensor, group_size: int, reduce: Reduce | None) -> Tensor:
+    """Each row's sums over its group: ``[C, B]`` to ``[C, B]``."""
+    rows = columns.shape[1]
+    if group_size == 1:
+        total = (reduce or (lambda tensor: tensor))(columns.sum(1))
+        return total[:, None].expand(-1, rows)
+    if rows % group_size:
+        raise ValueError(f"{rows} rollouts are not whole groups of {group_size}")
+    return columns.view(len(columns), -1, group_size).sum(2).repeat_interleave(group_size, dim=1)
+
+
+# Token channel: credit inside a response, [B, T]
+
+
+def before_end(mask: Tensor) -> Tensor:
+    """The mask without each response's last token, which says "stop"."""
+    following = torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1)
+    return mask * following
+
+
+def centred(deltas: Tensor, mask: Tensor, std_eps: float | None = None) -> Tensor:
+    """δ_t minus its mean over the masked tokens of the same response: the credits of a response sum to 0.
+
+    Args:
+        mask: :func:`before_end` of the response's mask leaves the choice between stopping and going on alone.
+        std_eps: divide by the response's standard deviation plus this. Source: RTT, arXiv 2604.02795.
+    """
+    chosen, count = _chosen(deltas, mask), mask.sum(1, keepdim=True).clamp(min=1)
+    deviations = (chosen - chosen.sum(1, keepdim=True) / count) * mask
+    if std_eps is None:
+        return deviations
+    return deviations / (((deviations**2).sum(1, keepdim=True) / count).sqrt() + std_eps)
+
+
+def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int = 1, reduce: Reduce | None = None) -> Tensor:
+    """δ_t minus the mean of δ over all tokens of the group's other responses; 0 where there is no other.
+
+    So a further token earns what it is better than a usual one, and praise alone no longer pays for length.
+    Source: PURE, arXiv 2504.15275.
+
+    Args:
+        group_size: as in :func:`leave_one_out`.
+    """
+    chosen = _chosen(deltas, mask)
+    own = torch.stack([chosen.sum(1), mask.sum(1).to(chosen.dtype)])
+    others = _group_sums(own, group_size, reduce) - own
+    baseline = others[0] / others[1].clamp(min=1)
+    return (chosen - baseline[:, None]) * mask * (others[1] > 0)[:, None]
+
+
+def prime_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tensor:
+    """(δ_t − mean over the group's responses of their mean δ) · n / (n − 1). Source: PRIME, arXiv 2502.01456."""
+    if group_size < 2:
+        raise ValueError("PRIME compares a prompt's responses; give groups of 2 or more")
+    means = response_scores(deltas, mask, mean=True)
+    (total,) = _group_sums(means[None], group_size, None)
+    rest = group_size / (group_size - 1)
+    return _chosen((_chosen(deltas, mask) - total[:, None] / group_size) * rest, mask)
+
+
+def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
+    """softmax(−δ/T)_t · δ_t: a response is worth about as much as its worst token. Source: PURE, arXiv 2504.15275."""
+    chosen = _chosen(deltas, mask)
+    weights = torch.softmax((-chosen / temperature).masked_fill(mask == 0, -torch.inf), dim=1)
+    return _chosen(weights * chosen, mask)
+
+
+def residual_rewards(deltas: Tensor, mask: Tensor, scores: Tensor, kappa: float) -> Tensor:
+    """r_t = κ·δ_t, and R − κ·Σ_t δ_t more on the last token.
+
+    Whatever κ is, a response's rewards sum to R, so that the best policy is the one that is best by R: δ only says
+    where in the response it came about. κ = 0 is a scalar reward at the end. (Potential-based shaping, Ng et al. 1999,
+    with κ·Σ_{s<t} δ_s as potential.)
+    """
+    shaped = kappa * _chosen(deltas, mask)
+    last = mask - before_end(mask)
+    return shaped + last * (scores - shaped.sum(1))[:, None]
+
+
+# Both together
+
+
+def scaled(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: float = 1e-8) -> Tensor:
+    """Values divided by their root mean square over the masked entries of all ranks: what is 0 stays 0."""
+    reduce = reduce or (lambda tensor: tensor)
+    chosen = _chosen(values.double(), mask)
+    squares, count = reduce(torch.stack([(chosen**2).sum(), mask.double().sum()]))
+    return (chosen * torch.rsqrt(squares / count.clamp(min=1) + eps)).to(values.dtype)
+
+
+def two_channels(
+    tokens: Tensor, responses: Tensor, mask: Tensor, weight: float, reduce: Reduce | None = None
+) -> Tensor:
+    """Response advantages on every token plus ``weight`` times token advantages, each :func:`scaled` on its own.
+
+    Args:
+        tokens: ``[B, T]``.
+        responses: ``[B]``.
+    """
+    whole = responses[:, None].expand_as(mask)
+    return scaled(whole, mask, reduce) + weight * scaled(tokens, mask, reduce)

@@ -1,0 +1,150 @@
+"""Token and response advantages against numbers worked out by hand, and against what published code computes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import tensor
+
+from text2grad.advantages import (
+    before_end,
+    centred,
+    discounted_sums,
+    gae,
+    group_normalised,
+    leave_one_out,
+    leave_one_out_tokens,
+    min_form,
+    prime_tokens,
+    residual_rewards,
+    response_scores,
+    scaled,
+    two_channels,
+)
+
+pytestmark = pytest.mark.fast
+
+MASK = tensor([[1.0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
+DELTAS = tensor([[1.0, -1, 0, 1], [0, 1, 1, 0], [-1, 0, 0, 0], [1, 1, 1, 0]])
+COUNTS = torch.ones(4)
+
+
+def close(found: torch.Tensor, expected: list, tolerance: float = 1e-6) -> None:
+    torch.testing.assert_close(found, tensor(expected, dtype=found.dtype), rtol=tolerance, atol=tolerance)
+
+
+def test_leave_one_out_by_hand():
+    scores = tensor([1.0, 3.0, 0.0, 0.0])
+    close(leave_one_out(scores, COUNTS, group_size=2), [-2, 2, 0, 0])
+    close(leave_one_out(scores, COUNTS), [0, 8 / 3, -4 / 3, -4 / 3])  # others' means: 1, 1/3, 4/3, 4/3
+    # the second response has no feedback: it gets 0 and is nobody's baseline, so the first one has no other
+    close(leave_one_out(scores, tensor([1.0, 0, 1, 1]), group_size=2), [0, 0, 0, 0])
+    close(leave_one_out(scores, tensor([1.0, 0, 1, 1])), [1, 0, -0.5, -0.5])
+    with pytest.raises(ValueError, match="groups of 3"):
+        leave_one_out(scores, COUNTS, group_size=3)
+
+
+def test_leave_one_out_over_ranks_is_that_of_all():
+    scores = tensor([1.0, 3.0, 0.0, 2.0])
+    totals = torch.stack([scores.sum(), tensor(4.0)])
+    parts = [leave_one_out(part, torch.ones(2), reduce=lambda _: totals) for part in (scores[:2], scores[2:])]
+    torch.testing.assert_close(torch.cat(parts), leave_one_out(scores, COUNTS))
+
+
+def test_group_normalised_by_hand():
+    scores = tensor([1.0, 3.0, 5.0, 5.0])
+    deviation = math.sqrt(2) + 1e-4  # of 1 and 3, unbiased as TRL's
+    close(group_normalised(scores, COUNTS, 2), [-1 / deviation, 1 / deviation, 0, 0])
+    close(group_normalised(scores, COUNTS, 2, divide=False), [-1, 1, 0, 0])  # Dr. GRPO
+    close(group_normalised(scores, tensor([1.0, 1, 1, 0]), 4, divide=False), [-2, 0, 2, 0])
+
+
+def test_response_scores_by_hand():
+    close(response_scores(DELTAS, MASK), [1, 2, -1, 3])
+    close(response_scores(DELTAS, MASK, mean=True), [1 / 4, 2 / 3, -1 / 2, 3 / 4])
+
+
+def test_before_end_leaves_out_the_last_token():
+    assert before_end(MASK).tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]
+    assert before_end(torch.zeros(1, 2)).tolist() == [[0, 0]]
+
+
+def test_centred_by_hand():
+    close(centred(DELTAS, MASK)[:2], [[0.75, -1.25, -0.25, 0.75], [-2 / 3, 1 / 3, 1 / 3, 0]])
+    inside = centred(DELTAS, before_end(MASK))
+    close(inside, [[1, -1, 0, 0], [-0.5, 0.5, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])  # all praised: nothing to tell apart
+    assert inside.sum(1).tolist() == [0, 0, 0, 0]
+    close(centred(DELTAS[1:2], MASK[1:2], std_eps=0.0), [[-math.sqrt(2), math.sqrt(0.5), math.sqrt(0.5), 0]])
+
+
+def test_leave_one_out_tokens_by_hand():
+    # mean δ over the other response's tokens: 2/3, 1/4, 3/4, −1/2
+    expected = [[1 / 3, -5 / 3, -2 / 3, 1 / 3], [-1 / 4, 3 / 4, 3 / 4, 0], [-7 / 4, -3 / 4, 0, 0], [1.5, 1.5, 1.5, 0.5]]
+    close(leave_one_out_tokens(DELTAS, MASK, 2), expected)
+    # over the step: of the others' 9 tokens of the first response 2 + (−1) + 3 is the sum
+    close(leave_one_out_tokens(DELTAS, MASK)[0], [1 - 4 / 9, -1 - 4 / 9, -4 / 9, 1 - 4 / 9])
+
+
+def test_prime_is_its_published_code():
+    """compute_rloo_advantage_return of PRIME's prime_core_algos.py on these tensors, before whitening."""
+    outcome = leave_one_out(tensor([1.0, 0, 0, 1]), COUNTS, 2)[:, None] * MASK
+    returns = discounted_sums(prime_tokens(DELTAS, MASK, 2), MASK, 1.0) + outcome
+    expected = [[-0.6666667, -1.75, 1.1666667, 2.0833333], [0.25, 1.1666667, 0.0833333, 0],
+                [-3.5, -1.25, 0, 0], [6, 4.25, 2.5, 0.75]]  # fmt: skip
+    close(returns, expected, 1e-5)
+
+
+def test_rtt_is_its_published_code():
+    """reward_norm and token_only_adv-rubrics_mean of RTT's functionals.py with one rubric, added with weight 0.5."""
+    whole = group_normalised(tensor([1.0, 0, 0.5, 1]), COUNTS, 2, eps=1e-6)[:, None] * MASK
+    expected = [[1.159372, -0.046672, 0.556350, 1.159372], [-1.414211, -0.353553, -0.353553, 0],
+                [-1.207104, -0.207106, 0, 0], [0.995779, 0.995779, 0.995779, -0.158919]]  # fmt: skip
+    close(whole + 0.5 * centred(DELTAS, MASK, 1e-6), expected, 1e-5)
+
+
+def test_min_form_is_the_worst_token():
+    deltas, mask = tensor([[1.0, -1.0, 9.0], [1.0, 0.5, 0.5]]), tensor([[1.0, 1, 0], [1, 1, 1]])
+    found = min_form(deltas, mask, temperature=1.0)
+    low, high = math.exp(-1) / (math.exp(-1) + math.e), math.e / (math.exp(-1) + math.e)
+    close(found[0], [low, -high, 0])
+    sharp = min_form(deltas, mask, temperature=0.01)
+    close(sharp.sum(1), [-1.0, 0.5], 1e-4)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
+def test_residual_rewards_sum_to_the_score_whatever_kappa_is(kappa):
+    scores = tensor([0.25, -1.0, 0.0, 1.0])
+    rewards = residual_rewards(DELTAS, MASK, scores, kappa)
+    torch.testing.assert_close(rewards.sum(1), scores)
+    torch.testing.assert_close(rewards * before_end(MASK), kappa * DELTAS * before_end(MASK))
+    zeros = torch.zeros_like(rewards)
+    first = gae(rewards, zeros, MASK, 1.0, 1.0)[0][:, 0]
+    torch.testing.assert_close(first, scores)  # without discount the first token's advantage is the score
+
+
+def test_scaled_and_two_channels_by_hand():
+    close(scaled(tensor([[3.0, 4.0, 9.0]]), tensor([[1.0, 1.0, 0.0]])), [[3 / math.sqrt(12.5), 4 / math.sqrt(12.5), 0]])
+    assert scaled(torch.zeros(2, 2), torch.ones(2, 2)).tolist() == [[0, 0], [0, 0]]
+    mask, tokens = tensor([[1.0, 1.0], [1.0, 0.0]]), tensor([[2.0, -2.0], [0.0, 7.0]])
+    # responses 1, 1 and −1: rms 1. Tokens 2, −2 and 0: rms √(8/3)
+    part = 0.5 * 2 / math.sqrt(8 / 3)
+    close(two_channels(tokens, tensor([1.0, -1.0]), mask, 0.5), [[1 + part, 1 - part], [-1, 0]])
+
+
+@pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
+def test_nothing_under_the_padding_reaches_a_result(under):
+    padded = torch.where(MASK == 0, under, DELTAS)
+    for result in (
+        lambda x: response_scores(x, MASK),
+        lambda x: centred(x, MASK),
+        lambda x: centred(x, before_end(MASK), 1e-6),
+        lambda x: leave_one_out_tokens(x, MASK, 2),
+        lambda x: prime_tokens(x, MASK, 2),
+        lambda x: min_form(x, MASK),
+        lambda x: residual_rewards(x, MASK, COUNTS, 0.5),
+        lambda x: scaled(x, MASK),
+        lambda x: two_channels(x, COUNTS, MASK, 1.0),
+    ):
+        torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)
