@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.pages import check_page, markdown_table, page_setting, write_section
+from tabulate import tabulate
+
 from text2grad.configs import parse, setting
 from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
@@ -48,7 +49,6 @@ class AlignmentConfig:
     split: float = setting(0.1, "share of tokens replaced by smaller ones, so that ids are not canonical")
     repeats: int = setting(5, "timed passes over the data")
     seed: int = setting(0, "seed of the intervals and of the tokens that are replaced")
-    page: str = page_setting("alignment")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,8 @@ def alignment_table(results: Sequence[dict]) -> str:
         label = f"{result['data']}: {result['quotes']}"
         rows.append([label, str(result["responses"]), str(result["tokens"]), *shares, times])
     names = ["tokens right, %", "marked tokens found, %", "responses entirely right, %", "ms per response"]
-    return markdown_table(["text2grad, word matching", "responses", "tokens", *names], rows)
+    header = ["text2grad, word matching", "responses", "tokens", *names]
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 def _percent(share: float) -> str:
@@ -309,7 +310,6 @@ def _percent(share: float) -> str:
 @command
 def main() -> None:
     config = parse(AlignmentConfig)
-    check_page(config.page, "alignment")
     tokenizer, results = load_tokenizer(config.tokenizer), []
     for data, quotes, task, rows in sources(config):
         items = compare_mappings(rows, task, tokenizer, config)
@@ -323,9 +323,7 @@ def main() -> None:
     for result in results:
         for row in result["differing"]:
             print(f"{result['data']}: {result['quotes']}: {row['id']} differs in {row['tokens']} tokens")
-    text = alignment_table(results)
-    print(text)
-    write_section(config.page, "alignment", text)
+    print(alignment_table(results))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ work.
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -26,8 +25,8 @@ from statistics import fmean
 
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
+from tabulate import tabulate
 
-from benchmarks.pages import check_page, markdown_table, page_setting, write_section
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
@@ -114,7 +113,8 @@ def held_out_table(results: Mapping[str, Sequence[Path]]) -> str:
             each = f" ({', '.join(map(form.format, values))})" if len(values) > 1 else ""
             row.append((form.format(fmean(values)) + each).replace("-", "−").replace("%", " %"))
         rows.append(row)
-    return markdown_table(["on held-out posts", *(label for label, _ in FIGURES.values())], rows)
+    header = ["on held-out posts", *(label for label, _ in FIGURES.values())]
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 def draw_training_curves(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
@@ -186,7 +186,6 @@ class RealPostsConfig:
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
     figures_dir: str = setting("benchmarks/figures", "folder of the curves")
-    page: str = page_setting("real_posts")
 
     def check(self) -> None:
         for name in ("data_path", "output_dir"):
@@ -198,7 +197,6 @@ class RealPostsConfig:
                 raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(self.methods())}")
         if self.refresh_data and not self.reward_model:
             raise InputError("--refresh_data is for --reward_model FOLDER; give both")
-        check_page(self.page, "real_posts")
 
     def runs(self) -> list[str]:
         """``METHOD:SEED`` of each run."""
@@ -253,14 +251,10 @@ def main() -> None:
         return
     run_script("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results",
         *chain(*results.values()), "--output_path", folder / "report.html")  # fmt: skip
-    picture = Path(config.figures_dir) / "real_posts"
-    draw_training_curves(picture, runs)
+    draw_training_curves(Path(config.figures_dir) / "real_posts", runs)
     if audited := {method: folders for method, folders in runs.items() if method not in METHODS}:
         draw_audit_curves(Path(config.figures_dir) / "learnt_posts", audited)
-    rows = held_out_table(results)
-    print(rows)
-    link = os.path.relpath(picture, Path(config.page).parent)
-    write_section(config.page, "real_posts", f"{rows}\n\n![real_posts]({link}.svg)")
+    print(held_out_table(results))
 
 
 if __name__ == "__main__":

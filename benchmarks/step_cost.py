@@ -31,7 +31,6 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from benchmarks.pages import check_page, page_setting, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.rewards import CriticRewards
@@ -81,7 +80,6 @@ class StepCostConfig:
     response_tokens: int = setting(48, "tokens of every response")
     steps: int = setting(3, "timed steps of a process")
     rounds: int = setting(3, "processes of each method")
-    page: str = page_setting("step_cost")
 
     def check(self) -> None:
         if unknown := set(self.methods) - set(METHODS):
@@ -90,7 +88,6 @@ class StepCostConfig:
             raise InputError(f"--methods {', '.join(sorted(missing))}: give --reward_model, and for a server --served")
         if self.served and not self.reward_model:
             raise InputError("--served: give --reward_model, too; its folder has the server's prompt")
-        check_page(self.page, "step_cost")
 
     @property
     def possible(self) -> list[str]:
@@ -200,9 +197,9 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
     """Seconds of each step in TRL's GRPOTrainer: one generation and ``ppo_epochs`` passes of updates."""
     from datasets import Dataset
     from transformers import TrainerCallback
-    from trl import GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer
 
-    from benchmarks.micro.grpo import grpo_settings, summed_deltas
+    from benchmarks.micro.trl_trainers import summed_deltas, trl_settings
 
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = short_enough(read_prompts(config, task), task, tokenizer, config)
@@ -227,7 +224,12 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
             if state.global_step % config.ppo_epochs == 0:
                 ends.append(time.perf_counter())
 
-    settings = grpo_settings(config, generation_kwargs={"min_new_tokens": config.max_new_tokens})
+    settings = GRPOConfig(
+        **trl_settings(config),
+        num_generations=config.rollouts_per_prompt,
+        epsilon=config.clip_range,
+        generation_kwargs={"min_new_tokens": config.max_new_tokens},
+    )
     rows = [{"prompt": task.messages(task.prompt(record)), "id": key} for key, record in records.items()]
     trainer = GRPOTrainer(
         model=load_model(config.model),
@@ -298,11 +300,9 @@ def main() -> None:
             results[method].append(run_in_a_process(config, method))
             print(f"round {number + 1}, {method}: {_median_step(results[method][-1]):.2f} s a step", flush=True)
     medians = medians_by_method(results)
-    table = cost_table(medians)
-    print(table)
+    print(cost_table(medians))
     if config.output_path:
         save_json(config.output_path, {"settings": asdict(config), "medians": medians, "processes": results})
-    write_section(config.page, "step_cost", table)
 
 
 def cost_table(medians: dict[str, dict[str, float]]) -> str:
@@ -315,7 +315,7 @@ def cost_table(medians: dict[str, dict[str, float]]) -> str:
         + [f"{row['peak_gib']:.1f} GiB"]
         for name, row in medians.items()
     ]
-    return tabulate(rows, header, tablefmt="pipe", colalign=["left", *["right"] * (len(header) - 1)])
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 if __name__ == "__main__":

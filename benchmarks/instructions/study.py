@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from benchmarks.instructions.checks import passes
 from benchmarks.instructions.make_requests import KINDS, make_requests
-from benchmarks.pages import check_page, markdown_table, page_setting, write_section
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
 from text2grad.configs import parse, setting
@@ -52,14 +53,12 @@ class InstructionsConfig:
     requests: int = setting(400, "training requests")
     held_out: int = setting(100, "held-out requests")
     max_new_tokens: int = setting(48, "longest answer")
-    page: str = page_setting("instructions")
 
     def check(self) -> None:
         if unknown := set(self.methods) - {START, *METHODS}:
             raise InputError(f"--methods {', '.join(sorted(unknown))}: choose from {', '.join([START, *METHODS])}")
         if unknown := set(self.kinds) - set(KINDS):
             raise InputError(f"--kinds {', '.join(sorted(unknown))}: choose from {', '.join(KINDS)}")
-        check_page(self.page, "instructions")
 
     def policy(self, method: str, seed: int, folder: Path) -> PolicyConfig:
         """The settings of the quickstart's policy, but for lengths and rewards of length: the checkers see to those."""
@@ -129,7 +128,7 @@ def train_and_evaluate(config: InstructionsConfig) -> dict[str, list[list[dict[s
     """The answers of the starting model, and of each method's seeds."""
     folder = Path(config.output_dir)
     save_json(folder / "requests.json", make_requests(config.requests, 0, False, config.kinds))
-    settings = {name: value for name, value in asdict(config).items() if name not in ("methods", "seeds", "page")}
+    settings = {name: value for name, value in asdict(config).items() if name not in ("methods", "seeds")}
     found = {START: [evaluated(folder / START, config.model, settings, config)]}
     for seed in config.seeds:
         for method in [name for name in config.methods if name != START]:
@@ -150,16 +149,15 @@ def table(found: dict[str, list[list[dict[str, Any]]]], shown_kinds: Sequence[st
         label = METHODS[name][0] if name in METHODS else "before training"
         shown = [f"{sum(kind) / len(kind):.2f}" if kind else "–" for kind in kinds]
         rows.append([label, str(len(seeds)), str(rate), *shown])
-    return markdown_table(["policy", "seeds", "pass rate", *(kind.replace("_", " ") for kind in shown_kinds)], rows)
+    header = ["policy", "seeds", "pass rate", *(kind.replace("_", " ") for kind in shown_kinds)]
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 @command
 def main() -> None:
     config = parse(InstructionsConfig)
     config.check()
-    found = table(train_and_evaluate(config), config.kinds)
-    print(found)
-    write_section(config.page, "instructions", found)
+    print(table(train_and_evaluate(config), config.kinds))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ class Method:
             ``critique_grpo`` (with second attempts), ``trl`` (TRL's GRPOTrainer), or ``trl_sdpo`` (TRL's SDPOTrainer).
         reward_model: the learnt model that gives the reward in place of the program, if any.
         noise: the critic's errors: their kind, and the share of spans that have them.
-        critic: a folder among the study's learnt critics; if empty, the program is the critic.
         tuned_as: the method whose learning rate it takes; if empty, its own is swept.
     """
 
@@ -42,7 +41,6 @@ class Method:
     engine: str = "text2grad"
     reward_model: Learnt | None = None
     noise: tuple[str, float] | None = None
-    critic: str = ""
     tuned_as: str = ""
 
 
@@ -89,7 +87,7 @@ def method_of(name: str) -> Method:
     """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
 
     ``flip-25-ppo_sum`` is another method with that critic, and ``ppo_reward_model-8000`` a method whose reward model
-    learns from so many pairs. ``learnt-1500`` and ``learnt-1500-gate`` have the learnt critic ``critic-1500``.
+    learns from so many pairs.
     """
     if name in METHODS:
         return METHODS[name]
@@ -100,10 +98,6 @@ def method_of(name: str) -> Method:
         return replace(clean, label=f"{clean.label}, {rest} pairs", reward_model=learnt)
     percent, _, base = rest.partition("-")
     base = base or "text2grad"
-    if kind == "learnt" and percent.isdigit() and base in METHODS:
-        label = f"learnt critic, {int(percent)} updates: {METHODS[base].label}"
-        tuned_as = METHODS[base].tuned_as or base
-        return replace(METHODS[base], label=label, critic=f"critic-{percent}", tuned_as=tuned_as)
     if kind not in KINDS or not percent.isdigit() or base not in METHODS:
         raise InputError(
             f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -51,17 +50,6 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     rng = random.Random(0)
     records = [make_record(rng, number) for number in range(2000)]
     texts = (PROFILES.prompt(record) + "\n\n" + demonstrate(record, rng) for record in records)
-    return byte_level_bpe(texts, vocabulary, most_tokens=512)
-
-
-def byte_level_bpe(
-    texts: Iterable[str], vocabulary: int, most_tokens: int, min_frequency: int = 0
-) -> PreTrainedTokenizerFast:
-    """A chat model's tokenizer, learnt from texts.
-
-    Args:
-        min_frequency: pairs that occur less often are not merged.
-    """
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -70,7 +58,6 @@ def byte_level_bpe(
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-        min_frequency=min_frequency,
     )
     raw.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
@@ -80,7 +67,7 @@ def byte_level_bpe(
         eos_token="</s>",
         padding_side="left",
         chat_template=PLAIN_CHAT_TEMPLATE,
-        model_max_length=most_tokens,
+        model_max_length=512,
     )
 
 

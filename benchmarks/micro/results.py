@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,18 +21,18 @@ def column(curves: Sequence[Curve], name: str) -> np.ndarray:
     return np.array([[row[name] for row in curve] for curve in curves])
 
 
-def final(curves: Sequence[Curve], name: str = "f1", groups: Sequence[Hashable] | None = None) -> Estimate:
-    """Mean of the last evaluations; the interval is over seeds, or over groups of runs."""
-    return _mean(column(curves, name)[:, -FINAL:].mean(axis=1), groups)
+def final(curves: Sequence[Curve], name: str = "f1") -> Estimate:
+    """Mean of the last evaluations; the interval is over seeds."""
+    return _mean(column(curves, name)[:, -FINAL:].mean(axis=1))
 
 
-def area(curves: Sequence[Curve], name: str = "f1", groups: Sequence[Hashable] | None = None) -> Estimate:
+def area(curves: Sequence[Curve], name: str = "f1") -> Estimate:
     """Mean quality over the whole run, by which a learning rate is chosen: fast and good at the end."""
-    return _mean(column(curves, name).mean(axis=1), groups)
+    return _mean(column(curves, name).mean(axis=1))
 
 
-def _mean(values: np.ndarray, groups: Sequence[Hashable] | None) -> Estimate:
-    return bootstrap(np.stack([values, np.ones_like(values)], axis=1), groups=groups)
+def _mean(values: np.ndarray) -> Estimate:
+    return bootstrap(np.stack([values, np.ones_like(values)], axis=1))
 
 
 def steps_to(level: float, curve: np.ndarray, steps: np.ndarray) -> float:

@@ -1,25 +1,40 @@
-"""Train the reward models of a study, unless they exist, and measure how well they know the program's feedback."""
+"""The reward models that a study's methods learn from, trained by the project's own stages unless they exist.
+
+Each starts from the starting policy's weights and learns from the program's feedback on the same pairs of responses. A
+scalar one learns which of the two has the greater Σδ. One that writes feedback learns z = [critique; good spans; poor
+spans] of both, or, for the ablation, z with a dash in place of the critique.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import torch
+
+from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import Learnt
-from benchmarks.micro.nl_reward_model import annotated_records, load_reward_model, train_nl_reward_model
-from benchmarks.micro.scalar_reward_model import make_pairs, pairs_file, train_scalar_reward_model
-from benchmarks.micro.task import PROFILES
-from benchmarks.pages import markdown_table
-from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
-from nl_gradient_policy_optimization.baselines.scalar_model import load_scalar_model
-from nl_reward_model.measures.paired_feedback import pair_feedback
-from nl_reward_model.measures.token_metrics import labels, token_metrics
-from text2grad.feedback import Feedback
+from benchmarks.micro.task import PROFILES, make_record, record_of
+from nl_gradient_policy_optimization.baselines.finetuning import RESULT_FILE
+from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs, save_pairs
+from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings
+from nl_gradient_policy_optimization.baselines.scalar_reward import train as train_scalar
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import encode_prompt
+from nl_gradient_policy_optimization.sampling import TransformersSampler
+from nl_reward_model.config import RewardModelConfig
+from nl_reward_model.train_rm import train
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelCritic
+from text2grad.models import load_model, load_tokenizer
+from text2grad.records import save_json
+from text2grad.tasks import Record
+from text2grad.token_rewards import token_rewards
 
+PROMPT_FILE = Path(__file__).with_name("reward_model_prompt.txt")
+NO_CRITIQUE = "-"
 _FOLDERS = {"scalar": "reward_model", "critique": "nl_reward_model", "spans": "nl_reward_model-no_critique"}
-_LABELS = {"scalar": "one number", "critique": "a critique, then quotes", "spans": "quotes, no critique"}
 
 
 def train_reward_models(
@@ -34,94 +49,114 @@ def train_reward_models(
     models = {}
     for model in learnt:
         suffix = f"-{model.pairs}" if model.pairs else ""
-        path = pairs_file(folder / f"reward_model{suffix}-pairs.json", base, model.pairs or pairs, max_response_tokens)
+        path = folder / f"reward_model{suffix}-pairs.json"
+        if not path.is_file():
+            save_pairs(path, make_pairs(base, model.pairs or pairs, max_response_tokens))
         place = folder / f"{_FOLDERS[model.kind]}{suffix}"
         if model.kind == "scalar":
-            models[model] = train_scalar_reward_model(place, base, path)
+            train_scalar_reward_model(place, base, path)
         else:
-            models[model] = train_nl_reward_model(
-                place, base, load_pairs(path).values(), model.kind == "critique", steps
-            )
+            train_nl_reward_model(place, base, load_pairs(path).values(), model.kind == "critique", steps)
+        models[model] = str(place)
     return models
 
 
-def evaluate_reward_models(
-    models: Mapping[Learnt, str], learnt_from: int, base: str, count: int, max_response_tokens: int
-) -> list[dict[str, Any]]:
-    """How well each reward model agrees with the program on the starting policy's responses to prompts not used before.
-
-    Args:
-        learnt_from: the number of pairs for those that name none.
-        count: pairs to evaluate them on.
-
-    Returns:
-        For each: ``ranked``, the share of pairs that it ranks as the program does (by its number, or by Σδ of what it
-        writes; a tie counts half); ``tokens``, precision, recall and F1 of the +1 and −1 tokens (None for a number);
-        ``unreadable`` replies; and processor milliseconds per response.
-    """
-    pairs = make_pairs(base, count, max_response_tokens, seed="held-out judgements")
-    return [
-        {"kind": model.kind, "learnt_from": model.pairs or learnt_from, **_evaluate(model.kind, folder, pairs)}
-        for model, folder in models.items()
-    ]
-
-
-def _evaluate(kind: str, folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    begun = time.process_time()
-    if kind == "scalar":
-        scorer, _ = load_scalar_model(folder, PROFILES)
-        records = annotated_records(pairs)
-        scores = scorer([PROFILES.prompt(record) for record in records], [record["response"] for record in records])
-        found: dict[str, Any] = {"ranked": ranked(scores), "tokens": None, "unreadable": 0}
-    else:
-        found = _evaluate_text_model(folder, pairs)
-    return found | {"milliseconds": round(1000 * (time.process_time() - begun) / (2 * len(pairs)), 2)}
-
-
-def _evaluate_text_model(folder: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    critic, records = load_reward_model(folder), annotated_records(pairs)
-    tokenizer = critic.prompt.tokenizer
-    replies = critic(
-        [PROFILES.prompt(record) for record in records], [record["response"] for record in records], records
+def train_nl_reward_model(folder: Path, base: str, pairs: Iterable[Pair], critique: bool, steps: int) -> None:
+    """Train unless it has finished; the notes, the response and z share the starting policy's 512 tokens."""
+    if (folder / DESCRIPTION_FILE).is_file():
+        return
+    path = folder.with_name(f"{folder.name}-annotations.json")
+    save_json(path, annotated_records(pairs, critique))
+    config = RewardModelConfig(
+        data_path=str(path),
+        model=base,
+        output_dir=str(folder),
+        prompt=str(PROMPT_FILE),
+        max_prompt_tokens=200,
+        max_length=512,
+        lora=False,
+        dtype="float32",
+        learning_rate=2e-3,
+        warmup_steps=100,
+        max_steps=steps,
+        per_device_train_batch_size=8,
+        per_device_eval_batch_size=64,
+        train_sampling_strategy="group_by_length",
+        feedback_records=0,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=200,
+        disable_tqdm=True,
     )
-    items = pair_feedback({record["id"]: {**record, "predicted": None} for record in records}, PROFILES, tokenizer)
-    said = [reply if isinstance(reply, Feedback) else None for reply in replies]
-    predicted = [labels(item, reply, PROFILES, tokenizer) for item, reply in zip(items, said, strict=True)]
-    truth = [labels(item, item.truth, PROFILES, tokenizer) for item in items]
-    groups = [record["id"].rpartition("-")[0] for record in records]
-    totals = [0.0 if reply is None else float(row.sum()) for reply, row in zip(said, predicted, strict=True)]
-    figures = token_metrics(truth, predicted, PROFILES, groups)["labels"]
-    tokens = {
-        name: {metric: figures[name][metric]["value"] for metric in ("precision", "recall", "f1")}
-        for name in ("+1", "-1")
-    }
-    return {"ranked": ranked(totals), "tokens": tokens, "unreadable": said.count(None)}
+    train(PROFILES.name, config)
 
 
-def ranked(scores: Sequence[float]) -> float:
-    """The share of pairs (chosen, rejected, chosen, …) in which the chosen one has the greater score; ties: half."""
-    chosen, rejected = scores[::2], scores[1::2]
-    return sum((a > b) + (a == b) / 2 for a, b in zip(chosen, rejected, strict=True)) / len(chosen)
+def train_scalar_reward_model(folder: Path, base: str, pairs_path: Path) -> None:
+    """Train unless it has finished."""
+    if (folder / RESULT_FILE).is_file():
+        return
+    settings = ScalarRewardSettings(
+        task=PROFILES.name,
+        data_path=str(pairs_path),
+        model=base,
+        output_dir=str(folder),
+        lora=False,
+        dtype="float32",
+        max_prompt_tokens=200,
+        max_new_tokens=200,
+        learning_rate=1e-3,
+        num_train_epochs=3,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=64,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    train_scalar(settings)
 
 
-def reward_models_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    header = [
-        "what it writes about a response",
-        "learnt from",
-        "pairs ranked right",
-        "good tokens: precision, recall, F1",
-        "poor tokens: precision, recall, F1",
-        "unreadable",
-        "ms per response",
-    ]
-    shown = []
-    for row in rows:
-        tokens = [_shown(row["tokens"][name]) if row["tokens"] else "–" for name in ("+1", "-1")]
-        figures = [f"{row['learnt_from']} pairs", f"{100 * row['ranked']:.1f} %", *tokens]
-        shown.append([_LABELS[row["kind"]], *figures, str(row["unreadable"]), f"{row['milliseconds']:.1f}"])
-    return markdown_table(header, shown)
+def annotated_records(pairs: Iterable[Pair], critique: bool = True) -> list[Record]:
+    """Both responses of each pair with the program's feedback, as records of stage 2."""
+    critic, records = ProfileCritic(), []
+    for pair in pairs:
+        for side, response in (("chosen", pair.chosen), ("rejected", pair.rejected)):
+            record = PROFILES.with_response(record_of(pair.prompt, f"{pair.id}-{side}"), response)
+            feedback = replace(critic.feedback_on(record, response), scores=[])
+            if not critique:
+                feedback = replace(feedback, critique=NO_CRITIQUE)
+            records.append(PROFILES.with_feedback(record, feedback, {"source": critic.name}))
+    return records
 
 
-def _shown(figures: Mapping[str, float | None]) -> str:
-    """A precision without any prediction is a dash."""
-    return ", ".join("–" if value is None else f"{value:.2f}" for value in figures.values())
+def make_pairs(base: str, count: int, max_new_tokens: int) -> list[Pair]:
+    """Two sampled responses to each of ``count`` prompts; the one with the greater Σδ is chosen.
+
+    A pair in which neither is greater, or a response is empty, is left out.
+    """
+    model, tokenizer = load_model(base, torch.float32), load_tokenizer(base)
+    config = PolicyConfig(model=base, max_new_tokens=max_new_tokens, generation_batch_size=128)
+    sampler = TransformersSampler(model, model, tokenizer, [tokenizer.eos_token_id], config)
+    rng, critic, pairs = random.Random("preference pairs"), ProfileCritic(), []
+    torch.manual_seed(0)
+    records = [make_record(rng, number) for number in range(count)]
+    prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in records]
+    for record, first, second in zip(records, sampler(prompts), sampler(prompts), strict=True):
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in (first, second)]
+        if not all(text.strip() for text in texts):
+            continue
+        totals = [
+            sum(token_rewards(ids, tokenizer, critic.feedback_on(record, text), PROFILES).values)
+            for ids, text in zip((first, second), texts, strict=True)
+        ]
+        if totals[0] == totals[1]:
+            continue
+        (worse, rejected), (better, chosen) = sorted(zip(totals, texts, strict=True))
+        pairs.append(Pair(record["id"], PROFILES.prompt(record), chosen, rejected, better, worse, critic.name))
+    return pairs
+
+
+def load_reward_model(folder: str) -> RewardModelCritic:
+    """The trained model as a critic: greedy, and every span a quote of the response."""
+    return RewardModelCritic.load(folder, PROFILES, device="cpu", dtype="float32", batch_size=64, constrained="quotes")

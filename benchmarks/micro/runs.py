@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.micro.critic import ProfileCritic
-from benchmarks.micro.grpo import train_grpo
 from benchmarks.micro.methods import Learnt, Method, method_of
-from benchmarks.micro.nl_reward_model import load_reward_model
 from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
-from benchmarks.micro.sdpo import train_sdpo
+from benchmarks.micro.reward_models import load_reward_model
 from benchmarks.micro.task import PROFILES, make_record
+from benchmarks.micro.trl_trainers import train_grpo, train_sdpo
 from nl_gradient_policy_optimization.baselines.capo import VotedRewards
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.baselines.second_attempt import TRAINERS, checked
@@ -27,7 +26,6 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.critics import Critic
-from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 
@@ -36,15 +34,11 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Materials:
-    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders.
-
-    ``learnt_critics`` is the folder of critics that ``benchmarks/learnt_critics`` trained.
-    """
+    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders."""
 
     base: str
     prompts: str
     reward_models: Mapping[Learnt, str] = field(default_factory=dict)
-    learnt_critics: str = ""
 
 
 def training_prompts(path: Path, count: int, notes: int = 0) -> str:
@@ -99,8 +93,7 @@ def config_of(
     """Text2Grad's settings with the method's changes.
 
     There is no KL penalty unless the study asks for one: one coefficient weighs differently against each placement's
-    reward. The value head's
-    clip is off, since it holds back the returns of a reward that is summed up on one token.
+    reward. The value head's clip is off, since it holds back the returns of a reward that is summed on one token.
     """
     settings = {
         "model": materials.base,
@@ -134,17 +127,9 @@ def config_of(
 def critic_of(method: Method, seed: int, materials: Materials, protocol: Protocol) -> Critic:
     """Who gives feedback: the program, or a model that learnt from it."""
     critic: Critic = ProfileCritic(protocol.praises)
-    if method.critic:
-        critic = learnt_critic(Path(materials.learnt_critics) / method.critic)
     if method.reward_model:
         critic = load_reward_model(materials.reward_models[method.reward_model])
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
-
-
-def learnt_critic(folder: Path) -> Critic:
-    """A critic of ``benchmarks/learnt_critics``: small ones compute in float32, as they were trained."""
-    dtype = "float32" if (folder / "model.safetensors").stat().st_size < 1 << 26 else "bfloat16"
-    return RewardModelCritic.load(folder, PROFILES, "cpu", dtype, batch_size=16, constrained="quotes")
 
 
 def train_text2grad(

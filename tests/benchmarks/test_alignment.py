@@ -97,7 +97,8 @@ def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
     }
     assert found["word matching"]["tokens right"] == 2 / 8
     assert [(row["id"], row["tokens"], row["repeated"]) for row in found["differing"]] == [("twice", 1, True)]
-    assert "| d: q | 2 | 8 | 87.50, 25.00 | 75.00, 0.00 | 50.00, 0.00 | 2.00," in alignment_table([found])
+    cells = [cell.strip() for cell in alignment_table([found]).splitlines()[-1].split("|")]
+    assert cells[1:-2] == ["d: q", "2", "8", "87.50, 25.00", "75.00, 0.00", "50.00, 0.00"]
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode"])
@@ -131,24 +132,15 @@ def test_one_command_makes_the_table(run_script, tmp_path):
     ]
     save_json(tmp_path / "people.jsonl", rows)
     save_json(tmp_path / "posts.json", {"p": {"post": "Rain and a car", "generated_summary": text}})
-    (tmp_path / "page.md").write_text("before\n<!-- alignment -->\n<!-- /alignment -->\nafter\n")
-    flags = ["--tokenizer", tmp_path / "model", "--repeats", "1", "--page", tmp_path / "page.md"]
-    flags += [
-        "--output",
-        tmp_path / "out.json",
-        "--human",
-        tmp_path / "people.jsonl",
-        "--slf5k",
-        tmp_path / "posts.json",
-    ]
+    flags = ["--tokenizer", tmp_path / "model", "--repeats", "1", "--output", tmp_path / "out.json"]
+    flags += ["--human", tmp_path / "people.jsonl", "--slf5k", tmp_path / "posts.json"]
     done = run_script("benchmarks/alignment.py", *flags)
     assert done.returncode == 0, done.stderr
-    page, results = (tmp_path / "page.md").read_text(), load_json(tmp_path / "out.json")
-    assert page.startswith("before\n<!-- alignment -->\n| text2grad, word matching |") and page.endswith("after\n")
+    results = load_json(tmp_path / "out.json")
     by_row = {(row["data"], row["quotes"]): row for row in results}
     assert by_row["answers", "people"]["text2grad"]["responses entirely right"] == 1
     repeated = by_row["answers", "people, a quote occurs more than once"]
-    assert [row["id"] for row in repeated["differing"]] == ["b"] and "answers: people" in page
+    assert [row["id"] for row in repeated["differing"]] == ["b"] and "| answers: people" in done.stdout
     assert ("slf5k", "the program") in by_row
 
     rows[0]["spans"][0]["quote"] = "My brother"

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from benchmarks.convergence import StudyConfig
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
@@ -14,7 +13,6 @@ from benchmarks.micro.protocol import Protocol
 from benchmarks.micro.rewriting import followed, rewrite
 from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
 from benchmarks.micro.task import entirely_right, make_record, read_statements, score_statements
-from text2grad.errors import InputError
 from text2grad.records import load_json
 
 NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
@@ -82,17 +80,6 @@ def test_a_study_may_ask_for_the_number_of_notes():
     rng = random.Random(0)
     assert {len(make_record(rng, number, 6)["notes"]) for number in range(20)} == {6}
     assert Protocol(notes=6).described()["notes"] == 6
-
-
-def test_learnt_critics_are_named_in_methods():
-    method = method_of("learnt-1500-gate_distill")
-    assert (method.critic, method.tuned_as) == ("critic-1500", "gate_distill")
-    assert method.settings == {"teacher": "gate+distill"} and method_of("learnt-700").tuned_as == "text2grad"
-    config = StudyConfig(
-        study="s", methods=["learnt-700"], reference="learnt-700", learning_rates=[1e-4], seeds=[1], output_dir="o"
-    )
-    with pytest.raises(InputError, match="give --learnt_critics, the folder of critic-700"):
-        config.check()
 
 
 @pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo", "capo"])

@@ -26,7 +26,7 @@ the automaton (:mod:`matcher`). States outside of spans do not depend on the res
 Why not a grammar library: in xgrammar 0.2.8 the substrings become one rule per suffix-automaton state, 0.4 s to
 compile for 1000 characters. llguidance 1.9.1 knows substrings and is as fast as this, but spells each character in
 one way only, cannot close the object before the tokens run out, and fails on long responses unless its limits are
-lifted. ``benchmarks/constrained_decoding.py`` measures what this costs.
+lifted.
 """
 
 from text2grad.critics.reward_model.constraints.matcher import Position, QuoteMatcher

@@ -1,0 +1,519 @@
+"""The memory of a policy step: what fits where, and whether it grows with the vocabulary.
+
+    python benchmarks/memory.py --model llama-70b --gpu h100 --gpus 8 --nodes 2    # a plan, and its launch line
+    python benchmarks/memory.py --check         # the plan's arithmetic against real steps of SmolLM2 on a CPU
+    python benchmarks/memory.py --vocabulary    # an update at four sizes of the vocabulary
+
+A plan counts bytes from the code and fits nothing. The two measurements run in processes of their own, on Linux.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from peft import LoraConfig, get_peft_model
+from tabulate import tabulate
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PretrainedConfig
+
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.policy import SCORES_IN_MEMORY, PolicyScorer
+from text2grad.configs import parse, setting
+from text2grad.errors import InputError, command
+from text2grad.models import load_tokenizer, model_path
+from text2grad.records import load_json, save_json
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGE = "nl_gradient_policy_optimization"
+GIB = 2**30
+SHAPES = {
+    "llama-8b": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14336},
+    "llama-70b": {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672},
+}
+HUB_IDS = {"llama-8b": "meta-llama/Llama-3.1-8B-Instruct", "llama-70b": "meta-llama/Llama-3.1-70B-Instruct"}
+GPUS = {"a100": 80, "h100": 80, "h200": 141}  # GiB
+ROOM = 0.92  # the CUDA context, NCCL's buffers and fragmentation take the rest
+BUCKET = 500_000_000  # DeepSpeed's default reduce_bucket_size, in elements; a GPU allocates all of it
+LIVE = 1_000_000_000  # and its stage3_max_live_parameters: weights that stay gathered
+PHASES = ("rollouts", "scores", "update", "step")
+SCORE_BYTES = {"scores": 21, "update": 20}
+"""Bytes for each vocabulary score at the peak. Scoring: both distributions' logarithms, probabilities, their difference
+(twice, and where it counts); updating: the scores, and what the backward pass of their logsumexp makes of them."""
+WAYS = {"ours": "`PolicyScorer`", "trl": "TRL's fused head", "plain": "all logits at once"}
+VOCABULARIES = (32768, 65536, 131072, 262144)
+
+
+@dataclass
+class Job:
+    """One policy step; ``rollouts`` and ``micro_batch`` per device, as in ``PolicyConfig``."""
+
+    rollouts: int = setting(12, "responses in a step on each device")
+    micro_batch: int = setting(1, "responses in a micro-batch on each device")
+    prompt: int = setting(640, "tokens of a prompt")
+    response: int = setting(128, "tokens of a response")
+    ppo_epochs: int = setting(4, "passes of updates over a step's responses")
+    lora_r: int = setting(16, "rank of the adapters; 0 trains all weights")
+    lora_dropout: float = setting(0.05, "dropout of the adapters")
+    optimizer: Literal["adafactor", "adamw"] = setting("adafactor", "the optimiser")
+    checkpointing: bool = setting(True, "recompute activations in the backward pass")
+    weight_bytes: int = setting(2, "bytes of a weight: 2 for bfloat16, 4 for float32")
+    critic_parameters: float = setting(0.0, "weights of a reward model in the same process")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.micro_batch * (self.prompt + self.response)
+
+
+@dataclass
+class PlanConfig(Job):
+    """A policy step, and the machines that run it."""
+
+    model: str = setting("llama-8b", f"{', '.join(SHAPES)}, a folder or a hub id", "--model_path")
+    task: Literal["slf5k", "kodcode", "ultrafeedback"] = setting("slf5k", "the task whose launcher is named")
+    gpu: Literal["a100", "h100", "h200"] = setting("h100", "the kind of GPU")
+    gpus: int = setting(8, "GPUs of each machine")
+    nodes: int = setting(1, "machines")
+    check: bool = setting(False, "compare the plan's arithmetic with real steps on this machine; plans nothing")
+    vocabulary: bool = setting(False, "measure an update at several sizes of the vocabulary; plans nothing")
+
+
+# Bytes, counted
+
+
+@dataclass
+class Shape:
+    """The sizes of a model that the memory depends on."""
+
+    parameters: int
+    adapter: int
+    layers: int
+    hidden: int
+    intermediate: int
+    query: int
+    key_value: int
+    vocabulary: int
+
+
+def load_config(name: str) -> PretrainedConfig:
+    if name in SHAPES:
+        return LlamaConfig(vocab_size=128256, num_key_value_heads=8, head_dim=128, **SHAPES[name])
+    return AutoConfig.from_pretrained(model_path(name))
+
+
+def shape_of(config: PretrainedConfig, lora_r: int) -> Shape:
+    """Counted on a model without storage, adapters on all linear layers of its blocks included."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        parameters = sum(weight.numel() for weight in model.parameters())
+        adapter = 0
+        if lora_r:
+            tuned = get_peft_model(model, LoraConfig(r=lora_r, target_modules="all-linear", task_type="CAUSAL_LM"))
+            adapter = sum(weight.numel() for weight in tuned.parameters() if weight.requires_grad)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Shape(
+        parameters=parameters,
+        adapter=adapter,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        query=config.num_attention_heads * head,
+        key_value=config.num_key_value_heads * head,
+        vocabulary=config.vocab_size,
+    )
+
+
+def step_memory(
+    shape: Shape, job: Job, zero: int = 0, ranks: int = 1, served: bool = False, bucket: int = BUCKET
+) -> dict[str, float]:
+    """Bytes on one device: what is held throughout, what each phase adds, and the ``peak`` that must fit.
+
+    ZeRO-1 shards the optimiser's state, 2 the gradients too, 3 the weights too (Rajbhandari et al. 2020, section 5);
+    ``zero=0`` is a run without DeepSpeed; ``served``: a vLLM server on other GPUs samples.
+    """
+    size = job.weight_bytes
+    share = {part: ranks if zero >= stage else 1 for part, stage in (("state", 1), ("gradients", 2), ("weights", 3))}
+    trained = shape.adapter or shape.parameters
+    trained_size = 4 if shape.adapter and not zero else size  # peft keeps adapters in float32, DeepSpeed one dtype
+    held = {
+        "weights": size * shape.parameters / share["weights"],
+        "adapter": trained_size * shape.adapter / share["weights"],
+        "gradients": trained_size * trained / share["gradients"],
+        "optimiser": _state(job, zero, trained_size) * trained / share["state"],
+        "reference": 0 if shape.adapter else size * shape.parameters,  # whole on every rank, under ZeRO-3 too
+        "critic": size * job.critic_parameters,
+        "bucket": size * bucket if zero == 3 else 0,  # ZeRO-1 and 2 have one in the backward pass only
+    }
+    largest = max(LIVE, shape.vocabulary * shape.hidden)
+    gathered = size * min(shape.parameters, largest) if zero == 3 else 0
+    filling = size * bucket if zero in (1, 2) else 0
+    kept, passing = _block(shape, job, trained_size), _passing(shape, job, trained_size)
+    rows = min(SCORES_IN_MEMORY // shape.vocabulary, job.micro_batch * job.response) * shape.vocabulary
+    blocks = shape.layers * job.tokens * (size * shape.hidden if job.checkpointing else kept)
+    backward = job.tokens * (passing + (kept if job.checkpointing else 0))
+    phases = {
+        "rollouts": _sampling(shape, job, zero, trained_size, served),
+        "scores": gathered + max(job.tokens * passing, SCORE_BYTES["scores"] * rows),
+        "update": gathered + filling + blocks + max(backward, SCORE_BYTES["update"] * rows),
+        "step": _step(shape, job, zero, trained_size) / share["state"],
+    }
+    return {**held, **phases, "peak": sum(held.values()) + max(phases.values())}
+
+
+def _state(job: Job, zero: int, trained_size: int) -> int:
+    """Bytes of optimiser state for each trained weight.
+
+    DeepSpeed adds float32 weights and flattens: Adafactor finds no rows and columns to keep means of, and keeps a value
+    for each weight. Without DeepSpeed its state is close to nothing, and AdamW's two moments have the weights' dtype.
+    """
+    if zero:
+        return 12 if job.optimizer == "adamw" else 8
+    return 2 * trained_size if job.optimizer == "adamw" else 0
+
+
+def _step(shape: Shape, job: Job, zero: int, trained_size: int) -> int:
+    """Bytes at work in the optimiser's step, on all ranks.
+
+    DeepSpeed makes the gradients float32, and the optimiser its temporaries of the whole flat partition: AdamW one,
+    Adafactor two. Without it AdamW makes one of all trained weights, and Adafactor goes weight by weight: its float32
+    copy and gradient, and two temporaries.
+    """
+    trained = shape.adapter or shape.parameters
+    largest = shape.hidden * (job.lora_r if shape.adapter else shape.vocabulary)
+    if zero:
+        return (8 if job.optimizer == "adamw" else 12) * trained
+    return trained_size * trained if job.optimizer == "adamw" else 16 * largest
+
+
+def _block(shape: Shape, job: Job, trained_size: int) -> int:
+    """Bytes that one block keeps per token for its backward pass."""
+    size, hidden, query, inner = job.weight_bytes, shape.hidden, shape.query, shape.intermediate
+    kept = 2 * 4 * hidden + 3 * size * inner  # two norms, which work in float32; gate, its activation, up
+    # Queries, keys, values and what comes out; a padding mask makes keys and values be repeated for all heads.
+    kept += size * 2 * (query + (query if job.micro_batch > 1 else shape.key_value))
+    inputs = 5 * hidden + query + inner  # of the seven linear layers, each with a copy of its own
+    if not shape.adapter:
+        return kept + size * (2 * hidden + 2 * hidden + inner)  # norms before their weights, then the shared inputs
+    if job.lora_dropout:
+        return kept + (trained_size + 1) * inputs
+    return kept + (trained_size * inputs if trained_size != size else size * (2 * hidden + inner))
+
+
+def _passing(shape: Shape, job: Job, trained_size: int) -> int:
+    """Bytes per token at work inside a block and gone after it: the feed-forward part, the adapter's sums with it."""
+    size = job.weight_bytes
+    inner = 2 * size + 2 * trained_size if shape.adapter else 3 * size
+    return 2 * size * shape.hidden + inner * shape.intermediate
+
+
+def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool) -> float:
+    """Bytes that sampling adds: ZeRO-3 gathers all weights for it, unless a vLLM server samples."""
+    size = job.weight_bytes
+    if served:  # weights go there one by one, an adapter added in float32
+        return max(size * shape.vocabulary * shape.hidden, (size + 8) * shape.hidden * shape.intermediate)
+    whole: float = size * shape.parameters + trained_size * shape.adapter if zero == 3 else 0
+    cache: float = job.rollouts * (job.prompt + job.response) * shape.layers * 2 * shape.key_value * size
+    cache += cache / shape.layers  # a layer's cache is copied as it grows
+    return whole + cache + job.rollouts * job.prompt * _passing(shape, job, trained_size)
+
+
+# A plan
+
+
+def serving_gpus(shape: Shape, job: Job, gpu: str, ranks: int) -> int:
+    """GPUs, a power of two, that a vLLM server needs for the weights and the cache of all ranks' rollouts."""
+    cache = job.rollouts * ranks * (job.prompt + job.response) * shape.layers * 2 * shape.key_value
+    needed = job.weight_bytes * (shape.parameters + cache) / (0.8 * GPUS[gpu] * GIB)
+    return 2 ** math.ceil(math.log2(max(needed, 1)))
+
+
+def launch_lines(args: PlanConfig, job: Job, zero: int, servers: int) -> list[str]:
+    """The commands that start the run, and its vLLM server where ``servers`` GPUs sample."""
+    model = HUB_IDS.get(args.model, args.model)
+    generation, server = "transformers", []
+    if servers and job.lora_r:  # adapters are loaded into the server over HTTP
+        generation = "vllm_server"
+        server = [f"bash {STAGE}/serve_vllm.sh {model} --host 0.0.0.0 --tensor-parallel-size {servers} "
+                  f"--max-lora-rank {job.lora_r}"]  # fmt: skip
+    elif servers:  # whole weights need NCCL
+        generation = "vllm_nccl"
+        server = [f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --tensor-parallel-size {servers} "
+                  """--weight-transfer-config '{"backend": "nccl"}' --logprobs-mode processed_logprobs"""]  # fmt: skip
+    settings = {
+        "model": model,
+        "rollouts_per_device": job.rollouts,
+        "micro_batch_size": job.micro_batch,
+        "max_prompt_tokens": job.prompt,
+        "max_new_tokens": job.response,
+        "ppo_epochs": job.ppo_epochs,
+        "lora_r": job.lora_r,
+        "lora_dropout": job.lora_dropout,
+        "optimizer": job.optimizer,
+        "gradient_checkpointing": job.checkpointing,
+        "generation": generation,
+        "vllm_url": "http://HOST:8000" if servers else [],
+    }
+    own = parse(PolicyConfig, args=["--config", str(ROOT / STAGE / args.task / "config.yaml")])
+    line = f"bash {STAGE}/{args.task}/train_{args.task}.sh --data_path DATA --critic CRITIC --output_dir runs/new"
+    line += "".join(f" --{name} {value}" for name, value in settings.items() if getattr(own, name) != value)
+    if zero:
+        line += f" --deepspeed {STAGE}/deepspeed/zero{zero}.json"
+    nodes = f"NODES={args.nodes} NODE_RANK=0..{args.nodes - 1} MASTER_ADDR=HOST " if args.nodes > 1 else ""
+    return [*server, f"{nodes}PROCESSES={args.gpus} {line}"]
+
+
+def plan(args: PlanConfig) -> str:
+    """Memory of each way to shard, and the commands for the first that fits: the one that shards least."""
+    job = Job(**{each.name: getattr(args, each.name) for each in fields(Job)})
+    shape, ranks = shape_of(load_config(args.model), job.lora_r), args.gpus * args.nodes
+    servers = serving_gpus(shape, job, args.gpu, ranks)
+    ways = [(0, 0), (1, 0), (2, 0), (3, 0), (3, servers)] if ranks > 1 else [(0, 0)]
+    rows, chosen = [], None
+    for zero, serving in ways:
+        sharded = replace(job, optimizer="adamw") if zero else job  # DeepSpeed and Adafactor do not go together
+        parts = step_memory(shape, sharded, zero, ranks, served=serving > 0)
+        fits = parts["peak"] / GIB <= GPUS[args.gpu] * ROOM
+        name = f"ZeRO-{zero}" if zero else "DDP" if ranks > 1 else "one GPU"
+        shown = {f"+ {part}" if part in PHASES else part: f"{value / GIB:.1f}" for part, value in parts.items()}
+        rows.append({"GiB": name + (", vLLM server" if serving else ""), **shown, "fits": "yes" if fits else "no"})
+        if fits and chosen is None:
+            chosen = (sharded, zero, serving)
+    table = tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
+    text = f"{args.model}: {shape.parameters / 1e9:.2f} B weights, {shape.adapter / 1e6:.1f} M in adapters, "
+    text += f"on each of {ranks} {args.gpu}\n\n{table}\n\n"
+    if chosen is None:
+        return text + "Nothing fits: take more GPUs, a smaller --rollouts or --micro_batch, or adapters."
+    if chosen[2]:
+        text += f"The first command runs on {servers} more GPUs, at HOST.\n\n"
+    return text + "\n".join(launch_lines(args, *chosen))
+
+
+# Against real steps
+
+LORA = Job(rollouts=4, micro_batch=4, prompt=128, response=64, ppo_epochs=1, lora_dropout=0.0, optimizer="adamw")
+FULL = replace(LORA, lora_r=0, rollouts=2, micro_batch=1, response=8)
+POINTS = {  # by what dominates: a job, its ZeRO stage, and ranks
+    "activations": (replace(LORA, checkpointing=False), 0, 1),
+    "the same, recomputed": (LORA, 0, 1),
+    "scores over the vocabulary": (replace(LORA, rollouts=8, micro_batch=8, response=96), 0, 1),
+    "all weights, float32": (replace(FULL, weight_bytes=4), 0, 1),
+    "all weights, ZeRO-2, 2 ranks": (FULL, 2, 2),
+    "all weights, ZeRO-3, 2 ranks": (FULL, 3, 2),
+}
+
+
+def compare_with_steps() -> str:
+    """Predicted and measured memory of all points, without that of Python and its libraries."""
+    rows, libraries = [], {}
+    for name, (job, zero, ranks) in POINTS.items():
+        if zero not in libraries:  # what stays resident after a step of a model with hardly any weights
+            smallest = replace(LORA, rollouts=1, micro_batch=1, response=2, lora_r=job.lora_r)
+            libraries[zero] = measured_step(smallest, zero, ranks, tiny=True)["left"]
+        peak = (measured_step(job, zero, ranks)["peak"] - libraries[zero]) / GIB
+        expected = predicted_peak(job, zero, ranks) / GIB
+        rows.append([name, f"{expected:.2f}", f"{peak:.2f}", f"{expected / peak:.2f}"])
+        print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
+    header = ["peak of a step, GiB", "predicted", "measured", "ratio"]
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
+
+
+def predicted_peak(job: Job, zero: int, ranks: int) -> float:
+    """Bytes at the peak of the first step of SmolLM2 on a CPU.
+
+    It differs from ``step_memory``, which describes a GPU in the middle of a run:
+
+    - Gradients come with the first backward pass, AdamW's moments with the first update.
+    - A bucket of DeepSpeed is resident as far as gradients fill it.
+    - Weights in the file's own dtype are mapped: the reference is resident after its first use.
+    - The last positions of all prompts, a strided slice, are multiplied with a frozen head as a batched product, for
+      which oneDNN copies the head once per response in bfloat16.
+    - AdamW makes two temporaries of a weight (under DeepSpeed, of the flat partition); on a GPU one of all of them.
+    """
+    shape = shape_of(load_config("smollm2"), job.lora_r)
+    trained = shape.adapter or shape.parameters
+    parts = step_memory(shape, job, zero, ranks, bucket=min(BUCKET, trained))
+    moments = 8 * trained / ranks if zero else parts["optimiser"]
+    backward = parts["gradients"] + parts["bucket"]
+    held = parts["peak"] - max(parts[phase] for phase in PHASES)
+    before = held - backward - moments
+    head = job.weight_bytes * shape.vocabulary * shape.hidden
+    unread = parts["reference"] if job.weight_bytes == 2 else 0
+    step = parts["step"] + 4 * trained / ranks if zero else (0 if shape.adapter else 2 * head)
+    several = zero or job.rollouts > job.micro_batch  # a single micro-batch has no gradients at its peak
+    return max(
+        before - unread + max(parts["rollouts"], job.rollouts * head if shape.adapter else 0),
+        before + parts["scores"],
+        before + max(parts["update"] + (backward if several else 0), backward + moments + step),
+    )
+
+
+def measured_step(job: Job, zero: int, ranks: int, tiny: bool = False) -> dict[str, int]:
+    """Bytes of a real step on the fullest rank: its ``peak``, and what is ``left`` at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_json(f"{folder}/job.json", {"job": asdict(job), "zero": zero, "tiny": tiny})
+        launcher = f"-m torch.distributed.run --standalone --nproc_per_node {ranks}" if zero else ""
+        # The allocator returns freed memory at once, so that resident memory is memory in use.
+        run_in_a_process(shlex.split(launcher), "--one_step", folder, MALLOC_MMAP_THRESHOLD_="65536")
+        found = [load_json(path) for path in Path(folder).glob("peaks-*.json")]
+    return {name: max(peaks[name] for peaks in found) for name in found[0]}
+
+
+def run_in_a_process(launcher: list[str], *arguments: object, **environment: str) -> str:
+    """Run this file again; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, *launcher, __file__, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise InputError(f"the measured process ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def run_one_step(folder: Path) -> None:
+    """What such a process does; it writes what the kernel counted."""
+    from nl_gradient_policy_optimization.optimize import prepare
+    from nl_gradient_policy_optimization.sampling import TransformersSampler
+
+    given = load_json(folder / "job.json")
+    job, model = Job(**given["job"]), "smollm2"
+    if given["tiny"]:
+        model = _tiny_model(f"{folder}/tiny-{os.environ.get('RANK', 0)}")
+    trainer = prepare("slf5k", _policy(job, given["zero"], folder, model))
+    assert isinstance(trainer.sampler, TransformersSampler)
+    trainer.sampler.settings.min_new_tokens = job.response
+    Path("/proc/self/clear_refs").write_text("5")  # a new peak begins
+    metrics = trainer.step(1)
+    assert metrics["length/mean"] == job.response
+    save_json(
+        folder / f"peaks-{trainer.accelerator.process_index}.json", {"peak": _status("VmHWM"), "left": _status("VmRSS")}
+    )
+
+
+def _status(name: str) -> int:
+    """Bytes that the kernel reports for this process: VmRSS (resident) or VmHWM (its peak)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise InputError("/proc/self/status does not report resident memory; measure on Linux")
+
+
+def _tiny_model(folder: str) -> str:
+    """A model with SmolLM2's tokenizer and hardly any weights."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": True}
+    settings = load_config("smollm2").to_dict() | sizes | heads
+    LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(folder)
+    load_tokenizer("smollm2").save_pretrained(folder)
+    return folder
+
+
+def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
+    """The settings of one step, on posts of about ``job.prompt`` tokens, each a word shorter than the one before."""
+    posts = {f"post-{index}": {"post": "word " * (job.prompt - 60 - index)} for index in range(job.rollouts)}
+    data, deepspeed = folder / "posts.json", folder / "deepspeed.json"
+    save_json(data, posts)
+    save_json(deepspeed, {"zero_optimization": {"stage": zero}})
+    return PolicyConfig(
+        model=model,
+        data_path=str(data),
+        output_dir=str(folder / "run"),
+        dtype="bfloat16" if job.weight_bytes == 2 else "float32",
+        deepspeed=str(deepspeed) if zero else "",
+        max_steps=1,
+        rollouts_per_device=job.rollouts,
+        micro_batch_size=job.micro_batch,
+        max_prompt_tokens=2 * job.prompt,
+        max_new_tokens=job.response,
+        ppo_epochs=job.ppo_epochs,
+        lora_r=job.lora_r,
+        lora_dropout=job.lora_dropout,
+        optimizer=job.optimizer,
+        gradient_checkpointing=job.checkpointing,
+        max_critic_failures=1.0,
+        log_rollouts_every=0,
+        report_to=["none"],
+    )
+
+
+# The vocabulary
+
+
+def small_llama(vocabulary: int) -> LlamaForCausalLM:
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
+    model.get_input_embeddings().requires_grad_(False)
+    return model
+
+
+def score_and_backpropagate(way: str, model: LlamaForCausalLM, ids: Tensor) -> None:
+    """Log-probabilities and entropy of all tokens but the first, and their gradient. ``ids``: ``[B, 1 + T]``."""
+    mask = torch.ones_like(ids)
+    if way == "ours":
+        logprobs, entropy, _ = PolicyScorer(model)(ids, mask, mask[:, 1:], entropy=True)
+    elif way == "trl":
+        from trl.trainer import add_fused_lm_head
+
+        add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+        output = model(input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True)
+        logprobs, entropy = output.log_probs, output.entropy
+    else:
+        log_probs = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float().log_softmax(-1)
+        logprobs = log_probs.gather(-1, ids[:, 1:, None])
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+    (logprobs.sum() + 0.01 * entropy.sum()).backward()
+
+
+def vocabulary_table(responses: int = 4, tokens: int = 512, vocabularies: Sequence[int] = VOCABULARIES) -> str:
+    """MiB by which a pass over all response tokens raises the peak of a process, for each way and vocabulary."""
+    rows = []
+    for way, label in WAYS.items():
+        growth = [run_in_a_process([], "--one_pass", way, size, responses, tokens) for size in vocabularies]
+        rows.append([label, *(f"{float(each.splitlines()[-1]):.0f} MiB" for each in growth)])
+    return tabulate(rows, ["vocabulary", *(f"{size // 1024}k" for size in vocabularies)], tablefmt="github")
+
+
+def run_one_pass(way: str, vocabulary: int, responses: int, tokens: int) -> None:
+    """What such a process does; it prints the growth of its peak."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = small_llama(vocabulary)
+    score_and_backpropagate("ours", small_llama(1024), torch.zeros(1, 2, dtype=torch.long))  # what any first pass loads
+    ids = torch.randint(vocabulary, (responses, 1 + tokens))
+    before = _status("VmHWM")
+    score_and_backpropagate(way, model, ids)
+    print((_status("VmHWM") - before) / 2**20)
+
+
+@command
+def main() -> None:
+    if "--one_step" in sys.argv:
+        run_one_step(Path(sys.argv[-1]))
+        return
+    if "--one_pass" in sys.argv:
+        way, *sizes = sys.argv[-4:]
+        run_one_pass(way, *map(int, sizes))
+        return
+    config = parse(PlanConfig)
+    print(compare_with_steps() if config.check else vocabulary_table() if config.vocabulary else plan(config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""GRPO and SDPO by TRL's own trainers, with the same critic, responses, passes and steps as the other methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.sdpo import SDPOConfig
+
+from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
+from benchmarks.micro.task import PROFILES, entirely_right, record_of
+from nl_gradient_policy_optimization.config import PolicyConfig
+from text2grad.critics import Critic, Feedback, FeedbackError
+from text2grad.integrations.trl import LiveFeedbackSDPOTrainer
+from text2grad.models import load_model, load_tokenizer
+from text2grad.records import load_json
+from text2grad.tasks import Task
+from text2grad.token_rewards import token_rewards
+
+GENERATIONS = 4
+"""Responses to each prompt of a step: a group."""
+
+
+def trl_settings(config: PolicyConfig) -> dict[str, Any]:
+    """What TRL's trainers share: as many responses, passes and steps as ``config`` has, on a CPU."""
+    return {
+        "output_dir": config.output_dir,
+        "seed": config.seed,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "max_steps": config.max_steps * config.ppo_epochs,
+        "num_iterations": config.ppo_epochs,
+        "per_device_train_batch_size": config.rollouts_per_device,
+        "max_completion_length": config.max_new_tokens,
+        "temperature": config.temperature,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "beta": config.kl_coef,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+    }
+
+
+def summed_deltas(
+    ids: list[int], tokenizer: PreTrainedTokenizerBase, reply: Feedback | FeedbackError, task: Task
+) -> float:
+    """The scalar reward of a response: the sum of its δ. A critic that fails ends the run."""
+    if isinstance(reply, FeedbackError):
+        raise reply
+    return float(sum(token_rewards(ids, tokenizer, reply, task).values))
+
+
+class Examine(TrainerCallback):
+    """The curve of held-out quality during a run of one of TRL's trainers."""
+
+    def __init__(self, evaluate: HeldOutEvaluation, protocol: Protocol, model: PreTrainedModel):
+        self.evaluate, self.protocol, self.model = evaluate, protocol, model
+        self.curve = [evaluate(model, 0)]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step, rest = divmod(state.global_step, self.protocol.epochs)
+        if rest == 0 and step % self.protocol.evaluate_every == 0:
+            self.curve.append(self.evaluate(self.model, step))
+
+
+def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
+    """The curve of held-out quality of TRL's GRPOTrainer, whose reward is the sum of the same δ.
+
+    With ``outcome_coef`` the reward is a verifier's: that much for an answer that is entirely right, else 0.
+    """
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, torch.float32)
+    records = {record["id"]: record for record in load_json(config.data_path)}
+    rows = [{"prompt": PROFILES.messages(PROFILES.prompt(record)), "id": key} for key, record in records.items()]
+
+    def total_reward(completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
+        texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
+        chosen = [records[key] for key in id]
+        if config.outcome_coef:
+            pairs = zip(chosen, texts, strict=True)
+            return [config.outcome_coef * entirely_right(record, text) for record, text in pairs]
+        replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
+        return [
+            summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else config.empty_reward
+            for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
+        ]
+
+    examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=total_reward,
+        args=GRPOConfig(**trl_settings(config), num_generations=GENERATIONS, epsilon=config.clip_range),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[examine],
+    )
+    trainer.train()
+    return examine.curve
+
+
+class FromPrompts:
+    """A critic of profiles that reads the notes from the prompt, since TRL's SDPO passes nothing else on."""
+
+    def __init__(self, critic: Critic):
+        self.critic, self.name = critic, critic.name
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[dict] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        return self.critic(prompts, responses, [record_of(prompt, prompt) for prompt in prompts])
+
+
+def sdpo_settings(config: PolicyConfig) -> SDPOConfig:
+    """SDPO's own loss, as in its paper.
+
+    Jensen-Shannon divergence on the policy's top 100 tokens with a tail, and a teacher whose weights are a moving
+    average. No other rollout is shown to it: the critique is all that it reads.
+    """
+    return SDPOConfig(
+        **trl_settings(config),
+        num_generations=GENERATIONS,
+        distillation_mode="topk_logits",
+        distillation_topk=config.teacher_top_k,
+        distillation_alpha=0.5,
+        distillation_add_tail=True,
+        teacher_model_kind="ema",
+        teacher_update_rate=config.teacher_rate,
+        use_successful_as_teacher=False,
+        include_environment_feedback=True,
+        reprompt_template="{prompt}{feedback}",
+        feedback_template="\n\n{feedback_raw}",
+    )
+
+
+def train_sdpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
+    """The curve of held-out quality of TRL's SDPOTrainer, whose teacher reads the critique of each rollout."""
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, torch.float32)
+    examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
+    rows = [{"prompt": PROFILES.messages(PROFILES.prompt(record))} for record in load_json(config.data_path)]
+    trainer = LiveFeedbackSDPOTrainer(
+        model,
+        critic=FromPrompts(critic),
+        args=sdpo_settings(config),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[examine],
+    )
+    trainer.train()
+    return examine.curve
