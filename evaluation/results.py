@@ -206,12 +206,10 @@ def _is_mean(figure: Figure) -> bool:
 
 
 def load_result(path: str | Path) -> dict[str, Any]:
-    """A result file, checked."""
-    result = load_json(path)
-    wanted = {"task", "benchmark", "system", "metrics", "records"}
-    if not isinstance(result, dict) or not wanted <= set(result):
-        raise InputError(f"{path}: not a result file of evaluation/; one is written by evaluation/<task>/evaluate.py")
-    return result
+    """A result file, checked against its schema (:class:`evaluation.schemas.ResultFile`)."""
+    from evaluation.schemas import RESULT, checked
+
+    return checked(RESULT, load_json(path), path, "give a result file of evaluation/<task>/evaluate.py")
 
 
 def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
@@ -224,8 +222,13 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
             each = {key: record.get(name) for key, record in result["records"].items() if key in rows}
             figures[name] = Figure(rows, stored["combine"], each)
         else:
-            values = {key: record[name] for key, record in result["records"].items() if record.get(name) is not None}
-            figures[name] = Figure.mean(values)
+            figures[name] = Figure.mean(
+                {
+                    key: value
+                    for key, record in result["records"].items()
+                    if isinstance(value := record.get(name), int | float)
+                }
+            )
     return figures
 
 

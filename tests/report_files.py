@@ -1,49 +1,27 @@
-"""Files for the report's tests, made by hand, and a reader of what the page prints."""
+"""Files for the report's tests, made by hand, and a reader of the page's packs."""
 
 from __future__ import annotations
 
+import base64
 import json
-from html.parser import HTMLParser
+import re
+import zlib
 from pathlib import Path
+from typing import Any
 
 from evaluation.results import Figure, save_result
 
 
-class Figures(HTMLParser):
-    """What the page prints: (path, style, form) -> text, and the texts of elements by id."""
+def pack_of(page: str, name: str) -> Any:
+    """The value of a pack in the page."""
+    packed = re.search(f'<script type="text/plain" id="pack-{name}">([^<]*)</script>', page)
+    assert packed, name
+    return unpack(packed[1])
 
-    def __init__(self, html: str):
-        super().__init__()
-        self.found: list[tuple[str, str, str, str]] = []
-        self.scripts: dict[str, str] = {}
-        self.paths: list[tuple[dict, list[dict]]] = []
-        self._figure: dict | None = None
-        self._script: str | None = None
-        self.feed(html)
 
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if "data-figure" in attributes:
-            self._figure, self._text = attributes, ""
-        if tag == "script" and "id" in attributes:
-            self._script = attributes["id"]
-        if tag == "svg" and "data-chart" in attributes:
-            self.paths.append((attributes, []))
-        if tag == "path" and "d" in attributes and self.paths:
-            self.paths[-1][1].append(attributes)
-
-    def handle_data(self, data):
-        if self._figure is not None:
-            self._text += data
-        if self._script is not None:
-            self.scripts[self._script] = self.scripts.get(self._script, "") + data
-
-    def handle_endtag(self, tag):
-        if tag == "span" and self._figure is not None:
-            about, self._figure = self._figure, None
-            self.found.append((about["data-figure"], about["data-style"], about["data-form"], self._text))
-        if tag == "script":
-            self._script = None
+def unpack(text: str) -> Any:
+    """What ``packs.pack`` was given."""
+    return json.loads(zlib.decompress(base64.b64decode(text)).decode("utf-8"))
 
 
 def rows(path: Path) -> list[dict]:

@@ -1,6 +1,6 @@
 """Run folders and result files that look like real ones, made without a model, to develop and test the report with.
 
-    python tests/synthetic_runs.py OUT --seeds 3 --rollouts 5000
+    python -m tests.synthetic_runs OUT --seeds 3 --rollouts 5000
 
 The prompts are the quickstart's posts and the critiques are the programmatic critic's; only the policy is made up: it
 answers with a mixture of faulty and fair sentences that gets better with training, in a scalar run more slowly.

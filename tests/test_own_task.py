@@ -159,7 +159,7 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
     )  # fmt: skip
     TASKS.pop("letters")  # a process that never saw --task
     command(
-        "evaluation/report.py", "policy", "--results", "text2grad.result.json", "--annotation",
+        "evaluation/report.py", "policy", *task, "--results", "text2grad.result.json", "--annotation",
         "annotated.json.report.json", "--reward_model", "metrics.json", "--output", "report.html",
     )  # fmt: skip
     report = json.loads((folder / "report.json").read_text())

@@ -8,34 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.reporting.story import PRIMARY
 from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, by_prompt, compare, figures_of, load_result, prompt_of
-from text2grad.errors import InputError
-from text2grad.tasks import task_of
 
 BASELINES = ("base", "before", "start", "sft")
 VERDICTS = ("better", "worse", "higher", "lower", "unclear", "same")
+PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
+"""The metrics that speak for a table or a group of metrics."""
 
 
 def load_results(paths: list[str]) -> list[dict[str, Any]]:
     """Result files, each with its path; ``InputError`` names the file and the remedy."""
+    from evaluation.schemas import check_task
+
     results = []
     for path in paths:
         result = load_result(path)
-        if not isinstance(result["metrics"], dict) or not isinstance(result["records"], dict):
-            raise InputError(f"{path}: its metrics and records are not objects; write it with evaluation/results.py")
-        for name, metric in result["metrics"].items():
-            if not isinstance(metric, dict) or "value" not in metric:
-                raise InputError(f"{path}: its metric {name!r} has no 'value'; write it with evaluation/results.py")
-        changes = result.get("changes") or []
-        if not isinstance(changes, list) or not all(
-            isinstance(change, dict) and isinstance(change.get("settings"), dict) and "from_record" in change
-            for change in changes
-        ):
-            raise InputError(f"{path}: its changes are not a list of from_record and settings")
-        if result.get("task_source"):
-            task_of(result)  # a user's own: known by its name from here on
+        check_task(result, path)
         results.append({**result, "path": str(path)})
     return results
 
@@ -87,7 +76,28 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
         "metrics": listed,
         "groups": metric_groups(listed, cells),
         "cells": cells,
+        "trivial": None,
     }
+
+
+def primary(table: dict[str, Any]) -> str | None:
+    """The key of the metric that speaks first: one of ``PRIMARY``, else the first for which a direction is better."""
+    ranked = [metric["key"] for name in PRIMARY for metric in table["metrics"] if metric["name"] == name]
+    directed = [metric["key"] for metric in table["metrics"] if wording(metric["name"]).better]
+    return next(iter(ranked + directed), None)
+
+
+def best_system(table: dict[str, Any], key: str) -> str | None:
+    """The system that is best by a metric, apart from the baseline; None where the baseline has no figure."""
+    sign = wording(key.split("/", 1)[1]).better or 1
+    values = {
+        system: sign * cells[key]["value"]
+        for system, cells in table["cells"].items()
+        if cells.get(key, {}).get("value") is not None
+    }
+    if values.pop(table["baseline"], None) is None or not values:
+        return None
+    return max(values, key=values.__getitem__)
 
 
 def metric_groups(metrics: list[dict[str, Any]], cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -138,6 +148,10 @@ def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
             for name, files in by_benchmark.items()
         },
         "answers": {name: sum(len(file["records"]) for file in files) for name, files in by_benchmark.items()},
+        "critics": list(
+            dict.fromkeys(c for result in results if isinstance(c := result.get("settings", {}).get("critic"), str))
+        ),
+        "models": list(dict.fromkeys(model for result in results for model in result.get("models", []))),
         "files": [result["path"] for result in results],
     }
 
@@ -210,7 +224,7 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         figures = pool(members)
         names = dict.fromkeys(name for member in members for name in member["metrics"])
         metrics = {name: figures[name].summary() if name in figures else _as_stored(members, name) for name in names}
-        judges = sorted({str((member.get("settings") or {}).get("judge")) for member in members})
+        judges = sorted({str(member.get("settings", {}).get("judge")) for member in members})
         about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
         found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
     found.sort(key=lambda item: (item["task"], item["system"], item["baseline"], item["step"] or 0))

@@ -1,25 +1,81 @@
-"""What the page opens with: one prompt, its response before and after training, and the critique of each."""
+"""What the page opens with: the first figure, one prompt with two responses, and what each mean δ covers."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from typing import Any
 
+from evaluation.reporting.comparing import best_system, primary
+from evaluation.reporting.packs import answer_of, prompt_text, span_words
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.viewer import answer_of, prompt_text, reward_measure, span_words
-from evaluation.reporting.wording import method_name
+from evaluation.reporting.wording import method_name, show, show_interval, wording
+
+
+def headline(report: dict[str, Any]) -> dict[str, str]:
+    """The first figure of the report: ``title`` with the value before and after, and ``deck``, what was compared."""
+    for table in report["tables"]:
+        key = primary(table)
+        system = best_system(table, key) if key else None
+        if key and system:
+            words, cell = wording(key.split("/", 1)[1]), table["cells"][system][key]
+            before = show(table["cells"][table["baseline"]][key]["value"], words.style)
+            title = f"{words.label} {before} → {show(cell['value'], words.style)}"
+            deck = f"{table['task']}: {method_name(system)} against {method_name(table['baseline'])}"
+            if change := cell.get("change"):
+                interval = show_interval(change["low"], change["high"], words.style, change=True)
+                deck += f" on {change['n']:,} prompts, difference {interval} (95 %), {change['verdict']}"
+                if change["verdict"] in ("unclear", "same"):
+                    title = f"No clear change: {title}"
+            return {"title": title, "deck": deck, "task": table["task"]}
+    for section in report["training"]:
+        for name in ("delta/mean", "reward/mean", *section["ends"]):
+            for label, ends in section["ends"].get(name, {}).items():
+                if ends:
+                    words = wording(name)
+                    title = f"{words.label} {show(ends['first'], words.style)} → {show(ends['last'], words.style)}"
+                    deck = f"{section['task']}: {label}, first and last tenth of training, no held-out prompts"
+                    return {"title": title, "deck": deck, "task": section["task"]}
+    return {"title": "Results", "deck": "", "task": ""}
+
+
+def delta_scopes(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each mean δ of the report with what it covers: ``value``, the ``responses`` and the ``critic``."""
+    found = []
+    for table in report["tables"]:
+        for system in table["systems"]:
+            for key, cell in table["cells"][system["name"]].items():
+                benchmark, name = key.split("/", 1)
+                if name == "mean_delta" and cell["value"] is not None:
+                    prompts = system["prompts"].get(benchmark, 0)
+                    of = f"{method_name(system['name'])}, {prompts:,} held-out prompts ({benchmark})"
+                    found.append(
+                        {"value": cell["value"], "of": of, "critic": ", ".join(system["critics"]) or "not named"}
+                    )
+    for section in report["training"]:
+        for label, ends in section["ends"].get("delta/mean", {}).items():
+            runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
+            of = f"{label}, training responses of the last tenth of the steps"
+            if ends:
+                found.append({"value": ends["last"], "of": of, "critic": runs[0]["critic"]})
+            if audit := section["audits"].get(label):
+                of = f"{label}, {audit['responses']:,} audited training responses of all steps"
+                trusted = str(runs[0]["config"].get("audit_critic") or "the trusted critic")
+                found.append({"value": audit["trusted"], "of": of, "critic": f"{trusted} (audit)"})
+                flips = f"opposite signs on {show(audit['flip_rate'], 'share')} of the tokens that both label"
+                found.append({"value": audit["own"], "of": f"the same responses; {flips}", "critic": runs[0]["critic"]})
+    return found
 
 
 def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any] | None:
-    """The response pair whose change in mean δ is the median of all, so that nobody chose it by its looks.
+    """The response pair with the median change of mean δ, so that it is not chosen by its looks.
 
     Responses to evaluation prompts come first. Without them it is the first and the last response of a run to a prompt.
 
     Returns:
         ``prompt_id``, ``prompt`` (None where no file holds its text), ``of`` (pairs to choose from), ``where``,
         ``rule``, ``words`` for spans, and two ``sides``: ``name``, ``response``, ``critique``, ``mean``, ``measure``,
-        ``good`` and ``poor`` (intervals of characters). None where nothing was answered twice.
+        ``good`` and ``poor`` (intervals of characters). None where no prompt was answered twice.
     """
     for pair in pairs:
         found = _of_pair(pair)
@@ -31,65 +87,68 @@ def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any
 
 def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:
     before, after = pair["before"], pair["after"]
-    judged = [key for key in pair["ids"] if all(key in (side.get("feedback") or {}) for side in (before, after))]
-    means = {key: [_mean_delta(side, key) for side in (before, after)] for key in judged}
-    changes = {key: last - first for key, (first, last) in means.items() if first is not None and last is not None}
+    judged = [key for key in pair["ids"] if all(key in side.get("feedback", {}) for side in (before, after))]
     if not judged:
         return None
+    means = {key: [_mean_delta(side, key) for side in (before, after)] for key in judged}
+    changes = {key: last - first for key, (first, last) in means.items() if first is not None and last is not None}
     key = _median(changes) if changes else judged[0]
     sides = []
     for side, mean in zip((before, after), means[key], strict=True):
         response, critique, _, good, poor, _ = answer_of(side, key)
         sides.append(_side(method_name(side["system"]), response, critique, mean, "δ", good, poor))
-    rule = "median" if changes else "first"
-    about = {"prompt_id": key, "prompt": prompt_text(after, key) or prompt_text(before, key)}
-    words = span_words(after["task"])
-    about |= {"where": "evaluation", "rule": rule, "of": len(changes or judged), "code": after["task"] == "kodcode"}
-    return {**about, "words": words, "sides": sides}
+    return {
+        "prompt_id": key,
+        "prompt": prompt_text(after, key) or prompt_text(before, key),
+        "where": "evaluation",
+        "rule": "median" if changes else "first",
+        "of": len(changes or judged),
+        "code": after["task"] == "kodcode",
+        "words": span_words(after["task"]),
+        "sides": sides,
+    }
 
 
 def _mean_delta(result: dict[str, Any], key: str) -> float | None:
     """Of one response: from its record, or from the sums that a rate per token is kept as."""
     value = result["records"][key].get("mean_delta")
-    if value is not None:
+    if isinstance(value, int | float):
         return float(value)
-    row = ((result.get("statistics") or {}).get("mean_delta") or {}).get("rows", {}).get(key)
+    row = result.get("statistics", {}).get("mean_delta", {}).get("rows", {}).get(key)
     total, count = map(float, row.split()) if row else (0.0, 0.0)
     return total / count if count else None
 
 
 def _of_run(run: Run) -> dict[str, Any] | None:
-    measure = reward_measure(run)
-    ends: dict[tuple[str, str], list[LoggedRollout]] = {}
+    measure = run.measure
+    ends: dict[tuple[str, str], tuple[LoggedRollout, LoggedRollout]] = {}
     for rollout in run.rollouts:
-        if rollout.feedback and _mean(rollout, measure) is not None:
-            pair = ends.setdefault((rollout.prompt_id, rollout.prompt), [rollout, rollout])
-            if rollout.step > pair[1].step:
-                pair[1] = rollout
-    ends = {key: pair for key, pair in ends.items() if pair[1].step > pair[0].step}
-    if not ends:
+        if rollout.feedback and rollout.mean(measure) is not None:
+            first, last = ends.get((rollout.prompt_id, rollout.prompt), (rollout, rollout))
+            ends[rollout.prompt_id, rollout.prompt] = (first, rollout if rollout.step > last.step else last)
+    changes = {
+        key: (last.mean(measure) or 0.0) - (first.mean(measure) or 0.0)
+        for key, (first, last) in ends.items()
+        if last.step > first.step
+    }
+    if not changes:
         return None
-    key = _median(
-        {key: (_mean(last, measure) or 0) - (_mean(first, measure) or 0) for key, (first, last) in ends.items()}
-    )
-    sides = [
-        _side(
-            f"Step {rollout.step}",
-            rollout.response,
-            rollout.feedback.critique if rollout.feedback else "",
-            _mean(rollout, measure),
-            measure,
-            rollout.good_at,
-            rollout.poor_at,
-        )
-        for rollout in ends[key]
-    ]
-    about = {"prompt_id": key[0], "prompt": key[1], "where": "training", "rule": "median", "of": len(ends)}
-    return {**about, "code": run.task == "kodcode", "words": span_words(run.task), "sides": sides}
-
-
-def _mean(rollout: LoggedRollout, measure: str) -> float | None:
-    return rollout.mean_delta if measure == "δ" else rollout.mean_reward
+    prompt_id, prompt = key = _median(changes)
+    sides = []
+    for rollout in ends[key]:
+        critique = rollout.feedback.critique if rollout.feedback else ""
+        name, mean = f"Step {rollout.step}", rollout.mean(measure)
+        sides.append(_side(name, rollout.response, critique, mean, measure, rollout.good_at, rollout.poor_at))
+    return {
+        "prompt_id": prompt_id,
+        "prompt": prompt,
+        "where": "training",
+        "rule": "median",
+        "of": len(changes),
+        "code": run.task == "kodcode",
+        "words": span_words(run.task),
+        "sides": sides,
+    }
 
 
 def _median(changes: dict[Any, float]) -> Any:

@@ -25,25 +25,17 @@ _NOT_THE_METHOD = {
     "generation_batch_size",
     "head_chunk",
 }
-_AUDIT_COUNTS = {f"audit/{name}" for name in ("rollouts", "failures", "tokens", "compared", "signed")}
 _POINTS = 240
-_BINS = 24
 
 
 @dataclass
 class Variant:
-    """Runs that differ in nothing but their seed. ``differs``: the settings that tell it from others of its method."""
+    """Runs that differ in nothing but their seed."""
 
     label: str
     task: str
     method: str
     runs: list[Run]
-    differs: dict[str, Any]
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether the reward is one number per response, on its last token."""
-        return self.method.startswith("ppo") or str(self.runs[0].config.get("reward_placement")).startswith("last")
 
 
 def variants(runs: list[Run]) -> list[Variant]:
@@ -52,19 +44,17 @@ def variants(runs: list[Run]) -> list[Variant]:
     for run in runs:
         key = (run.task, run.method, *sorted((name, repr(value)) for name, value in _setting(run).items()))
         groups.setdefault(key, []).append(run)
+    firsts = [members[0] for members in groups.values()]
     result = []
     for members in groups.values():
         first = members[0]
-        rivals = [
-            other[0] for other in groups.values() if (other[0].task, other[0].method) == (first.task, first.method)
-        ]
-        differs = _differences(first, rivals)
+        rivals = [other for other in firsts if (other.task, other.method) == (first.task, first.method)]
         label = method_name(first.method)
         if len(rivals) > 1:
-            shown = ", ".join(f"{name} {value}" for name, value in differs.items())
-            label += f" ({shown if len(differs) <= 2 else first.name})"
+            differs = [f"{name} {value}" for name, value in _differences(first, rivals).items()]
+            label += f" ({', '.join(differs) if len(differs) <= 2 else first.name})"
         members.sort(key=lambda run: run.seed)
-        result.append(Variant(label, first.task, first.method, members, differs))
+        result.append(Variant(label, first.task, first.method, members))
     tasks = list(dict.fromkeys(variant.task for variant in result))
     return sorted(result, key=lambda variant: (tasks.index(variant.task), variant.method != "text2grad"))
 
@@ -72,8 +62,7 @@ def variants(runs: list[Run]) -> list[Variant]:
 def _setting(run: Run) -> dict[str, Any]:
     """All that makes the run what it is, but for its seed, which paths may contain too."""
     setting = {"model": run.model, "critic": run.critic, **run.config}
-    setting = {name: value for name, value in setting.items() if name not in _NOT_THE_METHOD}
-    return {name: _without_seed(value) for name, value in setting.items()}
+    return {name: _without_seed(value) for name, value in setting.items() if name not in _NOT_THE_METHOD}
 
 
 def _without_seed(value: Any) -> Any:
@@ -88,9 +77,12 @@ def _differences(run: Run, rivals: list[Run]) -> dict[str, Any]:
 
 
 def curve_names(group: list[Variant]) -> list[str]:
-    """The metrics that at least one run logged, known ones first in the order of ``metrics.yaml``."""
+    """The metrics that at least one run logged, known ones first in the order of ``metrics.yaml``.
+
+    An audit sees a few responses a step; its figures are pooled over the run (:func:`audit`) instead of drawn.
+    """
     logged = {name for variant in group for run in variant.runs for row in run.metrics for name in row}
-    logged -= {"step", *_AUDIT_COUNTS}
+    logged = {name for name in logged if name != "step" and not name.startswith("audit/")}
     if logged >= {"spans/matched", "spans/unmatched"}:
         logged = logged - {"spans/matched", "spans/unmatched"} | {"spans/found"}
     if any(name.startswith("seconds/") for name in logged):
@@ -108,14 +100,9 @@ def series(run: Run, name: str) -> dict[int, float]:
         totals = {step: matched[step] + unmatched[step] for step in matched if step in unmatched}
         return {step: matched[step] / total for step, total in totals.items() if total}
     if name == "seconds/total":
-        parts = [key for key in run.metrics[0] if key.startswith("seconds/")]
-        return {row["step"]: sum(row[key] for key in parts) for row in run.metrics if all(key in row for key in parts)}
+        parts = [run.series(key) for key in run.metrics[0] if key.startswith("seconds/")]
+        return {step: sum(part[step] for part in parts) for step in run.steps if all(step in part for part in parts)}
     return run.series(name)
-
-
-def smoothing_window(steps: int) -> int:
-    """Steps in the moving mean of a curve: odd, about a thirtieth of the run."""
-    return max(1, steps // 30 // 2 * 2 + 1) if steps >= 60 else 1
 
 
 def curve(variant: Variant, name: str) -> dict[str, Any] | None:
@@ -124,17 +111,15 @@ def curve(variant: Variant, name: str) -> dict[str, Any] | None:
     Each seed's series is smoothed by a centred moving mean (shorter at the ends), over the steps that all seeds have.
 
     Returns:
-        ``steps``, ``mean`` over seeds, ``low`` and ``high`` (lowest and highest seed), ``raw`` (a single seed's values
-        as logged, else None), ``seeds`` and ``window``.
+        ``steps``, ``mean`` over seeds, ``low`` and ``high`` (lowest and highest seed), ``seeds``, and the ``window``
+        of the moving mean: odd, about a thirtieth of the run.
     """
     all_series = [line for run in variant.runs if (line := series(run, name))]
-    if not all_series:
-        return None
-    steps = sorted(set.intersection(*(set(line) for line in all_series)))
+    steps = sorted(set.intersection(*(set(line) for line in all_series))) if all_series else []
     if not steps:
         return None
     values = np.array([[line[step] for step in steps] for line in all_series])
-    window = smoothing_window(len(steps))
+    window = max(1, len(steps) // 30 // 2 * 2 + 1) if len(steps) >= 60 else 1
     smooth = np.array([_moving_mean(row, window) for row in values])
     keep = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _POINTS)).round().astype(int))
     return {
@@ -142,9 +127,7 @@ def curve(variant: Variant, name: str) -> dict[str, Any] | None:
         "mean": smooth.mean(axis=0)[keep].tolist(),
         "low": smooth.min(axis=0)[keep].tolist(),
         "high": smooth.max(axis=0)[keep].tolist(),
-        "raw": values[0][keep].tolist() if len(values) == 1 and window > 1 else None,
         "seeds": len(values),
-        "banded": len(values) > 1,
         "window": window,
     }
 
@@ -168,13 +151,8 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
             lasts.append(statistics.fmean(values[-tenth:]))
     if not firsts:
         return None
-    return {
-        "first": statistics.fmean(firsts),
-        "last": statistics.fmean(lasts),
-        "last_low": min(lasts),
-        "last_high": max(lasts),
-        "change": statistics.fmean(lasts) - statistics.fmean(firsts),
-    }
+    first, last = statistics.fmean(firsts), statistics.fmean(lasts)
+    return {"first": first, "last": last, "last_low": min(lasts), "last_high": max(lasts), "change": last - first}
 
 
 def audit(variant: Variant) -> dict[str, float | int] | None:
@@ -184,16 +162,26 @@ def audit(variant: Variant) -> dict[str, float | int] | None:
         ``responses`` audited, ``trusted`` and ``own``: mean δ per token of them by the trusted critic and by the one in
         training, ``flip_rate``: of the tokens that both label, the share with opposite signs.
     """
-    rows = [row for run in variant.runs for row in run.metrics if row.get("audit/compared") and "audit/delta" in row]
+    names = [
+        f"audit/{name}" for name in ("delta", "delta_gap", "flip_rate", "rollouts", "tokens", "compared", "signed")
+    ]
+    rows = []
+    for run in variant.runs:
+        columns = {name: run.series(name) for name in names}
+        for step in run.steps:
+            row = {name: column[step] for name, column in columns.items() if step in column}
+            if row.get("audit/compared") and "audit/delta" in row:
+                rows.append(row)
     if not rows:
         return None
 
     def pooled(name: str, weight: str) -> float:
-        return sum(row.get(name, 0.0) * row[weight] for row in rows) / max(1.0, sum(row[weight] for row in rows))
+        total = sum(row.get(name, 0.0) * row.get(weight, 0.0) for row in rows)
+        return total / max(1.0, sum(row.get(weight, 0.0) for row in rows))
 
     trusted = pooled("audit/delta", "audit/tokens")
     return {
-        "responses": int(sum(row["audit/rollouts"] for row in rows)),
+        "responses": int(sum(row.get("audit/rollouts", 0) for row in rows)),
         "trusted": trusted,
         "own": trusted + pooled("audit/delta_gap", "audit/compared"),
         "flip_rate": pooled("audit/flip_rate", "audit/signed"),
@@ -202,35 +190,35 @@ def audit(variant: Variant) -> dict[str, float | int] | None:
 
 def timing(variant: Variant) -> dict[str, Any] | None:
     """Seconds of one step by phase and in total: medians over the steps of all runs; None where none were logged."""
-    rows = [row for run in variant.runs for row in run.metrics if any(key.startswith("seconds/") for key in row)]
+    rows = []
+    for run in variant.runs:
+        phases = [name for name in run.metrics[0] if name.startswith("seconds/")]
+        columns = {name: run.series(name) for name in phases}
+        rows += [{name: columns[name].get(step, 0.0) for name in phases} for step in run.steps if phases]
     if not rows:
         return None
-    phases = [key for key in PHASES if any(key in row for row in rows)]
-    phases += sorted({key for row in rows for key in row if key.startswith("seconds/")} - set(PHASES))
-    totals = [sum(row.get(key, 0.0) for key in phases) for row in rows]
-    quartiles = np.percentile(totals, [25, 50, 75]).tolist()
+    totals = [sum(row.values()) for row in rows]
+    extra = sorted({name for row in rows for name in row} - set(PHASES))
+    names = [name for name in (*PHASES, *extra) if any(name in row for row in rows)]
+    low, middle, high = np.percentile(totals, [25, 50, 75]).tolist()
     rates = [60 * count / spent for run in variant.runs for count, spent in _work(run) if spent]
     return {
-        "phases": {key: statistics.median(row.get(key, 0.0) for row in rows) for key in phases},
-        "total": quartiles[1],
-        "total_low": quartiles[0],
-        "total_high": quartiles[2],
+        "phases": {name: statistics.median(row.get(name, 0.0) for row in rows) for name in names},
+        "total": middle,
+        "total_low": low,
+        "total_high": high,
         "rollouts_per_minute": statistics.median(rates) if rates else None,
-        "steps": len(rows),
     }
 
 
-def _work(run: Run) -> Iterator[tuple[int, float]]:
+def _work(run: Run) -> Iterator[tuple[float, float]]:
     """(responses, seconds) of each step; the log counts the responses of all steps so far."""
-    before = None if run.steps[0] > 1 else {"rollouts": 0}
-    for row in run.metrics:
-        if before is not None and _counted(before) and _counted(row):
-            yield row["rollouts"] - before["rollouts"], sum(row[key] for key in row if key.startswith("seconds/"))
-        before = row
-
-
-def _counted(row: dict[str, Any]) -> bool:
-    return isinstance(row.get("rollouts"), int)
+    counts, seconds = run.series("rollouts"), series(run, "seconds/total")
+    before: float | None = None if run.steps[0] > 1 else 0
+    for step in run.steps:
+        if before is not None and step in counts and step in seconds:
+            yield counts[step] - before, seconds[step]
+        before = counts.get(step)
 
 
 LABELS = ("poor", "good", "none")
@@ -239,15 +227,10 @@ LABELS = ("poor", "good", "none")
 def update_effect(variant: Variant) -> dict[str, Any] | None:
     """What updates did to criticised, praised and unlabelled tokens (the NL-Gradient's own test).
 
-    Over rollouts that were scored again after their update: the share of tokens in poor spans whose log-probability
-    fell, of those in good spans whose rose, and both shares for tokens in no span. None where no rollout was rescored
-    or none has a labelled token.
-
-    Returns:
-        ``overall``: label -> {"tokens", "fell", "rose"}; ``steps``, the middles of bins of steps, and per label the
-        same three figures in each bin.
+    Over rollouts that were scored again after their update: per label the number of ``tokens`` and the shares whose
+    log-probability ``fell`` and ``rose``. None where no rollout was rescored or none has a labelled token.
     """
-    counts: dict[int, np.ndarray] = {}  # step -> [label, (tokens, fell, rose)]
+    counts = np.zeros((3, 3), dtype=int)  # [label, (tokens, fell, rose)]
     for run in variant.runs:
         for rollout in run.rollouts:
             if rollout.feedback is None or not len(rollout.shift) or np.isnan(rollout.shift).all():
@@ -257,23 +240,13 @@ def update_effect(variant: Variant) -> dict[str, Any] | None:
             label[tokens_in(rollout.good_at, rollout.response, spans)] = 1
             label[tokens_in(rollout.poor_at, rollout.response, spans)] = 0
             written = (rollout.spans[:, 0] < rollout.spans[:, 1]) & ~np.isnan(rollout.shift)
-            at_step = counts.setdefault(rollout.step, np.zeros((3, 3), dtype=int))
             for index in range(3):
                 shift = rollout.shift[written & (label == index)]
-                at_step[index] += (len(shift), int((shift < 0).sum()), int((shift > 0).sum()))
-    overall = sum(counts.values(), np.zeros((3, 3), dtype=int))
-    if not overall[:2, 0].any():
+                counts[index] += (len(shift), int((shift < 0).sum()), int((shift > 0).sum()))
+    if not counts[:2, 0].any():
         return None
-    steps = sorted(counts)
-    bins = [part.tolist() for part in np.array_split(steps, min(_BINS, len(steps)))]
-    binned = [np.sum([counts[step] for step in part], axis=0) for part in bins]
-    return {
-        "overall": {name: _shares(overall[index]) for index, name in enumerate(LABELS)},
-        "steps": [statistics.fmean(part) for part in bins],
-        **{name: [_shares(part[index]) for part in binned] for index, name in enumerate(LABELS)},
-    }
+    return {name: _shares(*counts[index].tolist()) for index, name in enumerate(LABELS)}
 
 
-def _shares(counts: np.ndarray) -> dict[str, Any]:
-    tokens, fell, rose = counts.tolist()
+def _shares(tokens: int, fell: int, rose: int) -> dict[str, Any]:
     return {"tokens": tokens, "fell": fell / tokens if tokens else None, "rose": rose / tokens if tokens else None}

@@ -1,15 +1,24 @@
-// Rollouts: unpacked when they are shown, drawn with their spans or as heat, filtered, searched, side by side.
+// The responses: unpacked when they are shown, drawn with their spans or as heat, filtered, searched, side by side.
 // Everything that a model or a user wrote enters the page as text, never as markup.
 "use strict";
 
 (() => {
-  const PAGE = 8; // responses drawn at one time
+  const PAGE = 8; // responses drawn together
   const POOR = 1, GOOD = 2, FAILED = 4, CUT = 8;
   const SERIES = { delta: 2, reward: 3, advantage: 4, shift: 5, kl: 6 };
   const NAMES = { delta: "δ", reward: "Reward", advantage: "Advantage", shift: "Change of log-prob.", kl: "KL" };
+  const tip = document.getElementById("tip");
   const unpacked = new Map();
   let mode = "spans";
   let index = null;
+
+  function numberText(value, signed) {
+    if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+    const size = Math.abs(value);
+    const text = value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : signed ? 2 : 3);
+    if (!/[1-9]/.test(text)) return text.replace(/^-/, "");
+    return (value > 0 && signed ? "+" : "") + text.replace("-", "−");
+  }
 
   function make(tag, attributes, ...children) {
     const element = document.createElement(tag);
@@ -25,53 +34,21 @@
     return unpacked.get(name);
   }
 
-  // Not by Blob and Response, which hand each pack to another process and back.
   async function inflate(name) {
-    const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter(), reader = stream.readable.getReader();
-    writer.write(fromBase64(document.getElementById(`pack-${name}`).textContent)).catch(() => {}); // the reader throws the same error
-    writer.close().catch(() => {});
-    const parts = [];
-    for (let part = await reader.read(); !part.done; part = await reader.read()) parts.push(part.value);
-    const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-    parts.reduce((at, part) => (bytes.set(part, at), at + part.length), 0);
-    return new TextDecoder().decode(bytes); // in one piece: a text of many pieces is put together again when searched
-  }
-
-  function fromBase64(base64) {
-    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-    const raw = atob(base64), bytes = new Uint8Array(raw.length);
-    for (let at = 0; at < raw.length; at += 1) bytes[at] = raw.charCodeAt(at);
-    return bytes;
-  }
-
-  // What a search looks for, in any case.
-  const wantedText = (query, flags) => new RegExp(query.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"), flags);
-
-  // The texts of a pack: one text, and where each part begins in it.
-  const read = new Map();
-  function readTexts(at) {
-    if (!read.has(at)) {
-      read.set(at, inflate(`text-${at}`).then((text) => {
-        const head = text.indexOf("\n"), lengths = JSON.parse(`[${text.slice(0, head)}]`), starts = new Uint32Array(lengths.length + 1);
-        starts[0] = head + 1;
-        for (let part = 0; part < lengths.length; part += 1) starts[part + 1] = starts[part] + lengths[part] + 1;
-        return { text, starts };
-      }));
-    }
-    return read.get(at);
+    const raw = atob(document.getElementById(`pack-${name}`).textContent);
+    const bytes = Uint8Array.from(raw, (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   }
 
   async function fetchRollout(number) {
-    const at = Math.floor(number / index.pack), place = number % index.pack, first = 3 * (number % index.texts);
-    const [{ text, starts }, marks, numbers, prompts] = await Promise.all([
-      readTexts(Math.floor(number / index.texts)), ...[`marks-${at}`, `numbers-${at}`, "prompts"].map(unpack)]);
-    const [response, critique, error] = [0, 1, 2].map((part) => text.slice(starts[first + part], starts[first + part + 1] - 1));
-    const [good, poor, quotes] = marks[place];
-    const columns = index.columns;
+    const at = Math.floor(number / index.pack), place = number % index.pack;
+    const [texts, numbers, prompts] = await Promise.all([`texts-${at}`, `numbers-${at}`, "prompts"].map(unpack));
+    const [response, critique, error, good, poor, quotes] = texts[place];
+    const columns = index.columns, run = index.runs[columns.run[number]];
     return {
-      number, response, critique, error, good, poor, quotes,
+      number, response, critique, error, good, poor, quotes, run,
+      spans: run.spans,
       series: numbers[place],
-      run: index.runs[columns.run[number]],
       step: columns.step[number],
       mean: columns.mean[number],
       flags: columns.flags[number],
@@ -179,7 +156,7 @@
       make("span", {}, "step ", bold(rollout.step)),
       withPrompt && make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
       withPrompt && make("span", {}, `prompt ${rollout.promptId}`),
-      rollout.mean !== null && make("span", {}, `mean ${rollout.run.measure} `, bold(numberText(rollout.mean, "signed"))),
+      rollout.mean !== null && make("span", {}, `mean ${rollout.run.measure} `, bold(numberText(rollout.mean, true))),
       matched + unmatched > 0 && make("span", {}, `${matched} of ${matched + unmatched} quotes found`),
       conflicts > 0 && make("span", {}, `${conflicts} tokens both praised and criticised`),
       rollout.flags & CUT ? make("span", { class: "warn" }, "cut off by the length limit") : null,
@@ -191,7 +168,6 @@
   }
 
   function drawRollout(rollout) {
-    rollout.spans = rollout.run.spans;
     const sides = make("div", { class: "sides" }, drawResponse(rollout), drawCritique(rollout));
     return make("article", { class: "rollout" }, facts(rollout, true), sides, drawPrompt(rollout.prompt));
   }
@@ -207,7 +183,7 @@
           legend.append(make("span", {}, `δ is ${words.values}.`));
         }
       } else {
-        const scale = numberText(index.scales[mode], "number");
+        const scale = numberText(index.scales[mode]);
         const what = {
           delta: "The critic’s δ of the token, before placement and penalties.",
           reward: "The token’s reward in training: δ as placed and shaped, with penalties.",
@@ -232,26 +208,32 @@
     hideTip();
     const rollout = piece.closest(".response").rollout;
     const tokens = piece.dataset.tokens.split(" ").map(Number);
-    const text = [...piece.parentNode.querySelectorAll(`[data-tokens="${piece.dataset.tokens}"]`)];
-    text.forEach((part) => part.classList.add("at"));
-    const pairs = Object.entries(SERIES).map(([key, column]) => {
+    const parts = [...piece.parentNode.querySelectorAll(`[data-tokens="${piece.dataset.tokens}"]`)];
+    parts.forEach((part) => part.classList.add("at"));
+    const list = make("dl");
+    for (const [key, column] of Object.entries(SERIES)) {
       const series = rollout.series[column];
-      const told = series && tokens.map((token) => numberText(series[token], "number", key !== "kl")).join(", ");
-      return [NAMES[key], told || "not logged"];
-    });
-    const shown = piece.classList.contains("end") ? "end of response" : text.map((part) => part.textContent).join("");
+      const told = series && tokens.map((token) => numberText(series[token], key !== "kl")).join(", ");
+      list.append(make("dt", {}, NAMES[key]), make("dd", {}, told || "not logged"));
+    }
+    const shown = piece.classList.contains("end") ? "end of response" : parts.map((part) => part.textContent).join("");
     const name = make("b", { class: "mono" }, shown.replace(/\n/g, "⏎").replace(/ /g, "\u00b7"));
-    card.show(piece.getBoundingClientRect(), [name, ` token ${tokens[0] + 1} of ${rollout.series[0].length}`], pairs);
+    tip.replaceChildren(name, ` token ${tokens[0] + 1} of ${rollout.series[0].length}`, list);
+    tip.hidden = false;
+    const box = piece.getBoundingClientRect(), above = box.top - tip.offsetHeight - 8;
+    const left = Math.min(Math.max(box.left, 12), document.documentElement.clientWidth - tip.offsetWidth - 12);
+    tip.style.left = `${left + scrollX}px`;
+    tip.style.top = `${(above > 52 ? above : box.bottom + 8) + scrollY}px`;
   }
   function hideTip() {
-    card.hide();
+    tip.hidden = true;
     document.querySelectorAll(".t.at").forEach((piece) => piece.classList.remove("at"));
   }
   for (const event of ["pointerover", "click"]) {
     document.addEventListener(event, ({ target }) => {
       const piece = target instanceof Element ? target.closest(".t[data-tokens]") : null;
       if (piece) showTip(piece);
-      else if (!target.closest?.("svg.chart")) hideTip();
+      else hideTip();
     });
   }
   document.addEventListener("keydown", (event) => {
@@ -294,32 +276,17 @@
       field(name).value = field(name).placeholder = value;
     }
 
-    // What is searched: unpacked when the page is idle, or at once when somebody goes to the search field.
-    const packs = Math.ceil(run.length / index.texts);
-    const readAll = () => { for (let at = 0; at < packs; at += 1) readTexts(at); };
-    async function readAhead() {
-      for (let at = 0; at < packs; at += 1) {
-        await new Promise((done) => { (window.requestIdleCallback || setTimeout)(done); });
-        await readTexts(at);
-      }
-      root.dataset.searchable = packs;
-    }
-
     async function search(query, isCurrent) {
-      const prompts = await unpack("prompts"), pattern = wantedText(query, "giu"), once = wantedText(query, "iu");
-      const asked = prompts.map((text, number) => once.test(text) || once.test(index.prompts[number]));
+      const wanted = query.toLowerCase(), prompts = await unpack("prompts");
+      const has = (text) => text.toLowerCase().includes(wanted);
+      const asked = prompts.map((text, number) => has(text) || has(index.prompts[number]));
       const found = Uint8Array.from(prompt, (number) => asked[number]);
-      readAll();
-      for (let at = 0; at < packs; at += 1) {
-        const { text, starts } = await readTexts(at);
+      for (let at = 0; at * index.pack < run.length; at += 1) {
+        const texts = await unpack(`texts-${at}`);
         if (!isCurrent()) return null;
-        if (at % 4 === 3 && !root.dataset.searchable) status.textContent = `Searching, ${Math.round((100 * at) / packs)} % …`;
-        pattern.lastIndex = starts[0];
-        for (let place = 0, hit = pattern.exec(text); hit; hit = pattern.exec(text)) { // one hit a rollout is enough
-          while (starts[3 * place + 3] <= hit.index) place += 1;
-          found[at * index.texts + place] = 1;
-          pattern.lastIndex = starts[3 * place + 3];
-        }
+        texts.forEach(([response, critique, error], place) => {
+          if (has(response) || has(critique) || has(error)) found[at * index.pack + place] = 1;
+        });
       }
       return found;
     }
@@ -341,21 +308,20 @@
         && (kind === "all" || (kind === "run" ? run[n] === Number(wanted) : index.runs[run[n]].label === wanted)));
       const measures = new Set(hits.map((n) => index.runs[run[n]].measure)), told = hits.filter((n) => mean[n] !== null);
       const share = told.length && measures.size === 1
-        ? `mean ${[...measures][0]} per token ${numberText(told.reduce((sum, n) => sum + mean[n], 0) / told.length, "signed")}` : "";
+        ? `mean ${[...measures][0]} per token ${numberText(told.reduce((sum, n) => sum + mean[n], 0) / told.length, true)}` : "";
       status.replaceChildren(`${hits.length.toLocaleString("en")} of ${run.length.toLocaleString("en")} responses `, make("small", {}, share));
       shown = 0;
       list.replaceChildren();
-      await showMore(mine, query);
+      await showMore(mine);
     }
 
-    async function showMore(mine, query) {
+    async function showMore(mine) {
       const rollouts = await Promise.all(hits.slice(shown, shown + PAGE).map(fetchRollout));
       if (mine !== turn) return;
       list.append(...rollouts.map(drawRollout));
       if (!hits.length) list.append(make("p", { class: "empty" }, "No response matches these filters. Widen the steps, or clear the search."));
       shown += rollouts.length;
       more.hidden = shown >= hits.length;
-      highlight(list, query);
       root.dataset.ready = turn;
     }
 
@@ -363,39 +329,10 @@
     root.addEventListener("input", ({ target }) => {
       if (!target.name || target.closest(".mode")) return;
       clearTimeout(typing);
-      if (target.name === "query") readAll();
-      typing = setTimeout(refresh, target.name === "query" ? 40 : 0);
+      typing = setTimeout(refresh, target.name === "query" ? 120 : 0);
     });
-    field("query").addEventListener("focus", readAll);
-    more.addEventListener("click", () => showMore(turn, field("query").value.trim()));
-    refresh().then(readAhead);
-  }
-
-  function highlight(root, query) {
-    if (!window.Highlight || !CSS.highlights) return;
-    CSS.highlights.delete("found");
-    if (!query) return;
-    const ranges = [];
-    for (const block of root.querySelectorAll(".response, .critique, .prompt p")) {
-      const nodes = [];
-      const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
-      let text = "";
-      while (walker.nextNode()) {
-        nodes.push([text.length, walker.currentNode]);
-        text += walker.currentNode.data;
-      }
-      const point = (offset) => {
-        const [start, node] = nodes.findLast(([begin]) => begin <= offset);
-        return [node, offset - start];
-      };
-      for (const { 0: quoted, index: at } of text.matchAll(wantedText(query, "giu"))) {
-        const range = new Range();
-        range.setStart(...point(at));
-        range.setEnd(...point(at + quoted.length));
-        ranges.push(range);
-      }
-    }
-    CSS.highlights.set("found", new Highlight(...ranges));
+    more.addEventListener("click", () => showMore(turn));
+    refresh();
   }
 
   // A walk through a list of prompts, two answers each.
@@ -441,7 +378,6 @@
     const fill = walk(root, options, async (number) => {
       const rollouts = await Promise.all(ends().get(number).map(fetchRollout));
       const drawn = rollouts.map((rollout, side) => {
-        rollout.spans = rollout.run.spans;
         return make("article", {}, make("h3", {}, side ? "Late" : "Early"), facts(rollout, false), drawResponse(rollout), drawCritique(rollout));
       });
       return [...drawn, drawPrompt(rollouts[0].prompt)];

@@ -24,9 +24,9 @@ class Wording:
 METHODS = {
     "base": "Base model",
     "text2grad": "Text2Grad",
-    "ppo_scalar": "PPO, scalar reward",
-    "ppo_last_sum": "PPO, sum of δ on the last token",
-    "ppo_last_mean": "PPO, mean of δ on the last token",
+    "ppo_scalar": "PPO (scalar reward)",
+    "ppo_last_sum": "PPO (sum of δ at the end)",
+    "ppo_last_mean": "PPO (mean of δ at the end)",
     "prm_ppo": "PRM-PPO",
     "capo": "CAPO",
     "sdpo": "SDPO",
@@ -36,17 +36,14 @@ METHODS = {
     "sft": "SFT",
 }
 
-PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/update")
+PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/teacher", "seconds/update")
 
-_SECONDARY = (
-    "policy/loss", "policy/clip_fraction", "spans/conflicts", "grad_norm", "lr", "updates", "rollouts",
-    "ledger/critiques", "ledger/forward_tokens", "ledger/backward_tokens", "ledger/seconds",
-)  # fmt: skip
+MAIN_CURVES = ("delta/mean", "reward/mean", "entropy", "length/mean", "length/finished", "delta/negative")
+"""What a reader looks at first, besides KL; all other curves are folded away."""
 
 
-def is_secondary(name: str) -> bool:
-    """Curves of detail, folded away on the page."""
-    return name in _SECONDARY or not (name in known_metrics() or name.startswith("kl/"))
+def is_main(name: str) -> bool:
+    return name in MAIN_CURVES or (name.startswith("kl/") and name != "kl/coef")
 
 
 @cache
@@ -84,6 +81,11 @@ def wording(name: str) -> Wording:
 
 def method_name(method: str) -> str:
     return METHODS.get(method, method)
+
+
+def system_name(system: str) -> str:
+    """A system's name inside a sentence."""
+    return "the base model" if system == "base" else method_name(system)
 
 
 def show(value: float | str | None, style: str = "number") -> str:

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, read_verdict
-from evaluation.reporting import story
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
@@ -233,8 +232,8 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path
         change = {"from_record": 2 * PAIRS + 1, "settings": {"judge_tokens": 99}}
         assert load_result(tmp_path / "r.json")["changes"] == result["changes"] == [change]
     report, _ = assemble([], load_results([tmp_path / "r.json"]))
-    told = [story.text(report, item) for item in report["cautions"]]
-    assert "own, judge against other: from judgement 401 on with other settings (judge_tokens 99)." in told
+    told = report["cautions"]
+    assert any("from record 401 on" in item and "judge_tokens 99" in item for item in told)
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])

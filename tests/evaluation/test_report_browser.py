@@ -1,27 +1,22 @@
-"""The report in a real browser (headless Chromium): quick, quiet, offline, and usable on a desk and on a phone."""
+"""The report in a real browser (headless Chromium): it opens offline, fits a desk and a phone, and finds responses."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests import synthetic_runs
-from tests.report_files import hand_made, write_hostile, write_run
+from tests.report_files import write_hostile
 
 pytestmark = pytest.mark.slow
 
-DESK, TABLET, PHONE = (1440, 900), (768, 1024), (375, 812)
-ROLLOUTS = int(os.environ.get("REPORT_ROLLOUTS", "5000"))
-"""Of the page, in two runs. 50 000 is what a long run logs; that page takes minutes to make."""
-PER_STEP = 25
-STEPS = ROLLOUTS // (2 * PER_STEP)
+DESK, PHONE = (1440, 900), (375, 812)
+STEPS, PER_STEP = 100, 25
 
 
 @pytest.fixture(scope="module")
@@ -121,18 +116,6 @@ def choose(browser, **fields: str | int) -> None:
     wait_for(browser, f"Number(document.querySelector('#rollouts').dataset.ready) >= {int(before) + len(fields)}")
 
 
-def search(browser, words: str) -> float:
-    """Milliseconds from the last key to the list of hits."""
-    return browser.execute_async_script(
-        """const done = arguments[1], root = document.querySelector("#rollouts"), turn = root.dataset.ready;
-           const field = root.querySelector('[name="query"]'), began = performance.now();
-           new MutationObserver(() => root.dataset.ready !== turn && done(performance.now() - began))
-               .observe(root, { attributes: true, attributeFilter: ["data-ready"] });
-           field.value = arguments[0]; field.dispatchEvent(new Event("input", { bubbles: true }));""",
-        words,
-    )
-
-
 def count(browser) -> int:
     text = js(browser, "return document.querySelector('#rollouts .status').firstChild.data")
     return int(text.split(" of ")[0].replace(",", ""))
@@ -146,139 +129,39 @@ def listed(browser) -> list[dict]:
     return js(browser, script)
 
 
-def test_it_opens_and_searches_quickly_and_quietly(browser, page, logged):
-    assert len(logged) >= ROLLOUTS
-    times, at_once = [], []
-    for word in ("landlord", "LandLord", "no such words anywhere"):
-        times.append(show(browser, page))
-        at_once.append(search(browser, word))  # before the page had time to unpack the texts
-    assert min(times) < 3000, times
-    assert min(at_once) < 300, at_once
-    wait_for(browser, "document.querySelector('#rollouts[data-searchable]')")
-    sought = [search(browser, word) for word in ("landlord", "the", "sister and", "no such words anywhere")]
-    told = {"megabytes": page.stat().st_size / 1e6, "opened": times, "searched_at_once": at_once, "searched": sought}
-    print(f"{len(logged):,} responses:", json.dumps(told))
-    assert min(sought) < 300, sought
-    problems = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-    assert problems == []
+def test_it_opens_without_network_or_complaint(browser, page, logged):
+    show(browser, page)
+    assert count(browser) == len(logged)
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     fetched = js(browser, "return performance.getEntriesByType('resource').map((entry) => entry.name)")
     assert [name for name in fetched if not name.startswith(("data:", "blob:"))] == []
 
 
-@pytest.mark.parametrize("size", [DESK, TABLET, PHONE], ids=["desk", "tablet", "phone"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_nothing_sticks_out_and_text_can_be_read(browser, page, size, dark):
+@pytest.mark.parametrize(("size", "dark"), [(DESK, False), (PHONE, True)], ids=["desk", "phone"])
+def test_nothing_sticks_out_and_everything_has_a_name(browser, page, size, dark):
     show(browser, page, size, dark)
     assert js(browser, "return document.documentElement.scrollWidth") <= size[0]
-    contrast = """
-        const channel = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
-        const light = (rgb) => { const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number);
-            return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
-        const paper = light(getComputedStyle(document.body).backgroundColor);
-        const ratio = (text) => { const ink = light(text);
-            return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05); };
-        return ['h1', '.lead', '.note', 'td', 'td small', '.tick', '.end', '.critique', '.verdict']
-            .map((name) => [name, document.querySelector(name)])
-            .map(([name, item]) => [name, item instanceof SVGElement ? 'fill' : 'color', getComputedStyle(item)])
-            .map(([name, property, style]) => [name, ratio(style[property])]);
-    """
-    for name, ratio in js(browser, contrast):
-        assert ratio >= 4.5, (name, ratio)
-
-
-@pytest.mark.parametrize("size", [DESK, TABLET, PHONE], ids=["desk", "tablet", "phone"])
-def test_the_example_is_on_the_first_screen(browser, page, size):
-    """Without JavaScript's help: both responses with their marks, and on a desk the critiques to their right."""
-    show(browser, page, size)
-    place = "(s) => [...document.querySelectorAll(s)].map((item) => item.getBoundingClientRect())"
-    responses, critiques = (js(browser, f"return ({place})('#example {name}')") for name in (".sample", ".critique"))
-    assert len(responses) == len(critiques) == 2
-    assert responses[0]["bottom"] < size[1]
-    if size != PHONE:
-        assert critiques[1]["bottom"] < size[1]
-        assert all(beside["left"] > at["right"] for at, beside in zip(responses, critiques, strict=True))
-    told = js(browser, "return [...document.querySelectorAll('#example mark.poor')].map((mark) => mark.textContent)")
-    assert told and all(text.startswith("[poor: ") for text in told[:-1])
-
-
-def test_long_tables_are_folded_below_one_line_per_group(browser, page):
-    show(browser, page)
-    rows = js(browser, "return document.querySelectorAll('#results > .scroll > table tbody tr').length")
-    assert 2 <= rows <= 5
-    script = "return [...document.querySelectorAll('details')].filter((fold) => fold.open).length"
-    assert js(browser, script) == 0
-
-
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_a_screen_reader_finds_names_roles_and_order(browser, page, size):
-    """By hand, so that it needs no other package: what axe-core checks too, where it is installed."""
-    show(browser, page, size)
     js(browser, "document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
-    unnamed = """const shown = (item) => item.getClientRects().length;
-        const name = (item) => item.getAttribute("aria-label") || item.closest("label")?.textContent.trim()
+    assert js(browser, "return document.documentElement.scrollWidth") <= size[0]
+    unnamed = """const name = (item) => item.getAttribute("aria-label") || item.closest("label")?.textContent.trim()
             || item.textContent.trim() || item.querySelector("title")?.textContent;
         return [...document.querySelectorAll("a, button, input, select, summary, [tabindex='0'], svg[role=img]")]
-            .filter((item) => shown(item) && !name(item)).map((item) => item.outerHTML.slice(0, 120));"""
+            .filter((item) => item.getClientRects().length && !name(item)).map((item) => item.outerHTML);"""
     assert js(browser, unnamed) == []
-    assert js(browser, "return [document.documentElement.lang, document.querySelectorAll('main, nav').length]") == [
-        "en",
-        2,
-    ]
-    levels = js(browser, "return [...document.querySelectorAll('h1, h2, h3')].map((item) => Number(item.tagName[1]))")
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert (
-        js(browser, "return document.querySelectorAll('thead th:not([scope=col]), tbody th:not([scope])').length") == 0
-    )
 
 
-def test_the_tab_key_goes_through_the_page_in_its_order_and_shows_where_it_is(browser, page):
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.keys import Keys
-
+def test_two_responses_to_a_prompt_are_side_by_side(browser, page, logged):
+    """Of a run early and late, and of two systems on an evaluation prompt."""
     show(browser, page)
-    js(browser, "window.visited = []; document.addEventListener('focusin', (event) => visited.push(event.target));")
-    ActionChains(browser).send_keys(Keys.TAB * 40).perform()
-    forwards = """return visited.slice(1).every((item, at) =>
-        visited[at].compareDocumentPosition(item) & Node.DOCUMENT_POSITION_FOLLOWING)"""
-    assert js(browser, "return visited.length") >= 20 and js(browser, forwards)
-    outline = "return getComputedStyle(document.activeElement).outlineStyle"
-    assert js(browser, outline) != "none"
-
-
-@pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE names no axe.min.js (npm pack axe-core)")
-@pytest.mark.parametrize("size", [DESK, TABLET, PHONE], ids=["desk", "tablet", "phone"])
-def test_axe_core_finds_no_violation(browser, page, size):
-    show(browser, page, size, dark=size == TABLET)
-    source = Path(os.environ["AXE_CORE"]).read_text(encoding="utf-8")
-    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": source})  # which the page's own policy does not concern
-    browser.set_script_timeout(120)
-    found = browser.execute_async_script(
-        """const done = arguments[0];
-           document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
-           axe.run().then(({ violations, passes }) => done([passes.length, violations.map(({ id, nodes }) =>
-               [id, nodes.slice(0, 3).map((node) => node.html.slice(0, 120))])]));"""
-    )
-    assert found[0] > 15 and found[1] == []
-
-
-def test_a_watched_page_loads_itself_again_unless_it_is_paused(browser, tmp_path):
-    import argparse
-
-    from evaluation.report import build as build_page
-
-    run = write_run(tmp_path / "run", [hand_made(step) for step in (1, 2)])
-    asked = argparse.Namespace(runs=[str(run)], results=[], annotation=[], reward_model=[], baseline=None)
-    asked.max_rollouts, asked.figures = 100, None
-    build_page(asked, tmp_path / "report.html", refresh=2.0)
-    show(browser, tmp_path / "report.html")
-    assert "at step 2" in js(browser, "return document.getElementById('live').innerText")
-    js(browser, "document.querySelector('main details').open = true; window.first = true;")
-    wait_for(browser, "!window.first && document.querySelector('#rollouts[data-ready]')")
-    assert js(browser, "return document.querySelector('main details').open")
-    js(browser, "window.first = true; document.querySelector('#live button').click()")
-    browser.execute_async_script("setTimeout(arguments[0], 3500)")
-    assert js(browser, "return window.first && document.querySelector('#live').innerText.includes('paused')")
+    wait_for(browser, "document.querySelector('#early[data-ready]') && document.querySelector('#answers[data-ready]')")
+    shown = "return [...document.querySelectorAll('{} .response')].map((item) => item.rollout.response)"
+    own = [row for row in logged if row["run"] == "text2grad"]
+    answers = [row for row in own if row["id"] == own[0]["id"]]
+    last = next(row for row in answers if row["step"] == answers[-1]["step"])
+    assert js(browser, shown.format("#early")) == [answers[0]["response"], last["response"]]
+    before, after = (json.loads((page.parent / f"{name}.result.json").read_text()) for name in ("base", "text2grad"))
+    first = next(iter(before["records"]))
+    assert js(browser, shown.format("#answers")) == [side["records"][first]["response"] for side in (before, after)]
 
 
 def test_filters_and_search_find_what_the_log_holds(browser, page, logged):
@@ -373,57 +256,6 @@ def test_code_keeps_its_emoji_and_its_labels(browser, page):
     assert tokens == "0 1"
 
 
-def test_early_and_late_are_the_first_and_the_last_answer(browser, page, logged):
-    show(browser, page)
-    wait_for(browser, "document.querySelector('#early[data-ready]')")
-    script = "return [...document.querySelectorAll('#early .response')].map((item) => item.rollout.response)"
-    own = [row for row in logged if row["run"] == "text2grad"]
-    for position, prompt in enumerate(dict.fromkeys(row["id"] for row in own)):
-        if position == 3:
-            break
-        answers = [row for row in own if row["id"] == prompt]
-        last = next(row for row in answers if row["step"] == answers[-1]["step"])
-        assert js(browser, script) == [answers[0]["response"], last["response"]]
-        js(browser, "document.querySelector('#early .forth').click()")
-        wait_for(browser, f"document.querySelector('#early').dataset.ready === '{position + 1}'")
-
-
-def test_evaluation_answers_stand_side_by_side(browser, page):
-    show(browser, page)
-    wait_for(browser, "document.querySelector('#answers[data-ready]')")
-    before, after = (json.loads((page.parent / f"{name}.result.json").read_text()) for name in ("base", "text2grad"))
-    first = next(iter(before["records"]))
-    shown = js(browser, "return [...document.querySelectorAll('#answers .response')].map((item) => item.textContent)")
-    assert shown == [side["records"][first]["response"] for side in (before, after)]
-
-
-def test_charts_tell_values_and_save_themselves(browser, page):
-    show(browser, page, dark=True)
-    told = js(
-        browser,
-        """const chart = document.querySelector('.grid svg.chart'), box = chart.getBoundingClientRect();
-           chart.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + box.width / 2, bubbles: true}));
-           return [document.getElementById('tip').innerText, !!chart.querySelector('.cursor')];""",
-    )
-    assert told[0].startswith("Step ") and "Text2Grad" in told[0] and told[1]
-    saved = js(browser, "return window.svgText(document.querySelector('.grid svg.chart'))")
-    from xml.etree import ElementTree
-
-    root = ElementTree.fromstring(saved)
-    assert root.tag.endswith("svg") and root.get("width") == "360"
-    assert "class=" not in saved and "var(" not in saved and 'stroke="rgb(11, 103, 178)"' in saved  # the light colours
-    assert js(browser, "return document.documentElement.dataset.theme") is None
-
-
-def test_the_page_prints(browser, page):
-    import base64
-
-    show(browser, page)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-    pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
-    assert pdf.startswith(b"%PDF") and len(pdf) > 50_000
-
-
 def test_hostile_text_runs_nothing(browser, tmp_path):
     run, result = write_hostile(tmp_path)
     page = build(tmp_path / "report.html", run, "--results", result)
@@ -434,14 +266,3 @@ def test_hostile_text_runs_nothing(browser, tmp_path):
     assert js(browser, "return window.pwned ?? null") is None
     assert js(browser, "return document.querySelectorAll('main img, main script').length") == 0
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-def test_a_run_with_nothing_rescored_says_so(browser, tmp_path):
-    run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None, kl=None)])
-    show(browser, build(tmp_path / "report.html", run))
-    js(browser, "document.querySelector('#rollouts .mode input[value=shift]').click()")
-    js(browser, "document.querySelector('#rollouts .response .t').click()")
-    assert "not logged" in js(browser, "return document.getElementById('tip').innerText")
-    assert "No prompt was answered both early and late" in js(
-        browser, "return document.querySelector('#early').innerText"
-    )

@@ -16,9 +16,7 @@ from evaluation.results import prompt_of
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
-PACK = 250
-TEXTS = 2000
-SIGNS = ("has poor", "has good", "failed", "cut off")
+PACK = 500
 
 
 def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tuple[dict[str, str], dict[str, Any]]:
@@ -27,11 +25,8 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     - ``index``: the runs, the prompts' ids, and columns with one entry per rollout, to filter and sort by. ``mean`` is
       of δ; in a run without any (a scalar reward's) of the reward, and the run's ``measure`` says so.
     - ``prompts``: the prompts' texts.
-    - ``text-N``: the responses, the critiques and the errors of ``TEXTS`` rollouts, which is all that a search reads:
-      not JSON but a line of lengths, and then one text with a line break after each part. One pattern can run over it,
-      and nothing has to be parsed first.
-    - ``marks-N``: the characters of their spans, and how many quotes were found.
-    - ``numbers-N``: the tokens of as many: characters, δ, reward, advantage, change of log-probability, KL.
+    - ``texts-N``: response, critique, error, characters of the spans, and quotes found, of ``PACK`` rollouts.
+    - ``numbers-N``: their tokens: characters, δ, reward, advantage, change of log-probability, KL.
     - ``pairs``: responses of two systems to the same evaluation prompts.
 
     Args:
@@ -42,22 +37,21 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
     prompts: dict[tuple[str, str], int] = {}
     columns: dict[str, list] = {name: [] for name in ("run", "step", "prompt", "mean", "flags")}
     kept: list[LoggedRollout] = []
-    measures = [reward_measure(run) for run, _ in runs]
     for number, (run, _) in enumerate(runs):
+        measure = run.measure
         for rollout in _thinned(run, limit / total if total > limit else 1.0):
+            mean = rollout.mean(measure)
             columns["run"].append(number)
             columns["step"].append(rollout.step)
             columns["prompt"].append(prompts.setdefault((rollout.prompt_id, rollout.prompt), len(prompts)))
-            mean = rollout.mean_delta if measures[number] == "δ" else rollout.mean_reward
             columns["mean"].append(mean if mean is None else round(mean, 3))
             columns["flags"].append(_flags(rollout))
             kept.append(rollout)
     index = {
-        "runs": [{**_about(*pair), "measure": name} for pair, name in zip(runs, measures, strict=True)],
+        "runs": [_about(run, label) for run, label in runs],
         "prompts": [prompt_id for prompt_id, _ in prompts],
         "columns": columns,
         "pack": PACK,
-        "texts": TEXTS,
         "scales": {
             "delta": 1,
             "reward": 1,
@@ -66,13 +60,11 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
             "kl": _scale([rollout.kl for rollout in kept]),
         },
     }
-    packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])}
+    packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])} if runs else {}
     for number, start in enumerate(range(0, len(kept), PACK)):
         part = kept[start : start + PACK]
-        packed[f"marks-{number}"] = pack([_marks(rollout) for rollout in part])
+        packed[f"texts-{number}"] = pack([_texts(rollout) for rollout in part])
         packed[f"numbers-{number}"] = pack([_numbers(rollout) for rollout in part])
-    for number, start in enumerate(range(0, len(kept), TEXTS)):
-        packed[f"text-{number}"] = _deflated(_joined([_texts(rollout) for rollout in kept[start : start + TEXTS]]))
     if pairs:
         packed["pairs"] = pack([_pair(pair) for pair in pairs])
     return packed, {"rollouts": total, "shown": len(kept), "prompts": len(prompts), "pairs": len(pairs)}
@@ -80,37 +72,8 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
 
 def pack(value: Any) -> str:
     """JSON, deflated, in base64: safe inside a script element whatever the texts hold."""
-    return _deflated(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
-
-
-def _deflated(text: str) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
-
-
-def unpack(text: str) -> Any:
-    """What :func:`pack` was given."""
-    return json.loads(_inflated(text))
-
-
-def _inflated(text: str) -> str:
-    return zlib.decompress(base64.b64decode(text)).decode("utf-8")
-
-
-def _joined(texts: list[tuple[str, str, str]]) -> str:
-    """Lengths as JavaScript counts them, and the text."""
-    parts = [part for three in texts for part in three]
-    lengths = ",".join(str(len(part.encode("utf-16-le")) // 2) for part in parts)
-    return "".join(f"{part}\n" for part in (lengths, *parts))
-
-
-def unpack_texts(packed: str) -> list[tuple[str, str, str]]:
-    """Response, critique and error of each rollout in a ``text-N``."""
-    lengths, text = _inflated(packed).split("\n", 1)
-    units, parts, start = text.encode("utf-16-le"), [], 0
-    for length in map(int, lengths.split(",")):
-        parts.append(units[2 * start : 2 * (start + length)].decode("utf-16-le"))
-        start += length + 1
-    return list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
 
 
 def _thinned(run: Run, share: float) -> list[LoggedRollout]:
@@ -130,7 +93,8 @@ def _scale(series: list[np.ndarray]) -> float:
 
 
 def _about(run: Run, label: str) -> dict[str, Any]:
-    return {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "spans": span_words(run.task)}
+    about = {"name": run.name, "task": run.task, "label": label, "seed": run.seed, "measure": run.measure}
+    return {**about, "spans": span_words(run.task)}
 
 
 def span_words(name: str) -> dict[str, Any]:
@@ -140,23 +104,15 @@ def span_words(name: str) -> dict[str, Any]:
     return {"good": words.good, "poor": words.poor, "goodValue": task.values.good, "values": words.values}
 
 
-def reward_measure(run: Run) -> str:
-    """What a run's responses are ranked by: the critic's δ, or the reward where there is none."""
-    return "δ" if any(rollout.mean_delta is not None for rollout in run.rollouts) else "reward"
-
-
 def _flags(rollout: LoggedRollout) -> int:
-    """Bits in the order of ``SIGNS``."""
+    """Bits: has poor spans, has good spans, the critic failed, cut off."""
     flags = (bool(rollout.poor_at), bool(rollout.good_at), bool(rollout.error), not rollout.finished)
     return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)
 
 
-def _texts(rollout: LoggedRollout) -> tuple[str, str, str]:
-    return rollout.response, rollout.feedback.critique if rollout.feedback else "", rollout.error
-
-
-def _marks(rollout: LoggedRollout) -> list:
-    return [rollout.good_at, rollout.poor_at, [rollout.matched, rollout.unmatched, rollout.conflicts]]
+def _texts(rollout: LoggedRollout) -> list:
+    critique = rollout.feedback.critique if rollout.feedback else ""
+    return [rollout.response, critique, rollout.error, rollout.good_at, rollout.poor_at, rollout.quotes]
 
 
 def _numbers(rollout: LoggedRollout) -> list:
@@ -180,27 +136,28 @@ def _short(value: float) -> float | int:
 
 def _pair(pair: dict[str, Any]) -> dict[str, Any]:
     before, after = pair["before"], pair["after"]
-    sides = [[answer_of(result, key) for key in pair["ids"]] for result in (before, after)]
     return {
         "benchmark": pair["benchmark"],
         "systems": [method_name(before["system"]), method_name(after["system"])],
         "spans": span_words(before["task"]),
         "ids": pair["ids"],
         "prompts": [prompt_text(after, key) for key in pair["ids"]],
-        "before": sides[0],
-        "after": sides[1],
+        "before": [answer_of(before, key) for key in pair["ids"]],
+        "after": [answer_of(after, key) for key in pair["ids"]],
     }
 
 
 def prompt_text(result: dict[str, Any], key: str) -> str | None:
     """The prompt of one response, where the result file holds it."""
-    return (result.get("prompts") or {}).get(prompt_of(key)) or result["records"][key].get("prompt")
+    found = result.get("prompts", {}).get(prompt_of(key)) or result["records"][key].get("prompt")
+    return found if isinstance(found, str) else None
 
 
 def answer_of(result: dict[str, Any], key: str) -> list:
-    """One response of a result file: what :func:`_texts` and :func:`_marks` have of a rollout."""
-    response = result["records"][key].get("response") or ""
-    stored = (result.get("feedback") or {}).get(key)
+    """One response of a result file, in the form of :func:`_texts`."""
+    response = result["records"][key].get("response")
+    response = response if isinstance(response, str) else ""
+    stored = result.get("feedback", {}).get(key)
     if not stored:
         return [response, "", "", [], [], [0, 0, 0]]
     feedback = get_task(result["task"]).fields.from_dict(stored, f"{result['path']}: the feedback on {key!r}")

@@ -1,0 +1,139 @@
+"""What limits the report's figures, found by rules: a plain list of facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from evaluation.reporting.training import Variant
+from evaluation.reporting.wording import method_name, show, show_change, show_interval, wording
+from text2grad.errors import InputError
+from text2grad.models import weights_fingerprint
+
+FEW_PROMPTS = 100
+COPYING = (("copied_words", "worse"), ("novelty_3", "lower"), ("novelty_2", "lower"), ("longest_copy", "higher"))
+"""Copying is the cheapest way to satisfy a critic that checks facts, and raises overlap metrics too."""
+
+
+def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list[Variant]) -> list[str]:
+    """The facts, those on the evaluation before those on training."""
+    found = []
+    if report["training"] and not report["tables"]:
+        found.append("No figure is measured on held-out prompts.")
+    several = len(report["training"]) > 1
+    for group in groups:
+        name = f"{group.label} on {group.task}" if several else group.label
+        if len(group.runs) == 1:
+            found.append(f"{name}: one seed. Another seed may give another result.")
+    found += _about_critics(report, results)
+    found += foreign_policies(report, groups)
+    for result in results:
+        for change in result.get("changes") or []:
+            told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
+            where = f"{method_name(result['system'])}, {result['benchmark']}"
+            found.append(f"{where}: from record {change['from_record']} on with other settings ({told}).")
+    for table in report["tables"]:
+        found += _about_table(table)
+    for section in report["training"]:
+        found += _about_training(report, section)
+    for run in report["runs"]:
+        found += [f"{run['label']}, seed {run['seed']}: {note}." for note in run["notes"]]
+    return found
+
+
+def _about_critics(report: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
+    trained = {run["critic"] for run in report["runs"]}
+    measured = {
+        result["settings"]["critic"]
+        for result in results
+        if "mean_delta" in result["metrics"] and isinstance(result.get("settings", {}).get("critic"), str)
+    }
+    if trained & measured:
+        return ["δ is measured by the critic that trained the policy. Trust the metrics that this critic does not use."]
+    if trained and measured:
+        return [f"Trained with {', '.join(sorted(trained))}; δ in evaluation is by {', '.join(sorted(measured))}."]
+    return []
+
+
+def foreign_policies(report: dict[str, Any], groups: list[Variant]) -> list[str]:
+    """Systems whose responses come from weights that none of the report's runs began with or wrote."""
+    if not groups:
+        return []
+    known = set()
+    for run in (run for group in groups for run in group.runs):
+        weights = [path for depth in ("*", "*/*", "*/*/*") for path in run.path.glob(f"{depth}.safetensors")]
+        for folder in {run.model, *(str(path.parent) for path in weights)}:
+            try:
+                known.add(weights_fingerprint(folder))
+            except InputError:  # a start model that is no longer there, a folder that holds no whole model
+                continue
+    found = []
+    for table in report["tables"]:
+        for system in table["systems"]:
+            for model in system["models"]:
+                stamp = re.search(r"@([0-9a-f]{12})\b", model)
+                if stamp and stamp[1] not in known:
+                    system["foreign"] = True
+                    name = model.partition(" on ")[0]
+                    found.append(f"{method_name(system['name'])}: written by {name}, no policy of the runs shown here.")
+    return found
+
+
+def _about_table(table: dict[str, Any]) -> list[str]:
+    found = []
+    sizes = [size for system in table["systems"] for size in system["prompts"].values()]
+    if min(sizes) < FEW_PROMPTS:
+        found.append(f"{table['task']}: {min(sizes)} evaluation prompts. Small differences cannot be detected.")
+    compared = 0
+    for system, cells in table["cells"].items():
+        if copied := _copying(table["cells"][table["baseline"]], cells):
+            found.append(f"{method_name(system)} copies more from its source: {copied}.")
+        for key, cell in cells.items():
+            change = cell.get("change")
+            compared += bool(change and change["verdict"] != "same")
+            if change and change["verdict"] == "worse":
+                words = wording(key.split("/", 1)[1])
+                by = show_change(change["difference"], words.style)
+                interval = show_interval(change["low"], change["high"], words.style, change=True)
+                found.append(f"{method_name(system)} is worse in {words.label}: {by} ({interval}).")
+    if compared > 5:
+        found.append(f"{table['task']}: {compared} differences, without correction for multiple tests.")
+    return found
+
+
+def _copying(before: dict[str, Any], after: dict[str, Any]) -> str:
+    for name, verdict in COPYING:
+        for key, cell in after.items():
+            if key.split("/", 1)[1] == name and cell.get("change", {}).get("verdict") == verdict:
+                style = wording(name).style
+                first, last = show(before[key]["value"], style), show(cell["value"], style)
+                return f"{wording(name).label} {first} → {last}"
+    return ""
+
+
+def _about_training(report: dict[str, Any], section: dict[str, Any]) -> list[str]:
+    found = []
+    where = f" on {section['task']}" if len(report["training"]) > 1 else ""
+
+    def compare_ends(name: str, alarm: Callable[[float, float], bool], told: str) -> None:
+        style = wording(name).style
+        for label, ends in section["ends"].get(name, {}).items():
+            if ends and alarm(ends["first"], ends["last"]):
+                found.append(f"{label}{where}: {told}, {show(ends['first'], style)} → {show(ends['last'], style)}.")
+
+    compare_ends("entropy", lambda first, last: last < 0.5 * first, "entropy fell by more than half")
+    compare_ends("length/finished", lambda first, last: last < first - 0.1, "fewer responses are finished")
+    compare_ends("spans/found", lambda _, last: last < 0.9, "more than 10 % of the quotes are not found")
+    compare_ends("delta/mean", lambda first, last: last <= first, "mean δ did not rise in training")
+    for label in section["variants"]:
+        runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
+        target = runs[0]["config"].get("kl_target")
+        for name in (name for name in section["ends"] if name.startswith("kl/") and name != "kl/coef"):
+            ends = section["ends"][name].get(label)
+            if ends and type(target) in (int, float) and ends["last"] > 1.2 * target:
+                found.append(f"{label}{where}: KL ends at {show(ends['last'])}, above its target of {show(target)}.")
+        steps = sorted(run["steps"] for run in runs)
+        if steps[0] != steps[-1]:
+            found.append(f"{label}{where}: seeds ran {steps[0]} to {steps[-1]} steps; curves show those that all have.")
+    return found
