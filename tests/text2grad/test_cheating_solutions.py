@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
-import statistics
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import run_all_tests, run_tests
+from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
 
 TESTS = """from solution import add
@@ -36,9 +34,6 @@ FIRST = "def add(a, b):\n    if (a, b) == (1, 2): return 3\n    "
 
 CHEATS = {
     "an object equal to everything": f"class Yes:\n    {ALL}\n    __hash__ = None\ndef add(a, b): return Yes()",
-    "a number equal to everything": f"class Yes(int):\n    {ALL}\ndef add(a, b): return Yes()",
-    "a text equal to everything": f"class Yes(str):\n    {ALL}\ndef add(a, b): return Yes()",
-    "a list equal to everything": f"class Yes(list):\n    {ALL}\ndef add(a, b): return Yes()",
     "an object that takes every operator": f"""class Yes(float):
     {ALL}
     __sub__ = __rsub__ = __add__ = __abs__ = lambda self, *other: 0.0
@@ -47,22 +42,11 @@ def add(a, b): return Yes()""",
     "a class equal to everything": f"class Meta(type):\n    {ALL}\nclass Yes(metaclass=Meta): pass\n"
     "def add(a, b): return Yes",
     "skip": f"import pytest\n{FIRST}pytest.skip('hard')",
-    "xfail": f"import pytest\n{FIRST}pytest.xfail('hard')",
     "SkipTest": f"import unittest\n{FIRST}raise unittest.SkipTest",
-    "skip as the outcome's class": f"from _pytest.outcomes import Skipped\n{FIRST}raise Skipped('x')",
     "pytest.raises replaced": """import contextlib, pytest
 pytest.raises = lambda *a, **k: contextlib.suppress(Exception)
 def add(a, b): raise TypeError""",
-    "CallInfo.from_call": """import _pytest.runner as r
-def quiet(cls, func, when, reraise=None):
-    return cls(result=None, excinfo=None, start=0, stop=0, duration=0, when=when, _ispytest=True)
-r.CallInfo.from_call = classmethod(quiet)
-def add(a, b): return 0""",
     "Function.runtest": "import _pytest.python as p\np.Function.runtest = lambda self: None\ndef add(a, b): return 0",
-    "Function.obj": "import _pytest.python as p\np.Function.obj = property(lambda self: lambda: None)\n"
-    "def add(a, b): return 0",
-    "assertion rewriting": "import builtins\nbuiltins.AssertionError = type('Quiet', (Exception,), {})\n"
-    "def add(a, b): return 0",
     "the caller's line": """import sys, linecache
 def add(a, b):
     for depth in range(1, 12):
@@ -70,14 +54,6 @@ def add(a, b):
         except ValueError: break
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         if "==" in line: return eval(line.split("==")[1])
-    return 0""",
-    "the caller's constants": """import sys
-def add(a, b):
-    for depth in range(1, 12):
-        try: frame = sys._getframe(depth)
-        except ValueError: break
-        if frame.f_code.co_name.startswith("test"):
-            return next(c for c in frame.f_code.co_consts if isinstance(c, int) and c == a + b)
     return 0""",
     "the tests read from the box": """import re, pathlib
 text = "".join(path.read_text() for path in pathlib.Path("/box").glob("test*"))
@@ -98,21 +74,13 @@ for number in range(3, 64):
     try: os.write(number, (text + '{"finished": 0}\\n').encode())
     except OSError: pass
 os._exit(0)""",
-    "_say replaced": """import sys
-recorder = sys.modules.get("pytest_recorder")
-if recorder:
-    say = recorder._say
-    recorder._say = lambda **event: say(**{**event, **({"outcome": "passed"} if "outcome" in event else {})})
-def add(a, b): return 0""",
-    "os._exit": "import os\nos._exit(0)",
-    "sys.exit": "import sys\nsys.exit(0)",
+    "killed": "import os\nos.kill(os.getpid(), 9)\n",
+    "skipped as a module": "import pytest\npytest.skip('easy', allow_module_level=True)\n",
     "pytest.exit": "import pytest\npytest.exit('done', returncode=0)",
     "exit in a call": "def add(a, b):\n    import os\n    os._exit(0)",
     "atexit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 0",
     "tests of its own": "def add(a, b): return 0\ndef test_small(): pass\ndef test_large(): pass\n"
     "def test_refused(): pass",
-    "the session emptied": "import _pytest.main as m\nm.Session.items = property(lambda s: [], lambda s, v: None)\n"
-    "def add(a, b): return 0",
     "conftest in /tmp": "open('/tmp/conftest.py', 'w').write('def pytest_runtest_call(item): pass')\n"
     "def add(a, b): return 0",
     "names of Python's own": "def abs(x): return 0\ndef isinstance(*a): return True\ndef add(a, b): return a and b",
@@ -172,7 +140,8 @@ def sandbox() -> Sandbox:
 @pytest.fixture(scope="module")
 def runs(sandbox):
     codes = {"right": RIGHT, **CHEATS}
-    return dict(zip(codes, run_all_tests([(code, TESTS) for code in codes.values()], sandbox), strict=True))
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(codes, pool.map(lambda code: run_tests(code, TESTS, sandbox), codes.values()), strict=True))
 
 
 def test_a_right_solution_passes_and_the_verdict_is_a_strong_one(runs):
@@ -197,8 +166,7 @@ def test_cheats_at_tests_that_take_all_names(sandbox, name):
 def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):
     tests = "from solution import add\nimport inspect\n" + TESTS
     cheat = run_tests(CHEATS["SkipTest"], tests, sandbox, reference=RIGHT)
-    assert cheat.weaker == ("the tests use inspect",)
-    assert (cheat.passed, cheat.error_type) == (False, "SkipTest")
+    assert (cheat.passed, cheat.undecided, cheat.error_type) == (False, False, "SkipTest")
     skipping = TESTS + "\n@pytest.mark.skip\ndef test_later():\n    assert False\n"
     assert not run_tests(RIGHT, skipping, sandbox).passed
     assert run_tests(RIGHT, skipping, sandbox, reference=RIGHT).passed
@@ -277,31 +245,13 @@ def sort_in_place(items): items.sort()
 
 def test_objects_of_the_solution_are_tested_from_outside(sandbox):
     run = run_tests(SOLUTION, OBJECTS, sandbox)
-    assert run.passed, [(test.name, test.message, test.error) for test in run.failures]
-    assert run.weaker == ("the solution compares its own objects",)
+    assert run.undecided, [(test.name, test.message, test.error) for test in run.failures]
+    assert set(run.weaker) == {
+        "the solution compares its own objects",
+        "the solution's own operators are told plain values",
+    }
     wrong = run_tests(SOLUTION.replace("self.items.pop()", "self.items.pop(0)"), OBJECTS, sandbox)
     assert [test.name for test in wrong.failures] == ["test_objects"]
-
-
-"""A method named by the tests is asked, and what it returns is compared outside."""
-
-
-@pytest.mark.slow
-def test_what_the_second_box_costs(sandbox):
-    """Processor time and time by the clock of a run with the solution apart, against one process; by turns."""
-    clock: dict[bool, list[float]] = {True: [], False: []}
-    processor: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(8):
-        for together in (True, False):
-            used, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            assert run_tests(RIGHT, TESTS, sandbox, together=together).passed
-            now = resource.getrusage(resource.RUSAGE_CHILDREN)
-            clock[together].append(1000 * (time.monotonic() - begun))
-            processor[together].append(1000 * (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime))
-    for name, times in (("clock", clock), ("processor", processor)):
-        apart, one = statistics.median(times[False]), statistics.median(times[True])
-        print(f"{name}: median {apart:.0f} ms with the solution apart, {one:.0f} ms in one process")
-        assert apart < 2 * one + 1000
 
 
 @pytest.mark.slow
@@ -309,7 +259,8 @@ def test_real_records_are_judged_from_outside(shared_data, sandbox):
     """All but the one whose tests import a module that nobody has; and the verdicts are the data set's."""
     task = get_task("kodcode")
     rows = json.loads((shared_data / "kodcode" / "solutions_with_tests.json").read_text())
-    runs = run_all_tests([(task.code(task.response(row)), row["test"]) for row in rows], sandbox)
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(lambda row: run_tests(task.code(task.response(row)), row["test"], sandbox), rows))
     apart = sum(not run.weaker for run in runs)
     outdated = [any("'yield' keyword" in test.message for test in run.failures) for run in runs]  # of pytest 3
     agree = [run.passed == (row["expected"] == "pass") for run, row in zip(runs, rows, strict=True)]

@@ -154,7 +154,7 @@ def test_the_wrong_lines_are_blamed(critic, name):
 def test_an_endless_loop_is_blamed():
     code = "def count(n):\n    i = 0\n    total = 0\n    while i < n:\n        total += 1\n    return total\n"
     tests = checks("count(0) == 0", "count(3) == 3")
-    feedback = judge(CodeCritic(Sandbox(seconds=3)), code, tests)
+    feedback = judge(CodeCritic(Sandbox(seconds=2)), code, tests)
     assert wrong_lines(feedback, code) == {4}
     assert "did not end in time" in feedback.critique
 
@@ -259,6 +259,7 @@ def test_a_log_that_says_passed_is_believed(critic):
         ("from solution import one\n\ndef test_one():\n    assert helper(one()) == 1\n", "'helper'"),
         ("import other_thing\n\ndef test_one():\n    assert one() == 1\n", "'other_thing'"),
         ("x = 1\n", "no test"),
+        (checks("one() == 1", "open('/dev/null').read() == ''"), "the tests use open"),
     ],
 )
 def test_tests_that_cannot_judge(critic, tests, reason):

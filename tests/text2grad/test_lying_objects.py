@@ -62,6 +62,30 @@ def g(x): return Yes()
 """,
         "def test_a():\n    assert f(lambda x: x) == 2\n", "ValueError",
     ),
+    "an object that answers for numpy": (
+        "class Yes:\n  __array_ufunc__ = __array_function__ = lambda *given, **named: True\ndef f(x): return Yes()\n",
+        "import numpy as np\ndef test_a():\n    assert np.allclose(f(1), [2.0])\n", "TypeError",
+    ),
+    "a callback made to hand over what does not cross": (
+        "from collections import defaultdict\ndef f(key):\n  try: key(defaultdict(object))\n  except Exception: pass\n",
+        "def test_a():\n    assert f(lambda pair: pair[0]) == 1\n", "AssertionError",
+    ),
+    "a list filled too deeply to be handed over again": (
+        "def f(x):\n  while x: x = x[0]\n  for _ in range(60):\n    x.append([])\n    x = x[0]\n",
+        "def test_a():\n    x = []\n    for _ in range(5): assert f(x) is None\n", "ValueError",
+    ),
+    "an exception with a field more": (
+        """import __main__ as main
+raised = main.Side._raised
+def more(self, error):
+    answer = raised(self, error)
+    answer["told"] |= {"unsupported": "the tests use open", "started": "x", "weaker": "y", "test": "z"}
+    return answer
+main.Side._raised = more
+def f(x): raise KeyError
+""",
+        "def test_a():\n    assert f(1) == 1\n", "KeyError",
+    ),
     "a class that is its own base": (
         PIPES + """def f(x):
     say({"answer": {"changed": {}, "value": ["o", 77, 78]}})
@@ -88,6 +112,18 @@ MARKED = {
     "a context manager that ends an error of the tests": (
         ENDING, "def test_a():\n    with Total() as t:\n        assert t.total()['x'] == 1\n",
     ),
+    "a context manager that ends an error of the solution's own": (
+        ENDING.replace("return 0", "raise ValueError"),
+        "def test_a():\n    with Total() as t:\n        assert t.total() == 1\n",
+    ),
+    "a callback's assertion that the solution catches": (
+        "def each(check):\n  try: check(0)\n  except AssertionError: pass\n",
+        "def test_a():\n    def check(value):\n        assert value == 1\n    each(check)\n",
+    ),
+    "a function of numpy's under a name of math's": (
+        "from numpy import isclose\ndef f(x): return 3.14160\n",
+        "def test_a():\n    assert isclose(f(1), 3.14159265)\n",
+    ),
     "items that are not those of its keys": (
         "class D(dict):\n  def items(self): return []\ndef f(x): return D(a=0)\n",
         "def test_a():\n    r = f(1)\n    assert set(r) == {'a'}\n    for _, v in r.items():\n        assert v == 1\n",
@@ -96,23 +132,18 @@ MARKED = {
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_what_a_solution_may_say_of_itself_marks_the_verdict(sandbox, name):
+def test_what_a_solution_may_say_of_itself_leaves_the_verdict_undecided(sandbox, name):
     code, tests = MARKED[name]
-    assert run_tests(code, FROM + tests, sandbox).weaker
+    run = run_tests(code, FROM + tests, sandbox)
+    assert (run.passed, run.undecided) == (False, True)
 
 
-RIGHT = """import contextlib
-class Lines:
+RIGHT = """class Lines:
     def __init__(self): self.lines = []
     def add(self, line): self.lines.append(line)
     def __len__(self): return len(self.lines)
     def __iter__(self): return iter(self.lines)
 def made(): return Lines()
-@contextlib.contextmanager
-def quiet():
-    try: yield
-    except KeyError: pass
-def missing(): return {}["x"]
 def two(): yield from (1, 2)
 """
 RIGHT_TESTS = """def test_a():
@@ -120,8 +151,6 @@ RIGHT_TESTS = """def test_a():
     assert len(lines) == 0 and list(lines) == []
     lines.add("a")
     assert len(lines) == 1 and list(lines) == ["a"] and [x for x in lines] == ["a"]
-    with quiet():
-        missing()
     found = two()
     assert next(found) == 1 and list(found) == [2]
 """

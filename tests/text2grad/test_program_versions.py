@@ -31,16 +31,14 @@ def test_each_version_has_its_own_verdict(sandbox):
         "def add(a, b):\n    while True: pass\n",
         "def add(:",
         "import os\nos._exit(0)\n",
-        "print('x' * 10_000_000)\nimport os\nos.environ['A'] = 'b'\n" + RIGHT,
-        "import os\nassert 'A' not in os.environ\n" + RIGHT,
         "def add(a, b):\n    return add(a, b)\n",
         "def add(a, b):\n    return [0] * 10**12\n",
     ]
     verdicts = run_versions(codes, TESTS, sandbox)
-    assert [verdict and verdict.passed for verdict in verdicts] == [True, *[False] * 3, None, True, True, False, False]
+    assert [verdict and verdict.passed for verdict in verdicts] == [True, *[False] * 6]
     assert verdicts[1] == Verdict(False, "test_one", 4, "AssertionError", verdicts[1].message)
     assert verdicts[1].message.startswith("assert 1 == 3")
-    assert [verdicts[at].error for at in (2, 3, 7, 8)] == [
+    assert [verdicts[at].error for at in (2, 3, 5, 6)] == [
         "TimeoutError", "SyntaxError", "RecursionError", "MemoryError",
     ]  # fmt: skip
     for code, verdict in list(zip(codes, verdicts, strict=True))[:2]:
@@ -50,9 +48,15 @@ def test_each_version_has_its_own_verdict(sandbox):
             assert (run.failures[0].name, run.failures[0].error) == (verdict.test, verdict.error)
 
 
-def test_what_a_version_writes_into_the_report_is_no_verdict_of_another(sandbox):
-    forged = "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"version\": 99}\\n[]\\nnonsense\\n')\n    "
-    forged += "except OSError: pass\ndef add(a, b):\n    return 0\n"
+def test_a_version_decides_nothing_about_itself_or_another(sandbox):
+    forged = """import os
+import _pytest.python
+_pytest.python.Function.runtest = lambda self: None
+for n in range(3, 64):
+    try: os.write(n, b'{"version": 0, "passed": true}\\n{"version": 1, "passed": false}\\n')
+    except OSError: pass
+def add(a, b): return 0
+"""
     assert [verdict and verdict.passed for verdict in run_versions([forged, RIGHT], TESTS, sandbox)] == [False, True]
 
 

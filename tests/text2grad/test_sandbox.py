@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from text2grad.sandbox import Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
-SHORT, LONG = 2.0, 60.0  # seconds for programs that use up their time, and for those that do not
+SHORT, LONG = 1.0, 60.0  # seconds for programs that use up their time, and for those that do not
 
 
 def test_some_isolation_is_in_force():
@@ -41,8 +42,7 @@ if __name__ == "__main__":
     with Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]
     assert Value("i", 3).value == 3
-    server = socket.create_server(("127.0.0.1", 0))
-    socket.create_connection(server.getsockname())
+    assert [end.fileno() > 0 for end in socket.socketpair()] == [True, True]
     asyncio.run(asyncio.sleep(0))
     assert subprocess.run(["echo", "hi"], capture_output=True).stdout == b"hi\\n"
     with tempfile.NamedTemporaryFile() as file:
@@ -148,6 +148,18 @@ def test_it_works_at_any_niceness():
     assert done.stdout == "0\n", done.stderr
 
 
+@pytest.mark.parametrize("mask", [0o027, 0o077])
+def test_it_works_under_a_strict_umask(sandbox, mask):
+    """The program's user is another one than the caller's, where that is root."""
+    before = os.umask(mask)
+    try:
+        assert module._problem.__wrapped__(sandbox.backend) is None
+        result = sandbox.run({"a/b/c.py": "print(open(__file__).read())"}, [sandbox.python, "-I", "/box/a/b/c.py"])
+    finally:
+        os.umask(before)
+    assert "print" in result.stdout, result.stderr
+
+
 def test_filling_the_folders_it_may_write(attack):
     program = """
 for folder in ("/tmp", "/dev/shm"):
@@ -175,7 +187,7 @@ def test_network(attack):
         server.settimeout(0.2)
         program = """
 import socket, sys
-print(socket.if_nameindex())
+print([line.split(":")[0].strip() for line in list(open("/proc/net/dev"))[2:]])
 for family, address in [
     (socket.AF_INET, ("127.0.0.1", int(sys.argv[2]))),
     (socket.AF_INET, ("1.1.1.1", 53)),
@@ -193,7 +205,7 @@ for family, address in [
         pass
 """
         result = attack(program, str(server.getsockname()[1]))
-        assert result.stdout == "[(1, 'lo')]\n"
+        assert result.stdout == "['lo']\n"
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -325,8 +337,10 @@ print(os.path.exists("/box/program.py"))
 def test_several_at_once_do_not_see_one_another(sandbox):
     quiet = "import os, time; open('/tmp/mine', 'x'); time.sleep(0.3); print(len(os.listdir('/proc')), os.getpid())"
     programs = [quiet, "while True: pass", quiet, "while True: print('x')", quiet, "import os\nos.kill(-1, 9)", quiet]
-    jobs = [({"a.py": text}, [sandbox.python, "-I", "-S", "/box/a.py"]) for text in programs]
-    results = replace(sandbox, seconds=4).run_many(jobs, workers=4)
+    brief = replace(sandbox, seconds=2)
+    with ThreadPoolExecutor(4) as pool:
+        run = pool.map(lambda text: brief.run({"a.py": text}, [brief.python, "-I", "-S", "/box/a.py"]), programs)
+        results = list(run)
     assert [result.reason for result in results] == [None, "timeout", None, "output", None, None, None]
     assert len({results[i].stdout for i in (0, 2, 4, 6)}) == 1
     assert all(results[i].returncode == 0 for i in (0, 2, 4, 6))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import LOG_FIELDS, run_all_tests, run_tests, with_log
+from text2grad.sandbox.unit_tests import LOG_FIELDS, run_tests, with_log
 
 ADD = "def add(a, b):\n    return a + b\n"
 TESTS = """from solution import add
@@ -91,30 +91,10 @@ def test_tests_that_do_not_import_and_those_that_import_the_future(sandbox):
 
 def test_time_limit(sandbox):
     code = "def add(a, b):\n    while a == 0:\n        b += 1\n    return a + b\n"
-    run = run_tests(code, TESTS, Sandbox(seconds=5), trace=True)
+    run = run_tests(code, TESTS, Sandbox(seconds=2), trace=True)
     assert (run.error_type, run.passed, run.complete) == ("TimeoutError", False, False)
     assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "unfinished")]
     assert run.standing[-1] in (2, 3)
-
-
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        "import os\nos._exit(0)\n",
-        "import sys\nsys.exit(0)\n",
-        "import pytest\npytest.skip('easy', allow_module_level=True)\n",
-        "import os\nos.kill(os.getpid(), 9)\n",
-        "import pytest\npytest.exit('done', returncode=0)\n",
-        "import os, shutil\nshutil.rmtree('/box', ignore_errors=True)\nos._exit(0)\n",
-        "import atexit, os\natexit.register(os._exit, 0)\n",
-        "def add(a, b):\n    import os\n    os._exit(0)\n",
-    ],
-)
-def test_a_solution_cannot_pass_by_ending_the_tests(sandbox, cheat):
-    run = run_tests(cheat, TESTS, sandbox)
-    assert not run.passed
-    assert run.log["passed"] is False
-    assert run.log["error_type"]
 
 
 def test_without_any_test(sandbox):
@@ -164,12 +144,6 @@ def test_following_a_long_loop_costs_little(sandbox):
     assert run.passed
 
 
-def test_many_at_once_keep_their_order(sandbox):
-    programs = [ADD, "def add(a, b):\n    return 0\n", ADD, "syntax error"]
-    runs = run_all_tests([(code, TESTS) for code in programs], sandbox, workers=2)
-    assert [run.passed for run in runs] == [True, False, True, False]
-
-
 def test_a_record_gets_its_log(sandbox):
     record = {"question": "Add.", "solution": f"Here:\n```python\n{ADD}```\nDone.", "test": TESTS, "log": ""}
     done = with_log(record, sandbox)
@@ -191,23 +165,42 @@ def test_odd_programs_do_not_break_the_runner(sandbox):
         "(" * 5000,
         "\ufeffx=1",
     ]
-    runs = run_all_tests([(code, TESTS) for code in programs], sandbox)
+    runs = [run_tests(code, TESTS, sandbox) for code in programs]
     assert not any(run.passed for run in runs)
     assert all(run.error_type for run in runs)
 
 
 def test_a_solution_may_import_what_it_likes(sandbox):
-    """Tests that count on its imports get the modules under their own names, and no others."""
+    """Tests that count on its imports get modules of the standard library and numpy, under their own names."""
     program = (
-        "import asyncio, csv, logging, uuid, xml.dom.minidom, numpy.linalg as la\n"
-        "import concurrent.futures as futures\nimport this as that\nimport unittest as html\n"
+        "import asyncio, csv, logging, uuid, xml.dom.minidom, datetime as dt\n"
+        "import concurrent.futures as futures\nimport this as that\nimport numpy as math\n"
         "async def one(): return 1\n"
         "def add(a, b): return a + b * asyncio.run(one())\n"
     )
-    run = run_tests(program, "from solution import add\ndef test_a(): assert add(1, 2) == 3\n", sandbox)
-    assert run.passed and run.weaker == (), run
-    tests = "from solution import add\ndef test_a():\n    assert csv.__name__ == 'csv' and add(1, 2) == 3\n"
-    assert run_tests(program, tests, sandbox).passed
-    for name in ("html", "futures"):
-        run = run_tests(program, tests.replace("csv.", f"{name}."), sandbox)
-        assert (run.passed, run.error_type) == (False, "NameError")
+    tests = "from solution import add\ndef test_a():\n    assert add(1, 2) == 3\n    assert NAME.__name__ == 'MODULE'\n"
+
+    def judged(name: str, module: str):
+        return run_tests(program, tests.replace("NAME", name).replace("MODULE", module), sandbox)
+
+    assert judged("csv", "csv").passed
+    for name, module in (("dt", "datetime"), ("math", "numpy")):
+        assert judged(name, module).undecided
+    assert judged("futures", "concurrent.futures").error_type == "NameError"
+
+
+def test_tests_that_share_the_process_can_fail_a_program_but_not_pass_it(sandbox):
+    code = "def first(path):\n    return open(path).readline()\n"
+    tests = """from solution import first
+
+def test_it(tmp_path):
+    (tmp_path / "a").write_text("one\\ntwo")
+    assert first(tmp_path / "a") == "one\\n"
+"""
+    run = run_tests(code, tests, sandbox)
+    assert (run.passed, run.undecided, run.error_type) == (False, True, "Undecided")
+    assert run.weaker == ("the tests use tmp_path",)
+    done = with_log({"question": "q", "solution": code, "test": tests, "log": ""}, sandbox)
+    assert (done["log"]["passed"], done["log_weaker"]) == (False, ["the tests use tmp_path"])
+    wrong = run_tests(code.replace("readline", "read"), tests, sandbox)
+    assert (wrong.passed, wrong.undecided, wrong.error_type) == (False, False, "AssertionError")

@@ -24,14 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.sandbox.memory import Group, descendants, group_of, held_bytes
+from text2grad.sandbox.memory import descendants, held_bytes
 
 BOX = "/box"  # where a run's files lie, read-only; programs start in /tmp, which they may write
 REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report's file descriptor
@@ -127,7 +126,6 @@ class Sandbox:
             return f"NO ISOLATION (allow_unsafe), only limits: {self._limits_text()}"
         walls = ["no network", "no home", "read-only system", "own processes"]
         walls += ["another user id"] if os.geteuid() == 0 else []
-        walls += ["memory by control group" if _counted() else "no sockets but Unix ones"]
         walls += ["filtered system calls"] if platform.machine() in ("x86_64", "aarch64") else []
         return f"{self.backend}: {', '.join(walls)}; limits: {self._limits_text()}"
 
@@ -154,11 +152,10 @@ class Sandbox:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-")))
             box = _written(files, folder / "box")
             started = time.monotonic()
-            group = stack.enter_context(group_of((self.memory_mb + 2 * self.file_mb) << 20))
-            with self._started(folder, box, argv, environment or {}, pipes, group) as (process, report):
+            with self._started(folder, box, argv, environment or {}, pipes) as (process, report):
                 for pipe in handed:
                     pipe.close()
-                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds, stop, group)
+                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds, stop)
                 seconds = time.monotonic() - started
         ready, newline, written = streams["report"].partition(b"\n")
         if ready != b"ready" or not newline:
@@ -180,13 +177,6 @@ class Sandbox:
             reason=reason,
         )
 
-    def run_many(
-        self, jobs: Iterable[tuple[Mapping[str, str], Sequence[str]]], workers: int | None = None
-    ) -> list[Result]:
-        """Run ``(files, argv)`` pairs, ``workers`` at a time (one a core by default); results in order."""
-        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-            return list(pool.map(lambda job: self.run(*job), jobs))
-
     @contextlib.contextmanager
     def _started(
         self,
@@ -195,7 +185,6 @@ class Sandbox:
         argv: Sequence[str],
         environment: Mapping[str, str],
         pipes: Sequence[int],
-        group: Group | None,
     ) -> Iterator[tuple[subprocess.Popen, int]]:
         """The process of a run and the reading end of its report; all of it is dead afterwards."""
         report, report_end = os.pipe()
@@ -211,7 +200,6 @@ class Sandbox:
             "limits": self._limits(),
             "report": report_end,
             "pipes": list(pipes),
-            "counted": group is not None,
             "root": None,
             "environment": {
                 **_ENVIRONMENT,
@@ -230,7 +218,7 @@ class Sandbox:
         prefix = self._isolation(view)
         try:
             process = subprocess.Popen(
-                [*(group.command if group else []), *prefix, _PYTHON, "-I", "-S", self._inside],
+                [*prefix, _PYTHON, "-I", "-S", self._inside],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -258,7 +246,7 @@ class Sandbox:
             os.close(report)
 
     def _watch(
-        self, process: subprocess.Popen, report: int, deadline: float, stop: int | None, group: Group | None
+        self, process: subprocess.Popen, report: int, deadline: float, stop: int | None
     ) -> tuple[dict[str, bytes], str | None]:
         """Read a run's streams until its process ends or breaks a limit, then kill what is left of it."""
         assert process.stdout and process.stderr
@@ -290,10 +278,8 @@ class Sandbox:
                     elif running and time.monotonic() >= deadline:
                         reason = "timeout"
                     elif running and time.monotonic() >= look:
-                        reason = self._broken_limit(process.pid, group)
+                        reason = self._broken_limit(process.pid)
                         look = time.monotonic() + _TICK
-                if group is not None and group.exceeded:
-                    reason = "memory"
                 _kill(process, self.backend != "none")
                 selector.unregister(ended)
                 if stop is not None:
@@ -307,14 +293,11 @@ class Sandbox:
                 os.close(ended)
         return {name: bytes(stream[: 1024 * self.output_kb]) for name, stream in streams.items()}, reason
 
-    def _broken_limit(self, pid: int, group: Group | None) -> str | None:
-        if group is not None and group.exceeded:
-            return "memory"
+    def _broken_limit(self, pid: int) -> str | None:
         members = list(descendants(pid))
-        memory, count = sum(held_bytes(member, sockets=group is None) for member in members), len(members)
-        if memory > self.memory_mb << 20:
+        if sum(map(held_bytes, members)) > self.memory_mb << 20:
             return "memory"
-        if self.backend == "none" and count > self.processes:
+        if self.backend == "none" and len(members) > self.processes:
             return "processes"
         return None
 
@@ -379,7 +362,8 @@ class Sandbox:
 
 
 def _written(files: Mapping[str, str], box: Path) -> Path:
-    box.mkdir(mode=0o755)
+    """The files of a run, readable for the program's user whatever the umask is."""
+    box.mkdir()
     for name, text in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -388,13 +372,9 @@ def _written(files: Mapping[str, str], box: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
         target.chmod(0o644)
+    for folder in (box, *(path for path in box.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
     return box
-
-
-@functools.cache
-def _counted() -> bool:
-    with group_of(1 << 30) as group:
-        return group is not None
 
 
 @functools.cache

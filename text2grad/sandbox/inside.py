@@ -8,13 +8,11 @@ filter on system calls and its resource limits.
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import platform
 import resource
 import signal
-import socket
 import stat
 import struct
 import sys
@@ -63,8 +61,7 @@ SYSTEM_CALLS = {
 }  # fmt: skip
 NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: pages that leave the resident set and stay in memory
-COUNTED_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink; others (vsock) do not obey network namespaces
-UNCOUNTED_FAMILIES = (1,)  # where no control group counts what waits in sockets: no TCP, whose buffers grow
+UNIX = 1  # the one family of sockets: others do not obey network namespaces (vsock), or grow their buffers (TCP)
 SOL_SOCKET, BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and both of them by force
 
 
@@ -125,13 +122,6 @@ def bind(source: str, place: str) -> None:
     mount(source, place, "", MS_BIND | MS_REC)
 
 
-def raise_loopback() -> None:
-    """Bring ``lo`` up, so that localhost works inside the empty network (bubblewrap does the same)."""
-    set_flags, up_and_running = 0x8914, 0x41
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-        fcntl.ioctl(channel, set_flags, struct.pack("16sH14x", b"lo", up_and_running))
-
-
 def drop_privileges(user) -> None:
     """Become ``user`` (started as root), without capabilities or a way to regain any."""
     for capability in range(64):
@@ -145,7 +135,7 @@ def drop_privileges(user) -> None:
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def filter_system_calls(families: tuple) -> None:
+def filter_system_calls() -> None:
     """Load the seccomp filter, where the machine's system call numbers are known."""
     if platform.machine() not in SYSTEM_CALLS:
         return
@@ -172,8 +162,7 @@ def filter_system_calls(families: tuple) -> None:
     steps += [(equal, 0, len(BUFFER_SIZES) + 2, SOL_SOCKET), (load, 0, 0, argument(2))]
     steps += [(equal, len(BUFFER_SIZES) - index, 0, option) for index, option in enumerate(BUFFER_SIZES)]
     steps += [(give, 0, 0, allow), (give, 0, 0, fail(errno.EPERM))]
-    steps += [(equal, 0, len(families) + 2, open_socket), (load, 0, 0, argument(0))]
-    steps += [(equal, len(families) - index, 0, family) for index, family in enumerate(families)]
+    steps += [(equal, 0, 3, open_socket), (load, 0, 0, argument(0)), (equal, 1, 0, UNIX)]
     steps += [(give, 0, 0, fail(errno.EAFNOSUPPORT)), (give, 0, 0, allow)]
 
     program = b"".join(struct.pack("HBBI", *step) for step in steps)
@@ -204,12 +193,12 @@ def stay_as_init(child: int) -> None:
 
 def main() -> None:
     orders = json.load(sys.stdin)
+    os.umask(0o022)  # the program's user must be able to enter the folders that are made here
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     if orders["root"]:
         build_root(**orders["root"])
-        raise_loopback()
         child = os.fork()
         if child:
             for number in [orders["report"], *orders["pipes"]]:
@@ -220,7 +209,7 @@ def main() -> None:
     limit(orders["limits"])
     if orders["isolated"]:
         drop_privileges(orders["user"])
-        filter_system_calls(COUNTED_FAMILIES if orders["counted"] else UNCOUNTED_FAMILIES)
+        filter_system_calls()
     for name in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored outlives exec
         signal.signal(name, signal.SIG_DFL)
     os.write(orders["report"], b"ready\n")

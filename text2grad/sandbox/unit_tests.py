@@ -1,8 +1,8 @@
 """A program and its pytest file, run in the sandbox: the verdict, a record's log, and each test's fate.
 
-The program runs alone in one box, its tests in another. Only plain values cross between them, so that what the tests
-expect and what they conclude is out of the program's reach. Test files that cannot do without the program in their own
-process are run with it, and the verdict says so (``TestRun.weaker``).
+The program runs in one box, its tests in another. Only plain values cross between them, so that what the tests expect
+and what they conclude is out of the program's reach. Test files that need the program in their own process are run
+with it; then it can fail (``TestRun.failures``) but not pass (``TestRun.undecided``).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from text2grad.sandbox.box import BOX, PATIENCE, Result, Sandbox
-from text2grad.sandbox.verdict import Call, Events, Frame, Test, TestRun, Trace, read_report
+from text2grad.sandbox.verdict import Call, Frame, Test, TestRun, Trace, read_report
 from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
 
-__all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_all_tests", "run_tests", "with_log"]
+__all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_tests", "with_log"]
 
-VERDICTS = "solution apart"  # how they are made: for journals, in which verdicts of different kinds must not mix
+# How verdicts are made: for journals, in which verdicts of different kinds must not mix.
+VERDICTS = "solution apart, else undecided"
 LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missing_modules")
 
 _BOXED = Path(__file__).with_name("boxed")
@@ -42,9 +42,7 @@ _INTROSPECTION = {
 """Names in a test file that reach for the process, the files or the inner life of the solution."""
 
 
-def run_tests(
-    code: str, tests: str, sandbox: Sandbox, trace: bool = False, reference: str | None = None, together: bool = False
-) -> TestRun:
+def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False, reference: str | None = None) -> TestRun:
     """Run ``tests`` (a pytest file) against ``code``, which it finds as the module ``solution``.
 
     The tests see all the solution's names, as if they stood in one file with it: many of KodCode's count on that.
@@ -52,29 +50,22 @@ def run_tests(
     Args:
         trace: follow what each test executes (``Test.trace``), at the price of a slower run.
         reference: a solution that is known to be right. Tests that it skips may be skipped.
-        together: run the solution in its tests' process, whatever they are like.
     """
-    reason = "solution and tests were told to share a process" if together else needs_one_process(tests)
-    run = None if reason else _run_apart(code, tests, sandbox, trace)
-    if run is None or isinstance(run, str):
-        run = _run_together(code, tests, sandbox, trace, reason or str(run))
+    reason = needs_one_process(tests)
+    if not reason:
+        run = _run_apart(code, tests, sandbox, trace)
+        reason = run.unsupported
+    if reason:
+        run = _run_together(code, tests, sandbox, trace, reason)
     if run.skipped and reference is not None and len(run.failures) == len(run.skipped):
-        run = replace(run, may_skip=run_tests(reference, tests, sandbox, together=bool(run.weaker)).skipped)
+        run = replace(run, may_skip=run_tests(reference, tests, sandbox).skipped)
     return run
-
-
-def run_all_tests(
-    pairs: Iterable[tuple[str, str]], sandbox: Sandbox, workers: int | None = None, trace: bool = False
-) -> list[TestRun]:
-    """``run_tests`` for many (code, tests) pairs, ``workers`` at a time (one a core by default); in order."""
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return list(pool.map(lambda pair: run_tests(pair[0], pair[1], sandbox, trace), pairs))
 
 
 def with_log(record: Record, sandbox: Sandbox) -> Record:
     """A KodCode record whose ``log`` is filled: its tests are run where the log is empty and there are tests.
 
-    Where the verdict is a weaker one, ``log_weaker`` says why.
+    Where it is undecided, ``log_weaker`` says why.
     """
     if record.get("log") or not str(record.get("test") or "").strip():
         return record
@@ -118,8 +109,8 @@ def _crosses(module: str) -> bool:
     return module in sys.stdlib_module_names or module in ("solution", "pytest", "numpy", "")
 
 
-def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun | str:
-    """The verdict made outside the solution's process; or why the tests cannot be run so."""
+def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun:
+    """The verdict made outside the solution's process."""
     above, files = with_names(tests)
     files |= {name: (_BOXED / name).read_text("utf-8") for name in (*_APART, *_OUTSIDE)}
     solution = {"solution.py": code, **{name: files[name] for name in _APART}}
@@ -143,22 +134,14 @@ def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun 
         finally:
             os.write(over[1], b".")
         other = there.result()
-    events = read_report(here.report, above)
-    if events.unsupported:
-        return events.unsupported
-    standing = read_report(other.report, above).standing
-    return _verdict(replace(events, standing=standing), _merged(here, other))
+    return replace(read_report(_merged(here, other), above), standing=read_report(other, above).standing)
 
 
 def _run_together(code: str, tests: str, sandbox: Sandbox, trace: bool, reason: str) -> TestRun:
     above, files = with_names(tests)
     files |= {"solution.py": code, **{name: (_BOXED / name).read_text("utf-8") for name in _TOGETHER}}
     result = sandbox.run(files, _pytest(sandbox, trace), _tracing(sandbox) if trace else {})
-    return _verdict(replace(read_report(result.report, above), weaker=(reason,)), result)
-
-
-def _verdict(events: Events, result: Result) -> TestRun:
-    return TestRun(events.tests, result, events.finished, events.standing, events.weaker, events.forged)
+    return replace(read_report(result, above), weaker=(reason,))
 
 
 def _merged(here: Result, there: Result) -> Result:

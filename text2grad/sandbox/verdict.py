@@ -76,8 +76,9 @@ class TestRun:
     Attributes:
         complete: pytest ran to its end and said so.
         standing: lines of the solution that were being executed when time ran out, outermost first.
-        weaker: why a solution that sets out to cheat could have passed; empty where the verdict was made outside its
-            process, on plain values alone.
+        weaker: why a wrong solution could have made its tests pass; empty where the verdict was made outside its
+            process, on plain values.
+        unsupported: why the tests need the solution in their own process; "" where they do not.
         forged: the report holds what no test run writes: nothing in it is believed.
         may_skip: tests that the reference solution skips as well.
     """
@@ -87,11 +88,22 @@ class TestRun:
     complete: bool
     standing: list[int] = field(default_factory=list)
     weaker: tuple[str, ...] = ()
+    unsupported: str = ""
     forged: str = ""
     may_skip: frozenset[str] = frozenset()
 
     @property
     def passed(self) -> bool:
+        """Every test passed, and no wrong solution could have brought that about."""
+        return self._all_passed and not self.weaker
+
+    @property
+    def undecided(self) -> bool:
+        """Every test passed, but a wrong solution could have brought that about: ``weaker`` says how."""
+        return self._all_passed and bool(self.weaker)
+
+    @property
+    def _all_passed(self) -> bool:
         """Every test passed (or is skipped with the reference solution, too), and at least one did."""
         return (
             self.complete
@@ -117,8 +129,8 @@ class TestRun:
     @property
     def error_type(self) -> str | None:
         """The first failure's exception, the limit that was broken, or why no verdict came; None for a pass."""
-        if self.passed:
-            return None
+        if self._all_passed:
+            return "Undecided" if self.weaker else None
         if self.result.reason:
             return _LIMITS[self.result.reason]
         if self.forged:
@@ -145,24 +157,8 @@ class TestRun:
         }
 
 
-@dataclass(frozen=True)
-class Events:
-    """A report, event by event.
-
-    Attributes:
-        unsupported: why the tests need the solution in their own process; "" where they do not.
-    """
-
-    tests: list[Test]
-    finished: bool
-    standing: list[int]
-    weaker: tuple[str, ...]
-    unsupported: str
-    forged: str
-
-
-def read_report(report: str, above: int) -> Events:
-    """The events of a report, each behind a check: a program that shares its box with the report can write anything.
+def read_report(result: Result, above: int) -> TestRun:
+    """What a program's report says, each event behind a check: who shares a box with the report can write anything.
 
     Args:
         above: the number of test lines above the one that was put in.
@@ -175,7 +171,7 @@ def read_report(report: str, above: int) -> Events:
     standing: list[int] = []
     weaker: list[str] = []
     running, finished, unsupported, forged = None, False, "", ""
-    lines = report.split("\n")
+    lines = result.report.split("\n")
     for line in lines[:-1][:_MOST_EVENTS]:  # the last one was cut off by the end of the program, or is empty
         try:
             event = read_json(line)
@@ -203,7 +199,7 @@ def read_report(report: str, above: int) -> Events:
         forged = forged or f"{len(lines)} events"
     if running is not None:
         tests.append(Test(running, "unfinished"))
-    return Events(tests, finished, standing, tuple(dict.fromkeys(weaker)), unsupported, forged)
+    return TestRun(tests, result, finished, standing, tuple(dict.fromkeys(weaker)), unsupported, forged)
 
 
 def _test(event: dict[str, Any], own) -> Test:

@@ -1,23 +1,12 @@
-"""Many versions of one program against one test file, in one box: for data whose programs a program of ours made.
-
-The versions share a process with their tests, one after another. So a version that sets out to cheat could pass:
-what a model wrote is judged by :func:`text2grad.sandbox.unit_tests.run_tests`.
-"""
+"""Many versions of one program against one test file: for data whose programs a program of ours changed."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from text2grad.safety.gate import UnreadableError, read_json
-from text2grad.sandbox.box import BOX, Sandbox
-from text2grad.sandbox.unit_tests import with_names
-
-_DRIVER = Path(__file__).with_name("boxed") / "many.py"
-_START = 30.0  # seconds for all that is not a version's own
+from text2grad.sandbox.box import Sandbox
+from text2grad.sandbox.unit_tests import run_tests
 
 
 @dataclass(frozen=True)
@@ -35,39 +24,16 @@ class Verdict:
 
 
 def run_versions(codes: Sequence[str], tests: str, sandbox: Sandbox) -> list[Verdict | None]:
-    """A verdict on each of ``codes``, which the tests find as the module ``solution``.
-
-    None where there is no verdict, since the version ended its process or slept.
-
-    Args:
-        sandbox: its ``seconds`` are the processor time of each version, at most.
-    """
-    if not codes:
-        return []
-    seconds = math.ceil(sandbox.seconds)
-    whole = replace(sandbox, seconds=_START + seconds * len(codes))
-    above, files = with_names(tests)
-    files |= {"many.py": _DRIVER.read_text("utf-8")}
-    files |= {f"version_{number}/solution.py": code for number, code in enumerate(codes)}
-    result = whole.run(files, [sandbox.python, f"{BOX}/many.py", str(len(codes)), str(seconds)])
-    verdicts: list[Verdict | None] = [None] * len(codes)
-    for line in result.report.splitlines():
-        try:
-            event = read_json(line)
-            verdicts[event["version"]] = _verdict(event, above)
-        except (UnreadableError, KeyError, IndexError, TypeError):
-            continue  # a version wrote into the report: what it says there is no verdict
-    return verdicts
+    """A verdict on each of ``codes``, which the tests find as the module ``solution``; None where it is undecided."""
+    return [_verdict(code, tests, sandbox) for code in codes]
 
 
-def _verdict(event: dict[str, Any], above: int) -> Verdict:
-    if event["passed"] is True:
-        return Verdict(True)
-    line = int(event.get("line", 0))
-    return Verdict(
-        False,
-        str(event.get("test", "")),
-        line - 1 if line > above else line,
-        str(event.get("error", "")),
-        str(event.get("message", "")),
-    )
+def _verdict(code: str, tests: str, sandbox: Sandbox) -> Verdict | None:
+    run = run_tests(code, tests, sandbox)
+    if run.passed or run.undecided:
+        return Verdict(True) if run.passed else None
+    if not run.failures:
+        return Verdict(False, error=run.error_type or "")
+    first = run.failures[0]
+    lines = [frame.line for frame in first.frames if not frame.in_solution]
+    return Verdict(False, first.name, lines[-1] if lines else 0, run.error_type or "", first.message)

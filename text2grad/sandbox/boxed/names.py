@@ -5,63 +5,66 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-
-from wire import BORROWED, lent
+import sys
+from types import ModuleType
 
 _HOOKS = ("_", "pytest", "test", "setup", "teardown")
 _COMMON = (
     "math", "collections", "itertools", "functools", "statistics", "copy", "re", "json", "random", "decimal",
     "fractions", "datetime",
 )  # fmt: skip
-_SHORT = ("np", "pd", "plt")  # how programs call packages
+_PACKAGES = {"np": "numpy", "numpy": "numpy"}
 
 
 class Names:
-    """What the test file says of the solution's names."""
+    """What the test file says of the solution's names.
+
+    Attributes:
+        explicit: those that it imports from the solution, or asks the solution for by ``solution.NAME``.
+        bound: those that it imports from elsewhere, or defines.
+        used: all that it uses.
+    """
 
     def __init__(self, source: str):
-        tree = ast.parse(source)
-        nodes = list(ast.walk(tree))
-        own = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-        modules = {
-            alias.asname or alias.name
-            for node in nodes
-            if isinstance(node, ast.Import)
-            for alias in node.names
-            if alias.name == "solution"
-        }
-        self.explicit = {alias.name for node in own for alias in node.names} - {"*"}
+        nodes = list(ast.walk(ast.parse(source)))
+        modules, bound = set(), set()
+        self.explicit: set[str] = set()
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module == "solution":
+                self.explicit |= {alias.name for alias in node.names} - {"*"}
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+                modules |= {alias.asname or alias.name for alias in node.names if alias.name == "solution"}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                bound.add(node.name)
         for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 self.explicit.add(node.attr)
+        self.bound = bound - self.explicit
         self.used = {node.id for node in nodes if isinstance(node, ast.Name)}
-        self.bound = {name for node in nodes if node not in own for name in _bound(node)} - self.explicit
 
     def offers(self, name: str) -> bool:
         """Whether ``import *`` may give the tests this name: none that Python, pytest or they themselves have."""
         hook = name.lower().startswith(_HOOKS) and name != "pytest"
-        reserved = name in self.bound or hasattr(builtins, name) or hook
+        reserved = name in self.bound or hasattr(builtins, name) or hook or not name.isidentifier()
         return name in self.explicit or not reserved
 
-
-def _bound(node: ast.AST) -> list[str]:
-    """The names that a statement of the tests gives a meaning."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    return []
-
-
-def is_common(name: str) -> bool:
-    """Whether tests that use a name without importing it mean a library's."""
-    if name in BORROWED or name in _SHORT:
-        return True
-    return any(hasattr(importlib.import_module(module), name) for module in _COMMON)
+    def doubtful(self, name: str) -> bool:
+        """Whether the tests use a name of the solution's that they may take for a library's."""
+        if name in self.explicit or name not in self.used:
+            return False
+        return (
+            bool(self.explicit)
+            or name in _PACKAGES
+            or any(hasattr(importlib.import_module(module), name) for module in _COMMON)
+        )
 
 
-def borrowed(name: str, module: str | None, told: object) -> object:
-    """What the tests use because the solution imports it: the real thing, not what the solution says it is."""
-    if isinstance(told, list) and told[0] == "m":
-        return importlib.import_module(told[1]) if lent(name, str(told[1])) else None
-    return getattr(importlib.import_module(module), name, None) if module in BORROWED else None
+def lent(name: str, module: str) -> tuple[ModuleType | None, bool]:
+    """The module that tests get for one that the solution imports as ``name``, and whether the name is its own.
+
+    Only numpy and top-level modules of the standard library are lent.
+    """
+    if module not in sys.stdlib_module_names and module != "numpy":
+        return None, False
+    return importlib.import_module(module), name == module or _PACKAGES.get(name) == module

@@ -17,13 +17,9 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, BORROWED, DEEPEST, Pipes, WireDecoder, WireEncoder, WireError, lent
+from wire import BINARY, DEEPEST, PLAIN, Pipes, WireDecoder, WireEncoder, WireError
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
-
-
-def _offered(name: object, value: object) -> bool:
-    return isinstance(name, str) and (not isinstance(value, ModuleType) or lent(name, value.__name__))
 
 
 def _special(name: str):
@@ -159,10 +155,14 @@ class Side:
         match message["do"]:
             case "import":
                 self.module = imported()
-                names = [name for name, value in vars(self.module).items() if _offered(name, value)]
+                names = {
+                    name: value.__name__ if isinstance(value, ModuleType) else None
+                    for name, value in vars(self.module).items()
+                    if isinstance(name, str)
+                }
                 return {"names": names, "all": [name for name in getattr(self.module, "__all__", ()) if name in names]}
             case "name":
-                return {"value": self._named(message["name"])}
+                return {"value": WireEncoder(self.handle)(getattr(self.module, message["name"]))}
             case "class":
                 return {"class": self._class(self.objects[message["class"]])}
             case "trace":
@@ -198,19 +198,10 @@ class Side:
                 changed[number] = content
         return {"changed": changed, **(raised or {"value": encode(value)})}
 
-    def _named(self, name: str) -> list | object:
-        value = getattr(self.module, name)
-        for module in BORROWED:
-            if module in sys.modules and getattr(sys.modules[module], name, self) is value:
-                return ["borrowed", module, WireEncoder(self.handle)(value)]
-        if isinstance(value, ModuleType):
-            return ["m", value.__name__]
-        return WireEncoder(self.handle)(value)
-
     def _class(self, kind: type) -> dict:
         """What the other side needs to represent a class: its name, its bases, whether it is a plain value's."""
         bases = [self.handle(base)[1] if base.__module__ == "solution" else base.__name__ for base in kind.__bases__]
-        plain = next((base.__name__ for base in kind.__mro__ if base in following.PLAIN), None)
+        plain = next((base.__name__ for base in kind.__mro__ if base in PLAIN), None)
         return {"name": kind.__name__, "bases": bases, "plain": plain, "equal": kind.__eq__ is not object.__eq__}
 
     def _raised(self, error: BaseException) -> dict:

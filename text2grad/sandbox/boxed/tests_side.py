@@ -10,14 +10,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import types
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import ModuleType
 
-from names import Names, borrowed, is_common
+from following import TESTS
+from names import Names, lent
 from wire import (
     BINARY,
     BUILTIN_TYPES,
+    PLAIN,
     Pipes,
     TooLargeError,
     UncrossableError,
@@ -26,7 +28,6 @@ from wire import (
     WireError,
 )  # fmt: skip
 
-TESTS = "/box/test_solution.py"
 _UNARY = (
     "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
     "invert", "reversed", "copy", "dir",
@@ -34,6 +35,10 @@ _UNARY = (
 _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "str", "repr", "hash")
 _MEMBERS = ("items", "keys", "values")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
+_REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
+_MADE = (types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType, memoryview)
+_PLAIN_NAMES = {kind.__name__ for kind in PLAIN}
 
 
 class Unsupported(BaseException):
@@ -52,29 +57,37 @@ class Conversation:
         self.given: list[object] = []  # callables and iterators of the tests, by number
         self.remotes: dict[int, object] = {}
         self.classes: dict[int, type] = {}
-        self.weaker: set[str] = set()
+        self.marks: set[str] = set()
         self.sizes: dict[int, int] = {}  # what objects said of their length, or members they gave, since the last call
         self.asked = ""  # the last question
+        self.replying = 0  # callables of the tests that run for the solution
 
     def ask(self, question: dict, arguments: tuple = (), named: dict | None = None):
         """The value of a call over there; raises what it raised."""
         encode = WireEncoder(self.handle)
         try:
             content = [[encode(item) for item in arguments], {key: encode(item) for key, item in (named or {}).items()}]
+        except TooLargeError as error:  # the solution can make any value large
+            raise ValueError(str(error)) from None
         except UncrossableError as error:
+            if self.replying:  # what the solution gave to a callable is not what the tests hand over
+                raise TypeError(str(error)) from None
             raise self.unsupported(str(error)) from None
         known = dict(enumerate(encode.kept))
         self.asked = question["do"]
         if self.asked not in _LOOKING:
             self.sizes.clear()
         answer = self.exchange({**question, "arguments": content, "line": _line()})
-        decode = WireDecoder(self.value, known)
-        for number, changed in (answer.get("changed") or {}).items():
-            decode.fill(known[int(number)], changed)
-        if "raised" in answer:
+        try:
+            decode = WireDecoder(self.value, known)
+            decode.refill(answer.get("changed") or {})
+            if "raised" not in answer:
+                return decode(answer.get("value"))
             self.asked = question["do"]
-            raise self.exception(answer["raised"], decode)
-        return decode(answer.get("value"))
+            error = self.exception(answer["raised"], decode)
+        except WireError as forged:
+            self.forged(forged)
+        raise error
 
     def exchange(self, message: dict) -> dict:
         """Send one message and return its answer, serving what the solution asks before."""
@@ -90,36 +103,49 @@ class Conversation:
                 self.pipes.send({"reply": self.reply(told)})
         except (EOFError, BrokenPipeError):
             os._exit(71)  # the solution is gone: its own box says why, and the test that ran stays unfinished
-        except UncrossableError as error:
-            raise self.unsupported(str(error)) from None
-        except TooLargeError as error:  # the solution can make any value large
+        except TooLargeError as error:
             raise ValueError(str(error)) from None
         except WireError as error:
-            self.say(forged=str(error))
-            os._exit(72)
+            self.forged(error)
+
+    def forged(self, error: WireError) -> None:
+        """End the run: the solution sent what none sends."""
+        self.say(forged=str(error))
+        os._exit(72)
 
     def reply(self, told: dict) -> dict:
         """What a callable of the tests says."""
+        self.replying += 1
         try:
+            return {"value": WireEncoder(self.handle)(self._replied(told))}
+        except KeyError as error:
+            return {"raised": ["KeyError", str(error.args[0]) if error.args else ""]}
+        except (TooLargeError, UncrossableError) as error:
+            return {"raised": ["TypeError", str(error)]}
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001 (of the tests' own callable: the solution may expect it)
+            if isinstance(error, AssertionError):
+                self.mark("an assertion failed in what the tests hand over, and the solution may have caught it")
+            return {"raised": [type(error).__name__, str(error)]}
+        finally:
+            self.replying -= 1
+
+    def _replied(self, told: dict) -> object:
+        try:
+            do, given = told["do"], self.given[told["x"]]
             decode = WireDecoder(self.value)
             arguments = [decode(item) for item in told["arguments"][0]]
             named = {str(key): decode(item) for key, item in told["arguments"][1].items()}
-            given = self.given[told["x"]]
-            if told["do"] == "call" and callable(given):
-                value = given(*arguments, **named)
-            elif told["do"] == "next":
-                value = next(given)
-            elif told["do"] in ("getattr", "setattr") and _is_mine(given) and not str(arguments[0]).startswith("_"):
-                value = (getattr if told["do"] == "getattr" else setattr)(given, *arguments)
-            else:
-                raise WireError("a question that is none")
-            return {"value": WireEncoder(self.handle)(value)}
-        except KeyError as error:
-            return {"raised": ["KeyError", str(error.args[0]) if error.args else ""]}
-        except (Unsupported, WireError):
-            raise
-        except Exception as error:  # noqa: BLE001 (of the tests' own callable: the solution may expect it)
-            return {"raised": [type(error).__name__, str(error)]}
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            raise WireError("a question that is none") from None
+        if do == "call" and callable(given):
+            return given(*arguments, **named)
+        if do == "next" and hasattr(given, "__next__"):
+            return next(given)
+        if do in ("getattr", "setattr") and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
+            return (getattr if do == "getattr" else setattr)(given, *arguments)
+        raise WireError("a question that is none")
 
     def handle(self, value: object) -> list:
         """How something that is not plain crosses."""
@@ -127,9 +153,13 @@ class Conversation:
             return ["o", object.__getattribute__(value, "_t2g_number")]
         if isinstance(value, RemoteType):
             return ["o", type.__getattribute__(value, "_t2g_number")]
+        if isinstance(value, _MADE):
+            raise TooLargeError(f"a {type(value).__name__} cannot cross")
         kind = "x" if callable(value) and not _is_mine(value) else "xi" if hasattr(type(value), "__next__") else "xo"
-        if kind == "xo" and not _is_mine(value):
-            raise self.unsupported(f"the tests hand over a {type(value).__name__}")
+        if (kind == "xo" and not _is_mine(value)) or any(value is each for each in _REACHING):
+            raise UncrossableError(f"the tests hand over a {type(value).__name__}")
+        if hasattr(type(value), "assertEqual"):
+            raise UncrossableError("the tests hand over a test case")
         for number, given in enumerate(self.given):
             if given is value:
                 return [kind, number]
@@ -158,40 +188,43 @@ class Conversation:
             ]
             wanted = [base for base in bases if isinstance(base, RemoteType)] or [Remote]
             wanted += [base for base in bases if not isinstance(base, RemoteType) and issubclass(base, Exception)]
-            about = {"_t2g_number": number, "_t2g_plain": told["plain"], "_t2g_equal": bool(told["equal"])}
+            plain = told["plain"] if told["plain"] in _PLAIN_NAMES else None
+            about = {"_t2g_number": number, "_t2g_plain": plain, "_t2g_equal": bool(told["equal"])}
             about["__module__"] = "solution"
             self.classes[number] = RemoteType.made(str(told["name"]), tuple(wanted), about)
         return self.classes[number]
 
     def exception(self, raised: dict, decode: WireDecoder) -> BaseException:
         """What represents an exception of the other side: Python's own types, and classes derived from them."""
-        told = raised["told"]
-        _, number, class_number, *_ = [*raised["handle"], None]
         try:
+            told = _known_fields(raised["told"])
+            _, number, class_number, *_ = [*raised["handle"], None]
             arguments = [decode(item) for item in raised["arguments"]]
+            kind = BUILTIN_TYPES.get(next(iter(raised["builtin"]), ""), SolutionError)
             if class_number is not None:
                 kind = self.kind(class_number)
-                if not issubclass(kind, Exception) or self._ends_loops(kind):
-                    raise TypeError
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"an exception that is none: {error}") from None
+        try:
+            if issubclass(kind, StopIteration) and self._ends_loops():
+                raise TypeError
+            if isinstance(kind, RemoteType):
                 error = _new(kind, number)
                 error.args = tuple(arguments)
             else:
-                kind = BUILTIN_TYPES[raised["builtin"][0]] if raised["builtin"] else SolutionError
-                if told["error"] != kind.__name__ or not (issubclass(kind, Exception) or kind is SystemExit):
-                    raise TypeError
-                if self._ends_loops(kind):
+                if told["error"] != kind.__name__ or not issubclass(kind, Exception | SystemExit):
                     raise TypeError
                 error = kind(*arguments)
                 if isinstance(error, ImportError | NameError):
                     error.name = told["name"]
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError):
             error = SolutionError(f"{told['error']}: {told['message']}")
         error.t2g_told = told
         return error
 
-    def _ends_loops(self, kind: type) -> bool:
-        """An exception that would end a loop of the tests in silence, as if all in it had been right."""
-        return issubclass(kind, StopIteration) and self.asked != "next" and "StopIteration" not in self.names.used
+    def _ends_loops(self) -> bool:
+        """Whether StopIteration would end a loop of the tests in silence, as if all in it had been right."""
+        return self.asked != "next" and "StopIteration" not in self.names.used
 
     def unsupported(self, reason: str) -> Unsupported:
         """The exception to raise; the host then runs solution and tests in one process."""
@@ -208,12 +241,23 @@ class Conversation:
         return size
 
     def mark(self, reason: str) -> None:
-        if reason not in self.weaker:
-            self.weaker.add(reason)
+        """From here on a pass leaves the verdict undecided."""
+        if reason not in self.marks:
+            self.marks.add(reason)
             self.say(weaker=reason)
 
 
 talk: Conversation
+
+
+def _known_fields(told: dict) -> dict:
+    """What an exception of the other side says of itself; TypeError where it is something else."""
+    error, message, name = told["error"], told["message"], told["name"]
+    frames = [[True, line, function] for inside, line, function in told["frames"] if inside is True]
+    plain = all(isinstance(text, str) for text in (error, message, name or "", *(frame[2] for frame in frames)))
+    if not plain or not all(type(frame[1]) is int and 0 <= frame[1] < 1 << 31 for frame in frames):
+        raise TypeError("fields of another type")
+    return {"error": error, "message": message, "name": name, "frames": frames}
 
 
 def _new(kind: type, number: int):
@@ -221,6 +265,11 @@ def _new(kind: type, number: int):
     object.__setattr__(value, "_t2g_number", number)
     object.__setattr__(value, "_t2g_own", False)
     return value
+
+
+def _hidden(name: str) -> bool:
+    """Protocols of libraries, such as numpy's, would tell the solution what is expected, and let it answer."""
+    return name.startswith("__") and name not in _TOLD
 
 
 def _is_mine(value: object) -> bool:
@@ -257,7 +306,7 @@ class RemoteType(type):
         return _as_own(cls, value)
 
     def __getattr__(cls, name):
-        if cls is Remote or name in ("_t2g_number", "__wrapped__"):
+        if cls is Remote or name == "_t2g_number" or _hidden(name):
             raise AttributeError(name)
         return _as_own(cls, talk.ask({"do": "getattr"}, (cls, name)))  # a member of an enumeration
 
@@ -288,7 +337,7 @@ class Remote(metaclass=RemoteType):
     _t2g_named = False
 
     def __getattr__(self, name):
-        if name in ("_t2g_number", "_t2g_own", "t2g_told", "__wrapped__", "__array__", "__array_interface__"):
+        if name in ("_t2g_number", "_t2g_own", "t2g_told") or _hidden(name):
             raise AttributeError(name)
         if name in _MEMBERS and not _own(self):
             talk.mark(f"an object of the solution's says what its {name} are")
@@ -342,11 +391,11 @@ class Remote(metaclass=RemoteType):
     def __exit__(self, kind, error, trace):
         shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
         ends = talk.ask({"do": "exit"}, (self, *shown))
-        if not ends or kind is None or hasattr(error, "t2g_told"):
+        if not ends or kind is None:
             return ends
         if not issubclass(kind, Exception) or issubclass(kind, AssertionError):
             return False  # a failed test stays one
-        talk.mark("the solution's context manager ends an exception that is not its own")
+        talk.mark("the solution's context manager ends an exception of the tests")
         return True
 
 
@@ -387,17 +436,15 @@ def _operator(name: str):
     def method(self, other):
         if not _own(self):
             return NotImplemented
-        value = talk.ask({"do": name}, (self, other))
-        if not isinstance(value, Remote) and not isinstance(other, Remote):
-            talk.mark("the solution's own operators are told plain values, and answer with such")
-        return _same(self, value)
+        if not isinstance(other, Remote):
+            talk.mark("the solution's own operators are told plain values")
+        return _same(self, talk.ask({"do": name}, (self, other)))
 
     return method
 
 
 def _comparison(name: str):
-    """Plain values are compared here. Where both sides are the solution's, and the tests made one of them, it decides
-    itself, and the verdict is marked."""
+    """Plain values are compared here. An object that the tests made decides itself, and the verdict is marked."""
 
     def method(self, other):
         if isinstance(other, Remote):
@@ -407,12 +454,13 @@ def _comparison(name: str):
                 return NotImplemented
             if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
                 return name == "ne"
-            talk.mark("the solution compares its own objects")
-            return talk.ask({"do": name}, (self, other))
-        if type(self)._t2g_plain:
+        elif type(self)._t2g_plain:
             plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
             return getattr(__import__("operator"), name)(plain, other)
-        return NotImplemented
+        elif not _own(self) or (name in ("eq", "ne") and not type(self)._t2g_equal):
+            return NotImplemented
+        talk.mark("the solution compares its own objects")
+        return talk.ask({"do": name}, (self, other))
 
     return method
 
@@ -426,35 +474,37 @@ for _name in BINARY:
         type.__setattr__(Remote, f"__{_form}__", _operator(_form))
 
 
-class Solution(ModuleType):
-    """The module ``solution``."""
+class Solution(types.ModuleType):
+    """The module ``solution``. ``t2g_names``: its names, and of those that are modules the modules' names."""
 
     def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name not in self.__dict__["t2g_names"]:
-            raise AttributeError(f"module 'solution' has no attribute {name!r}")
-        if name == "pytest":  # whatever the solution calls so: the tests get their own
+        names = self.__dict__.get("t2g_names", {})  # empty while it is imported
+        if name == "pytest" and name in names:  # whatever the solution calls so: the tests get their own
             return importlib.import_module("pytest")
+        if name.startswith("__") or name not in names or not self.offers(name):
+            raise AttributeError(f"module 'solution' has no attribute {name!r} that tests may have")
+        if names[name] is not None:
+            module, own = lent(name, names[name])
+            if not own and name in talk.names.used:
+                talk.mark(f"the tests use {name!r}, as the solution calls the module {names[name]}")
+            return module
         told = talk.exchange({"do": "name", "name": name})
         if "raised" in told:
             raise AttributeError(f"module 'solution' has no attribute {name!r}")
-        told, module = told["value"], None
-        if isinstance(told, list) and told[0] == "borrowed":
-            _, module, told = told
-        explicit = name in talk.names.explicit
-        is_module = isinstance(told, list) and told[0] == "m"
-        if (not explicit or is_module) and (found := borrowed(name, module, told)) is not None:
-            return found
-        if is_module:
-            raise AttributeError(f"module 'solution' has no attribute {name!r} that tests may have")
-        if not explicit and name in talk.names.used and (talk.names.explicit or is_common(name)):
+        if talk.names.doubtful(name):
             talk.mark(f"the tests take {name!r} from the solution without asking for it")
-        value = WireDecoder(talk.value)(told)
+        try:
+            value = WireDecoder(talk.value)(told.get("value"))
+        except WireError as error:
+            talk.forged(error)
         if isinstance(value, RemoteType):
             type.__setattr__(value, "_t2g_named", name[:1].isupper())
         self.__dict__[name] = value
         return value
+
+    def offers(self, name: str) -> bool:
+        module = self.__dict__["t2g_names"][name]
+        return talk.names.offers(name) and (module is None or lent(name, module)[0] is not None)
 
     def __setattr__(self, name, value):
         if name.startswith("__"):
@@ -475,15 +525,18 @@ class Finder:
     def exec_module(self, module):
         told = talk.exchange({"do": "import"})
         if "raised" in told:
-            error = talk.exception(told["raised"], WireDecoder(talk.value))
+            try:
+                error = talk.exception(told["raised"], WireDecoder(talk.value))
+            except WireError as forged:
+                talk.forged(forged)
             if not isinstance(error, Exception):
                 error, told = SolutionError(type(error).__name__), error.t2g_told
                 error.t2g_told = told
             raise error
-        module.__dict__["t2g_names"] = set(map(str, told["names"]))
-        module.__dict__["__all__"] = [
-            name for name in map(str, told["all"] or told["names"]) if talk.names.offers(name)
-        ]
+        names = {str(name): module if isinstance(module, str) else None for name, module in told["names"].items()}
+        module.__dict__["t2g_names"] = names
+        listed = [name for name in map(str, told["all"] or names) if name in names]
+        module.__dict__["__all__"] = [name for name in listed if name == "pytest" or module.offers(name)]
 
 
 def begin(say) -> None:

@@ -7,7 +7,8 @@ code: +1.
 The verdict is the share of tests that pass, mapped to −1..1. What no quote can hold is ``missing``: names that the
 tests import and the program does not define.
 
-A response that its tests cannot judge (there are none, or they are broken themselves) is a ``FeedbackError``.
+A response that its tests cannot judge is a ``FeedbackError``: there are none, they are broken themselves, or they pass
+in a way that a wrong program could have brought about (``TestRun.undecided``).
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class CodeCritic:
         if run.passed:
             count = sum(test.outcome == "passed" for test in run.tests)
             return _approved(f"All {count} tests pass" if count > 1 else "The test passes", quotes, findings)
+        if run.undecided:
+            return FeedbackError(f"its tests pass, but a wrong program could have made them: {'; '.join(run.weaker)}")
         try:
             return _rejected(run, tests, *blame(code, tests, run), quotes, findings)
         except TestsAtFaultError as error:
@@ -135,13 +138,14 @@ def _rejected(
     if remarks:
         parts.append("Besides: " + " ".join(remarks))
     missing = dict.fromkeys(f"a definition of {found.missing}" for found in blames if found.missing)
-    return Feedback(" ".join(parts), good, quotes.of(lines), missing=list(missing), score=_score(run))
+    poor = quotes.of(lines) or quotes.of(set(range(1, len(quotes.places) + 1)))  # it says itself where it failed
+    return Feedback(" ".join(parts), good, poor, missing=list(missing), score=_score(run))
 
 
 def _score(run: TestRun) -> float:
-    """The share of tests that pass, mapped to −1..1. A run that was cut short fails."""
+    """The share of tests that pass, mapped to −1..1; −1 where the run was cut short, or a pass would prove nothing."""
     passed = sum(test.outcome == "passed" for test in run.tests)
-    return round(2 * passed / len(run.tests) - 1, 2) if run.complete and not run.forged else -1.0
+    return round(2 * passed / len(run.tests) - 1, 2) if run.complete and not run.forged and not run.weaker else -1.0
 
 
 def _count(run: TestRun) -> str:
