@@ -34,6 +34,10 @@ _OUTSIDE = ("tests_side.py", "names.py", "pytest_recorder.py")
 _TOGETHER = ("following.py", "pytest_recorder.py")
 _FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)  # must stay first in its file
 _SOLUTION_GONE, _SOLUTION_FORGES = 71, 72  # exit codes of the tests' box (``tests_side.py``)
+_UNSEEN_PLUGINS = (
+    "cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise",
+    "threadexception", "unraisableexception",
+)  # fmt: skip
 _INTROSPECTION = {
     "inspect", "importlib", "subprocess", "multiprocessing", "threading", "asyncio", "mock", "monkeypatch", "capfd",
     "caplog", "recwarn", "tmp_path", "tmpdir", "tempfile", "tracemalloc", "builtins", "patch", "MagicMock", "pickle",
@@ -165,10 +169,11 @@ def with_names(tests: str) -> tuple[int, dict[str, str]]:
 
 
 def _pytest(sandbox: Sandbox, trace: bool) -> list[str]:
-    """Without the plugins that this Python happens to have: they took three quarters of a short run's time."""
+    """Without the plugins that this Python happens to have, and those of pytest's own that tests do not see."""
     command = [sandbox.python, "-m", "pytest", "--disable-plugin-autoload", "-p", "pytest_recorder"]
-    command += ["-p", "no:cacheprovider", "-q", "--no-header"]
-    command += ["--tb=short", "--color=no", f"--rootdir={BOX}", f"{BOX}/test_solution.py"]
+    for name in _UNSEEN_PLUGINS:
+        command += ["-p", f"no:{name}"]
+    command += ["-q", "--no-header", "--tb=short", "--color=no", f"--rootdir={BOX}", f"{BOX}/test_solution.py"]
     return [*command, *(["-o", "enable_assertion_pass_hook=true"] if trace else [])]
 
 
