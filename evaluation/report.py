@@ -9,6 +9,7 @@ writes each chart as SVG.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.reporting.assemble import assemble
@@ -21,7 +22,7 @@ from text2grad.records import check_output, save_json, save_text
 from text2grad.tasks import get_task
 
 
-def arguments() -> argparse.Namespace:
+def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN_DIR", help="run folders of stage 3; seeds are grouped")
     parser.add_argument(
@@ -37,12 +38,12 @@ def arguments() -> argparse.Namespace:
         "--max_rollouts", type=int, default=50_000, help="answers in the page; more are thinned by whole steps"
     )
     parser.add_argument("--watch", nargs="?", const="", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(args)
 
 
 @command
-def main() -> None:
-    args = arguments()
+def main(given: Sequence[str] | None = None) -> None:
+    args = arguments(given)
     output = Path(args.output_path)
     if args.watch is not None:
         raise InputError("--watch: is gone; run the command without it after each step, or train with --report_to")

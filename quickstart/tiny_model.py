@@ -3,17 +3,21 @@
 python quickstart/tiny_model.py runs/smoke/tiny_model
 """
 
-import sys
-
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import argparse
+from pathlib import Path
 
 from text2grad.errors import command
-from text2grad.models import load_tokenizer
 
 
-@command
-def main() -> None:
+def make_tiny_model(folder: str | Path) -> None:
+    """Write the model and its tokenizer, unless the folder is there."""
+    if Path(folder).is_dir():
+        return
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from text2grad.models import load_tokenizer
+
     tokenizer = load_tokenizer("smollm2")
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -29,8 +33,15 @@ def main() -> None:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    LlamaForCausalLM(config).save_pretrained(sys.argv[1])
-    tokenizer.save_pretrained(sys.argv[1])
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@command
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where it is written")
+    make_tiny_model(parser.parse_args().folder)
 
 
 if __name__ == "__main__":

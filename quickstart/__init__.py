@@ -1,0 +1,1 @@
+"""The whole method on a small model: ``run.py`` is the program, ``steps.py`` its six steps."""
