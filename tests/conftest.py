@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.warm_python import ROOT, Warm, warm_environment
+from tests.processes import ROOT, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script's shell starts what it puts in the background with SIGINT ignored, and programs under test inherit that.
@@ -31,22 +31,11 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    """Commands that have imported the heavy libraries; one server for each of pytest's workers."""
-    with warm_environment() as commands:
-        yield commands
-
-
 @pytest.fixture
-def run_script(warm):
+def run_script():
     """Run an entry script from the repository's root, as a user does but for the time that imports take."""
 
-    def run(script: str, *args: str, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
-        environment = (os.environ if env is None else env) | warm.variables
-        command = [warm.python(environment), str(ROOT / script), *map(str, args)]
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=600, check=False, **options
-        )
+    def run(script: str, *args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return run_forked(script, list(map(str, args)), os.environ if env is None else env)
 
     return run

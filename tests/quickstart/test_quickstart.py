@@ -3,7 +3,10 @@
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import torch
 
 from nl_reward_model.train_rm import train
@@ -13,22 +16,30 @@ from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.models import load_model
 
 
-def quickstart(folder, variables):
-    command = ["bash", str(ROOT / "quickstart" / "run.sh"), "--smoke", "--run_dir", str(folder)]
-    environment = os.environ | variables
-    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=900, check=False)
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    """Variables for a shell script that sets an environment up: this one, with nothing to install."""
+    folder = tmp_path / "environment"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "activate").write_text(f'PATH="{Path(sys.executable).parent}:$PATH"\n')
+    files = "requirements.txt requirements.lock pyproject.toml env.sh text2grad/__init__.py"
+    stamp = subprocess.run(f"cat {files} | cksum", shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    (folder / ".installed").write_text(f"{stamp.stdout}{ROOT}\n")
+    return {**os.environ, "VENV": str(folder)}
 
 
-def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, warm):
-    first = quickstart(tmp_path, warm.variables)
+def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, run_script, environment):
+    run = tmp_path / "run"
+    first = run_script("quickstart/run.py", "--smoke", "--run_dir", run)
     assert first.returncode == 0, first.stderr[-3000:]
-    assert f"open {tmp_path}/report.html" in first.stdout and "next: " not in first.stdout
+    assert f"open {run}/report.html" in first.stdout and "next: " not in first.stdout
+    assert "mean nothing" in first.stdout
 
-    report = json.loads((tmp_path / "report.json").read_text())
-    systems = {json.loads(path.read_text())["system"] for path in tmp_path.glob("*.result.json")}
+    report = json.loads((run / "report.json").read_text())
+    systems = {json.loads(path.read_text())["system"] for path in run.glob("*.result.json")}
     assert systems == {"base", "text2grad"}
-    assert report["tables"] and "<html" in (tmp_path / "report.html").read_text()[:500]
-    rollouts = [json.loads(line) for line in (tmp_path / "policy" / "rollouts.jsonl").read_text().splitlines()]
+    assert report["tables"] and "<html" in (run / "report.html").read_text()[:500]
+    rollouts = [json.loads(line) for line in (run / "policy" / "rollouts.jsonl").read_text().splitlines()]
     assert {row["step"] for row in rollouts} == {1, 2, 3}
     assert all(len(row["rewards"]) == len(row["tokens"]) == len(row["advantages"]) for row in rollouts)
 
@@ -38,11 +49,12 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path,
         "policy/rollouts.jsonl",
         "policy/metrics.jsonl",
     ]
-    before = {name: (tmp_path / name).read_bytes() for name in kept}
-    weights = {path: path.stat().st_mtime_ns for path in (tmp_path / "reward_model").glob("*.safetensors")}
-    second = quickstart(tmp_path, {})  # as a user starts it
+    before = {name: (run / name).read_bytes() for name in kept}
+    weights = {path: path.stat().st_mtime_ns for path in (run / "reward_model").glob("*.safetensors")}
+    command = ["bash", str(ROOT / "quickstart" / "run.sh"), "--smoke", "--run_dir", str(run)]
+    second = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=900, check=False)
     assert second.returncode == 0, second.stderr[-3000:]
-    assert {name: (tmp_path / name).read_bytes() for name in kept} == before
+    assert {name: (run / name).read_bytes() for name in kept} == before
     assert {path: path.stat().st_mtime_ns for path in weights} == weights
     assert weights
 
@@ -61,8 +73,10 @@ def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_sc
     assert RewardModelCritic.load(shipped, "slf5k", max_new_tokens=3)(["a post"], ["A summary."])
 
 
-def test_unknown_option_is_refused():
-    command = ["bash", str(ROOT / "quickstart" / "run.sh"), "--fast"]
-    result = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
-    assert result.returncode == 2
-    assert "--fast" in result.stderr
+@pytest.mark.parametrize("script", ["run.py", "ship.py", "tiny_model.py"])
+def test_help_and_an_unknown_option_write_nothing(script, run_script):
+    told = run_script(f"quickstart/{script}", "--help")
+    assert told.returncode == 0 and "usage: " in told.stdout
+    refused = run_script(f"quickstart/{script}", "--fast")
+    assert refused.returncode == 2 and "usage: " in refused.stderr
+    assert not (ROOT / "--help").exists()

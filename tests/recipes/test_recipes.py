@@ -62,12 +62,6 @@ def test_an_unknown_option_is_refused():
     assert result.returncode == 2 and "--fast" in result.stderr
 
 
-def test_the_small_version_ends_in_a_report_with_every_method(tmp_path, warm):
-    ended = recipe("slf5k", "--smoke", "--run_dir", str(tmp_path), timeout=900, **warm.variables)
-    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-5000:]
-    check_results("slf5k", tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", METHODS)

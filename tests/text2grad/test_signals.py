@@ -125,7 +125,7 @@ def test_a_rank_whose_launcher_is_gone_is_asked_to_end(tmp_path):
 
 
 def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
-    """As in quickstart/run.sh and the scripts of evaluation/."""
+    """As in the scripts of evaluation/."""
     script = f'. {LAUNCHING}; python() {{ launch command {sys.executable} "$@"; }}; python "$@"; echo later'
     arguments = [str(tmp_path / "worker.py"), str(tmp_path)]
     process = started(tmp_path, "bash", "-euc", script, "script", *arguments)

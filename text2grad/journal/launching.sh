@@ -51,22 +51,3 @@ _pass_on() { # SIGNAL CHILD
         kill -TERM -- "-$2" 2>/dev/null || true
     fi
 }
-
-# warm_up MODULE...: from here on `python` starts without the time that importing these takes (see warm.py). Nothing
-# changes where there is a GPU, which a fork cannot use once its parent has looked at it, nor with TEXT2GRAD_WARM=0.
-# After it, give `wait` a process: a bare one waits for the server, too, which waits for the script to end.
-warm_up() {
-    local folder
-    if [ "$(uname)" != Linux ] || [ -n "${TEXT2GRAD_WARM:-}" ] || [ -e /dev/nvidiactl ] || [ -e /dev/kfd ]; then
-        return
-    fi
-    echo "importing the libraries, once for all steps" >&2
-    folder=$(mktemp -d)
-    # It ends with this script and all that was started here, since these hold the other end of its input.
-    exec {_warm}> >(exec python "${BASH_SOURCE[0]%/*}/warm.py" serve "$folder" "$@")
-    until [ -S "$folder/server" ]; do
-        kill -0 "$!" 2>/dev/null || return 0 # it could not start: the next script says why
-        sleep 0.1
-    done
-    export TEXT2GRAD_WARM=$folder/server PATH="$folder/bin:$PATH"
-}
