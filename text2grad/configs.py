@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from itertools import chain
@@ -19,7 +18,13 @@ import yaml
 
 from text2grad.errors import InputError
 
-_USAGE = "python SCRIPT [--config FILE] [--SETTING VALUE ...]"
+_VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
+
+
+def _usage() -> str:
+    """``%`` is doubled, as argparse wants it."""
+    program = sys.argv[0] if sys.argv[0].startswith("text2grad ") else f"python {_shown_path(sys.argv[0])}"
+    return f"{program} [--config FILE] [--SETTING VALUE ...]".replace("%", "%%")
 
 
 def setting(default: Any, text: str, *aliases: str) -> Any:
@@ -70,7 +75,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
         path = Path(default_config)
         if os.environ.get("RANK", "0") == "0":
             print(f"settings: {_shown_path(path)}; --config reads another file")
-    parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_USAGE)
+    parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_usage())
     if path is not None:
         parser.set_defaults_with_config(**_read_config(path, dataclasses))
     try:
@@ -137,41 +142,44 @@ def help_text(*dataclasses: type, everything: bool = False, default_config: str 
     Args:
         everything: explain the settings that a dataclass inherits from a library too.
     """
-    parts = [f"usage: {_USAGE}", "", (getattr(sys.modules["__main__"], "__doc__", None) or "").strip(), "", "settings:"]
-    read = f" (default: {_shown_path(default_config)})" if default_config else ""
-    parts += [f"  --config FILE             a YAML file of settings{read}; flags on the command line win"]
-    inherited: dict[str, list[Field]] = {}
+    parser = ArgumentParser(
+        usage=_usage(),
+        description=getattr(sys.modules["__main__"], "__doc__", None),
+        formatter_class=RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    settings = parser.add_argument_group("settings")
+    read = f" (default: {_shown_path(default_config)})".replace("%", "%%") if default_config else ""
+    settings.add_argument("--config", metavar="FILE", help=f"a YAML file of settings; flags win over it{read}")
+    inherited: dict[str, list[str]] = {}
     for kind in dataclasses:
         hints = get_type_hints(kind)
-        for each in _own_first(kind):
+        for each in fields(kind):
             library = _library_of(kind, each.name)
             if library and not everything:
-                inherited.setdefault(library, []).append(each)
-            else:
-                parts += _explained(each, hints[each.name])
-    for library, unexplained in inherited.items():
-        names = ", ".join(f"--{each.name}" for each in unexplained)
-        width = shutil.get_terminal_size((100, 24)).columns
-        parts += ["", f"settings of {library} (--help_all explains them):"]
-        parts += textwrap.wrap(names, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(parts)
+                inherited.setdefault(library, []).append(f"--{each.name}")
+                continue
+            value = _value_name(hints[each.name])
+            settings.add_argument(f"--{each.name}", *_aliases(each), metavar=value, help=_explained(each))
+    for library, flags in inherited.items():
+        parser.add_argument_group(f"settings of {library} (--help_all explains them)", ", ".join(flags))
+    return parser.format_help()
 
 
-def _explained(each: Field, hint: Any) -> list[str]:
-    choices = _choices(hint)
-    name = f"--{each.name}" + (
-        f" {{{','.join(str(choice) for choice in choices if choice is not None)}}}" if choices else ""
-    )
+def _value_name(hint: Any) -> str:
+    """How ``--help`` writes a setting's value: its choices, or what kind of value it is."""
+    if names := _names_of(_choices(hint)):
+        return f"{{{','.join(names)}}}"
+    kinds = {hint, *get_args(hint)}
+    return next((name for kind, name in _VALUE_NAMES.items() if kind in kinds), "TEXT")
+
+
+def _explained(each: Field) -> str:
+    """A setting's help, with its default where it has one; ``%`` is doubled."""
     default = each.default_factory() if each.default_factory is not MISSING else each.default
     shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
-    text = str(each.metadata.get("help", "")).replace("%%", "%")
-    text += f" (default: {shown})" if default is not MISSING and shown not in ("", None) else ""
-    text += f" (also {', '.join(_aliases(each))})" if _aliases(each) else ""
-    width = max(40, shutil.get_terminal_size((100, 24)).columns - 28)
-    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-    head = f"  {name:<26}"
-    first = [head + lines.pop(0)] if len(head) <= 28 else [head.rstrip()]
-    return [*first, *(" " * 28 + line for line in lines)]
+    given = "" if shown is MISSING or shown in ("", None) else f" (default: {shown})".replace("%", "%%")
+    return str(each.metadata.get("help", "")) + given
 
 
 def _shown_path(path: str | Path) -> str:
@@ -195,10 +203,6 @@ def _choices(hint: Any) -> tuple:
 
 def _names_of(choices: tuple) -> list[str]:
     return [str(choice) for choice in choices if choice is not None]
-
-
-def _own_first(kind: type) -> Iterator[Field]:
-    yield from sorted(fields(kind), key=lambda each: bool(_library_of(kind, each.name)))
 
 
 def _library_of(kind: type, name: str) -> str:

@@ -29,7 +29,7 @@ def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     with pytest.raises(InputError, match=r"--form 'long' does not exist; choose one of cot, no_cot$"):
         parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])
     text = help_text(Settings)
-    assert "--form {cot,no_cot}" in text and "(also --extent)" in text
+    assert "--form {cot,no_cot}" in text and "--size N, --extent N" in text
 
 
 def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tmp_path, capsys, monkeypatch):
@@ -44,7 +44,7 @@ def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tm
     monkeypatch.setenv("RANK", "1")
     parse(Settings, args=[], default_config=own)
     assert capsys.readouterr().out == ""
-    assert f"(default: {own})" in help_text(Settings, default_config=own)
+    assert f"(default:{own})" in "".join(help_text(Settings, default_config=own).split())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -147,15 +146,6 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     chosen, config = parse(TaskConfig, ServeConfig)
     serve(get_task(chosen.task), config)
-
-
-def console() -> None:
-    """The command ``text2grad``, whose one subcommand is ``serve``."""
-    if sys.argv[1:2] != ["serve"]:
-        print("usage: text2grad serve --task TASK --critic CRITIC [--help]", file=sys.stderr)
-        raise SystemExit(0 if {"-h", "--help"} & set(sys.argv[1:2]) else 2)
-    del sys.argv[1]
-    main()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""The command ``text2grad``: the stages' programs by name, and what it says where they are not installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from text2grad import __version__
+from text2grad.cli import PROGRAMS, help_text, main
+from text2grad.records import load_json, save_json
+
+pytestmark = pytest.mark.fast
+
+
+def text2grad(*args: object, path: str = str(ROOT), cwd=ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "text2grad", *map(str, args)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=cwd, env=environment, text=True, capture_output=True, timeout=120, check=False)
+
+
+def test_help_fits_on_a_screen_and_names_every_command():
+    said = text2grad("--help").stdout
+    assert said == help_text() + "\n" == text2grad().stdout
+    lines = said.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in PROGRAMS)
+    assert text2grad("--version").stdout == f"text2grad {__version__}\n"
+
+
+def test_a_command_annotates_with_the_flags_of_its_script(tmp_path):
+    save_json(tmp_path / "a.json", {"t3_1": {"post": "My dog barks at night.", "generated_summary": "A dog barks."}})
+    flags = ("--task", "slf5k", "--critic", "programmatic", "--data_path", tmp_path / "a.json")
+    done = text2grad("annotate", *flags, "--output_path", tmp_path / "b.json")
+    assert done.returncode == 0, done.stderr
+    assert load_json(tmp_path / "b.json")["t3_1"]["textual_feedback"]
+
+
+@pytest.mark.parametrize(
+    ("args", "module"),
+    [
+        (["--task", "kodcode", "--k", "1"], "evaluation.kodcode.evaluate"),
+        (["--k", "1", "--task=kodcode"], "evaluation.kodcode.evaluate"),
+        (["--task", "plain", "--k", "1"], "evaluation.evaluate"),
+        (["--task", "my_task.py", "--k", "1"], "evaluation.evaluate"),
+        (["--k", "1", "--task"], "evaluation.evaluate"),
+    ],
+)
+def test_a_task_with_a_program_of_its_own_gets_it(args, module):
+    chosen, others = PROGRAMS["evaluate"].chosen(args)
+    assert chosen == module
+    assert others == (["--k", "1"] if "kodcode" in module else args)
+
+
+def test_an_unknown_command_is_refused():
+    done = text2grad("anotate")
+    assert done.returncode == 2 and "annotate" in done.stderr
+
+
+@pytest.mark.parametrize(("absent", "remedy"), [("nl_reward_model", "checkout"), ("datasets", "pip install")])
+def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "nl_reward_model.train_rm", raising=False)
+    monkeypatch.setitem(sys.modules, absent, None)
+    monkeypatch.setattr(sys, "argv", ["text2grad", "reward-model", "--task", "slf5k"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and absent in error and remedy in error

@@ -1,0 +1,109 @@
+"""The command ``text2grad``: each stage's program by name, with the flags of its script.
+
+The stages are higher floors than this package, so a program is imported by name when it is called for.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+from text2grad import __version__
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module with a ``main``, for any task, and the same for a task that has one of its own."""
+
+    about: str
+    module: str
+    own: str = ""
+
+    def chosen(self, args: list[str]) -> tuple[str, list[str]]:
+        """The module for the task that the arguments name, and the arguments that it takes."""
+        task, others = _without_task(args)
+        own = self.own.format(task)
+        return (own, others) if own and task.isidentifier() and _exists(own) else (self.module, args)
+
+
+PROGRAMS = {
+    "annotate": Program(
+        "critiques and quoted spans for a file of responses",
+        "rm_data_anno.annotate",
+        "rm_data_anno.{}.dual_feedback_annotation_RM",
+    ),
+    "reward-model": Program(
+        "train a reward model on annotated responses", "nl_reward_model.train_rm", "nl_reward_model.{}.train_rm"
+    ),
+    "train": Program(
+        "optimise a policy with a critic's feedback, token by token",
+        "nl_gradient_policy_optimization.optimize",
+        "nl_gradient_policy_optimization.{}.train",
+    ),
+    "generate": Program("a policy's responses to a file of prompts", "evaluation.generate"),
+    "evaluate": Program(
+        "measure responses: one result file with intervals", "evaluation.evaluate", "evaluation.{}.evaluate"
+    ),
+    "report": Program("one page of training runs and results", "evaluation.report"),
+    "serve": Program("hold a critic behind HTTP", "text2grad.integrations.serve"),
+    "quickstart": Program("all of it on a small model, in minutes", "quickstart.run"),
+}
+
+
+def help_text() -> str:
+    commands = "\n".join(f"  {name:<13} {program.about}" for name, program in PROGRAMS.items())
+    return (
+        "usage: text2grad COMMAND [--config FILE] [--SETTING VALUE ...]\n\n"
+        "Train language models from natural-language feedback: critiques become token-level rewards.\n\n"
+        f"{commands}\n\n"
+        "text2grad COMMAND --help      its settings; with --task slf5k also that task's own\n"
+        "text2grad --version\n\n"
+        "Example: text2grad annotate --task slf5k --critic openai:gpt-4o --data_path summaries.json"
+    )
+
+
+def main() -> None:
+    if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
+        print(help_text())
+    elif sys.argv[1] == "--version":
+        print(f"text2grad {__version__}")
+    elif sys.argv[1] in PROGRAMS:
+        _run(sys.argv[1], sys.argv[2:])
+    else:
+        print(f"error: there is no command {sys.argv[1]!r}; choose one of {', '.join(PROGRAMS)}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _run(name: str, args: list[str]) -> None:
+    module, args = PROGRAMS[name].chosen(args)
+    try:
+        program = import_module(module)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package == module.partition(".")[0]:
+            remedy = "run it in a checkout of the repository, which `bash env.sh` sets up"
+        else:
+            remedy = "run `pip install 'text2grad[train,serve]'`"
+        print(f"error: text2grad {name} needs {error.name}, which is not installed; {remedy}", file=sys.stderr)
+        raise SystemExit(2) from None
+    sys.modules["__main__"].__doc__ = program.__doc__  # --help begins with it
+    sys.argv = [f"text2grad {name}", *args]
+    program.main()
+
+
+def _without_task(args: list[str]) -> tuple[str, list[str]]:
+    """The value of ``--task``, and the other arguments."""
+    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--task=") else [arg])]
+    if "--task" not in split[:-1]:
+        return "", args
+    at = split.index("--task")
+    return split[at + 1], split[:at] + split[at + 2 :]
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
