@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rm_data_anno.known_faults import KnownFault
 from text2grad.sandbox.unit_tests import parsed
 from text2grad.tasks import Interval
 
@@ -37,17 +38,6 @@ _WRAPPERS = frozenset(
     ["sorted", "set", "list", "abs", "int", "str", "float", "len", "reversed", "round", "tuple", "sum", "max", "min"]
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A changed program. ``line``, from 1, is the one that differs: ``was`` before, ``now`` after, without margins."""
-
-    kind: str
-    code: str
-    line: int
-    was: str
-    now: str
 
 
 @dataclass(frozen=True)
@@ -93,32 +83,33 @@ def read(code: str) -> Program | None:
     return Program(code, tree)
 
 
-def mutations(code: str) -> list[Mutation]:
-    """Every mutation of a program that parses, each once; none of a program that does not."""
+def mutations(code: str) -> list[KnownFault]:
+    """Every fault of a program that parses, each once; ``wrong`` is the line that differs, without its margins."""
     program = read(code)
     if program is None:
         return []
-    found: dict[str, Mutation] = {}
+    found: dict[str, KnownFault] = {}
     for node in _judged(program):
         for rule in _RULES:
             for change in rule(node, program):
-                mutation = _applied(change, program)
-                if mutation and mutation.code not in found and parsed(mutation.code):
-                    found[mutation.code] = mutation
+                fault = _applied(change, program)
+                if fault and fault.text not in found and parsed(fault.text):
+                    found[fault.text] = fault
     found.pop(code, None)
     return list(found.values())
 
 
-def _applied(change: Change, program: Program) -> Mutation | None:
+def _applied(change: Change, program: Program) -> KnownFault | None:
     """The program with a change; None where the change reaches over a line's end."""
     code = program.code
     if re.search(r"[\r\n]", code[change.start : change.end] + change.text):
         return None
     new = code[: change.start] + change.text + code[change.end :]
     begin = max(code.rfind("\n", 0, change.start), code.rfind("\r", 0, change.start)) + 1
-    was, now = (re.split(r"[\r\n]", text[begin:], maxsplit=1)[0].strip() for text in (code, new))
-    line = len(re.findall(r"\r\n|\r|\n", code[:begin])) + 1
-    return Mutation(change.kind, new, line, was, now) if now and was != now else None
+    was, now = (re.split(r"[\r\n]", text[begin:], maxsplit=1)[0] for text in (code, new))
+    begin += len(now) - len(now.lstrip())
+    was, now = was.strip(), now.strip()
+    return KnownFault(change.kind, new, (begin, begin + len(now)), was) if now and was != now else None
 
 
 def _judged(program: Program) -> Iterator[ast.AST]:

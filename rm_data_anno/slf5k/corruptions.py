@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from rm_data_anno.known_faults import KnownFault, exchanged
 from text2grad.critics.programs.english import listed, sentences, words
 from text2grad.tasks import Interval
 
-
-@dataclass(frozen=True)
-class Spoilt:
-    """A changed summary.
-
-    Attributes:
-        kind: how it was changed.
-        text: the new summary.
-        wrong: the characters that the change made wrong; none where something was left out, or nothing changed.
-        remark: what a critique says of it.
-    """
-
-    kind: str
-    text: str
-    wrong: Interval | None = None
-    remark: str = ""
-
-
-Corruption = Callable[[str, str, Sequence[str], random.Random], "Spoilt | None"]
+Corruption = Callable[[str, str, Sequence[str], random.Random], "KnownFault | None"]
 """Takes a post, a summary of it, summaries of other posts, and a source of chance; None where it cannot be done."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
@@ -61,20 +44,20 @@ _RUN = 12
 """Words of the post that a copy takes."""
 
 
-def unchanged(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
-    return Spoilt("unchanged", summary)
+def unchanged(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
+    return KnownFault("unchanged", summary)
 
 
-def left_out(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def left_out(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """Without one of its sentences."""
     parts = split(summary)
     if len(parts) < 2:
         return None
     gone = rng.randrange(len(parts))
-    return Spoilt("left_out", " ".join(parts[:gone] + parts[gone + 1 :]))
+    return KnownFault("left_out", " ".join(parts[:gone] + parts[gone + 1 :]))
 
 
-def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With one number exchanged for one that the post does not have."""
     digits = [(match.start(), match.end()) for match in _NUMBER.finditer(summary)]
     spelt = [(word.start, word.end) for word in words(summary) if word.text.lower() in _NUMBER_WORDS]
@@ -89,10 +72,10 @@ def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -
     else:
         options = _NUMBER_WORDS
     options = [option for option in options if option not in known and option != old.lower()]
-    return _exchanged("number", summary, (start, end), rng.choice(options)) if options else None
+    return exchanged("number", summary, (start, end), rng.choice(options)) if options else None
 
 
-def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With one person, thing, day or name exchanged for one that the post does not have."""
     known = {word.text.lower() for word in words(post)}
     starts = {match.start() for match in re.finditer(r"(?:^|[.!?]\s+)[\"'“(]*(?=\S)", summary)}
@@ -110,37 +93,54 @@ def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> 
     if not options:
         return None
     place = rng.choice(sorted({place for place, _ in options}))
-    return _exchanged("name", summary, place, rng.choice([new for at, new in options if at == place]))
+    return exchanged("name", summary, place, rng.choice([new for at, new in options if at == place]))
 
 
-def borrowed(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def borrowed(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With a sentence of another post's summary in it."""
     foreign = [sentence for other in others for sentence in split(other)]
     if not foreign:
         return None
-    return _inserted("borrowed", summary, rng.choice(foreign), rng, "Tells another story")
+    return _inserted("borrowed", summary, rng.choice(foreign), rng)
 
 
-def copied(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def copied(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With a run of the post's own words as a sentence."""
     found = words(post)
     if len(found) < 2 * _RUN:
         return None
     first = rng.randrange(len(found) - _RUN)
     run = " ".join(post[found[first].start : found[first + _RUN - 1].end].split())
-    return _inserted("copied", summary, run[0].upper() + run[1:] + ".", rng, "Copies the post word for word")
+    return _inserted("copied", summary, run[0].upper() + run[1:] + ".", rng)
 
 
-def repeated(post: str, summary: str, others: Sequence[str], rng: random.Random) -> Spoilt | None:
+def repeated(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With one of its sentences said again at the end."""
     again = rng.choice(split(summary))
     text = f"{summary.rstrip()} {again}"
-    return Spoilt("repeated", text, (len(text) - len(again), len(text)), f"Repeats itself (“{_short(again)}”).")
+    return KnownFault("repeated", text, (len(text) - len(again), len(text)))
 
 
 CORRUPTIONS: dict[str, Corruption] = {
     each.__name__: each for each in (unchanged, left_out, number, name, borrowed, copied, repeated)
 }
+
+
+def spoil(
+    post: str,
+    texts: Sequence[str],
+    others: Sequence[str],
+    counts: Counter[str],
+    seen: set[str],
+    rng: random.Random,
+) -> KnownFault | None:
+    """A new text by the kind of change that is rarest so far and possible here; None where there is none."""
+    for kind in sorted(CORRUPTIONS, key=lambda kind: (counts[kind], rng.random())):
+        for text in rng.sample(texts, len(texts)):
+            spoilt = CORRUPTIONS[kind](post, text, others, rng)
+            if spoilt is not None and spoilt.text.strip() and spoilt.text not in seen:
+                return spoilt
+    return None
 
 
 def split(text: str) -> list[str]:
@@ -151,18 +151,12 @@ def split(text: str) -> list[str]:
     return [part for start, end in pairwise(edges) if (part := text[start:end].strip())]
 
 
-def _exchanged(kind: str, text: str, place: Interval, new: str) -> Spoilt:
-    start, end = place
-    spoilt = text[:start] + new + text[end:]
-    return Spoilt(kind, spoilt, (start, start + len(new)), f"Says “{new}”, which the post does not.")
-
-
-def _inserted(kind: str, text: str, sentence: str, rng: random.Random, verdict: str) -> Spoilt:
+def _inserted(kind: str, text: str, sentence: str, rng: random.Random) -> KnownFault:
     parts = split(text)
     at = rng.randint(0, len(parts))
     before = " ".join(parts[:at]) + (" " if at else "")
     spoilt = " ".join([*parts[:at], sentence, *parts[at:]])
-    return Spoilt(kind, spoilt, (len(before), len(before) + len(sentence)), f"{verdict} (“{_short(sentence)}”).")
+    return KnownFault(kind, spoilt, (len(before), len(before) + len(sentence)))
 
 
 def _like(new: str, old: str) -> str:
@@ -177,8 +171,3 @@ def _article_fits(text: str, start: int, new: str) -> bool:
     before = text[:start].split()[-1:]
     vowel = new[0].lower() in "aeiou"
     return before not in (["a"], ["A"], ["an"], ["An"]) or vowel == (before[0].lower() == "an")
-
-
-def _short(text: str) -> str:
-    found = text.split()
-    return " ".join(found[:6]) + ("…" if len(found) > 6 else "")

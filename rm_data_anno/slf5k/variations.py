@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle, product
 from pathlib import Path
 from typing import Literal
 
-from rm_data_anno.slf5k.corruptions import CORRUPTIONS, Spoilt, split
-from rm_data_anno.slf5k.hard_negatives import annotated, spoil, summaries
+from rm_data_anno.known_faults import KnownFault, marked
+from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
 from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
@@ -61,7 +61,7 @@ class Drawn:
 
     how: str
     text: str
-    spoilt: Spoilt | None = None
+    spoilt: KnownFault | None = None
 
 
 def variations(
@@ -118,7 +118,7 @@ def variations(
             feedback = critic.feedback_on(post, text)
             if spoilt:
                 counts[spoilt.kind] += 1
-                feedback = replace(annotated(spoilt, feedback), critique=feedback.critique)
+                feedback = marked(feedback, spoilt)
             record = {"id": f"{key}~{number}#{len(seen)}", "post": post, "ideal_human_summary": own.human}
             made[record["id"]] = task.with_feedback(
                 task.with_response(record, text), feedback, {"source": "variations", "how": how}
@@ -134,13 +134,13 @@ def _sources(
         raise InputError("one post is not enough; give at least two, since sentences are exchanged between posts")
     found = {}
     for key, record in posts.items():
-        texts = summaries(record)
-        if not texts:
+        human = str(record.get("ideal_human_summary") or record.get("generated_summary") or "").strip()
+        if not human:
             raise InputError(f"record {key!r} has no summary; give it ideal_human_summary")
         if not answers.get(key):
             raise InputError(f"record {key!r} has no sampled answer; give --answers that cover all posts")
         drawn = rng.sample(list(answers[key]), len(answers[key]))
-        found[key] = PostTexts(split(get_task("slf5k").prompt(record)), texts[0], cycle(drawn))
+        found[key] = PostTexts(split(get_task("slf5k").prompt(record)), human, cycle(drawn))
     return found
 
 

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from rm_data_anno.kodcode.mutations import mutations
-from rm_data_anno.kodcode.variations import variations
-from rm_data_anno.kodcode.wordings import bare, renamed
+from rm_data_anno.kodcode.variations import Made, variations
 from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -53,18 +52,19 @@ def sandbox():
 
 @pytest.fixture(scope="module")
 def made(sandbox):
-    return variations(RECORDS, rounds=2, per_round=4, sandbox=sandbox)[0]
+    return variations(RECORDS, per_program=6, sandbox=sandbox)[0]
 
 
 @pytest.mark.parametrize("code", [COUNT, COUNT.replace("\n", "\r\n"), COUNT.replace("    ", "\t"), WEAK])
 def test_a_mutation_changes_one_line_and_says_which(code):
     found = mutations(code)
-    assert len({each.code for each in found}) == len(found) > 8
+    assert len({each.text for each in found}) == len(found) > 8
     before = code.split("\n")
     for each in found:
-        after = each.code.split("\n")
-        assert [at for at, pair in enumerate(zip(before, after, strict=True), 1) if len(set(pair)) > 1] == [each.line]
-        assert (before[each.line - 1].strip(), after[each.line - 1].strip()) == (each.was, each.now)
+        after = each.text.split("\n")
+        line = Made(each.text, each).line
+        assert [at for at, pair in enumerate(zip(before, after, strict=True), 1) if len(set(pair)) > 1] == [line]
+        assert (before[line - 1].strip(), after[line - 1].strip()) == (each.was, each.now)
 
 
 @pytest.mark.parametrize(
@@ -92,48 +92,35 @@ def test_annotations_docstrings_and_what_does_not_parse_are_left_alone():
     assert not mutations('import a\n\n@cached(1)\ndef f(x: "int < 3", y: tuple[0, 1]) -> Wrong[2]:\n    """1 < 2"""\n')
 
 
-def test_other_wordings_do_the_same():
-    namespace: dict = {}
-    for seed in range(20):
-        text = renamed(bare(COUNT), COUNT_TESTS, random.Random(seed))
-        exec(text, namespace)
-        assert "#" not in text and '"""' not in text and "limit" in text  # the tests call it by that name
-        assert namespace["count_above"]([5, "a", 4, 6], limit=4) == 2
-    assert len({renamed(COUNT, COUNT_TESTS, random.Random(seed)) for seed in range(8)}) > 4
-    assert bare("def f(a):\n    '''Doc'''\n    return '#'  # yes\n") == "def f(a):\n    return '#'\n"
-    assert renamed("def f(:", "", random.Random(0)) == bare("def f(:") == "def f(:"
-
-
 def test_the_quoted_line_is_the_changed_one_and_the_tests_fail_with_it(made):
-    assert {key.partition("~")[0] for key in made} == set(RECORDS)
+    assert {key.partition("#")[0] for key in made} == set(RECORDS)
     wrong = 0
-    for key, record in made.items():
+    for record in made.values():
         feedback, kind = TASK.feedback(record), record["annotation"]["kind"]
         code = record["solution"]
-        run = run_tests(code, record["test"], Sandbox(seconds=60)) if "~0#" in key else None
+        run = run_tests(code, record["test"], Sandbox(seconds=60))
         if kind == "none":
             assert not feedback.poor and "All tests pass." in feedback.critique
-            assert run is None or run.passed
+            assert run.passed
             continue
         wrong += 1
         (quote,) = feedback.poor
         ((start, end),) = ground(quote, code)
         line = record["annotation"]["line"]
-        assert code[:start].count("\n") + 1 == line and "\n" not in code[start:end]
+        assert code[:start].count("\n") + 1 == line and "\n" not in code[start:end].strip()
         assert code.split("\n")[line - 1].strip() == quote.strip()
-        if run is not None:
-            assert not run.passed
-            assert run.failures[0].name == record["annotation"]["failed"]
+        assert not run.passed
+        assert run.failures[0].name == record["annotation"]["failed"]
         assert f"`{quote.strip()}` wrong, should be `{record['annotation']['was']}`" in feedback.critique
     assert wrong >= 8
     unseen = ("n > 1001", "n >= 1000", "return 1")  # no test notices
-    codes = [record["solution"] for key, record in made.items() if key.startswith("half~0")]
+    codes = [record["solution"] for key, record in made.items() if key.startswith("half#")]
     assert not any(text in code for code in codes for text in unseen)
 
 
 def test_the_same_seed_makes_the_same_records(made, sandbox):
-    assert variations(RECORDS, rounds=2, per_round=4, sandbox=sandbox, workers=2)[0] == made
-    assert variations(RECORDS, rounds=2, per_round=4, sandbox=sandbox, seed=1)[0] != made
+    assert variations(RECORDS, per_program=6, sandbox=sandbox, workers=2)[0] == made
+    assert variations(RECORDS, per_program=6, sandbox=sandbox, seed=1)[0] != made
 
 
 def test_what_is_no_program_or_has_no_tests_is_left_out_with_its_reason(tmp_path, sandbox, run_script):
@@ -143,7 +130,7 @@ def test_what_is_no_program_or_has_no_tests_is_left_out_with_its_reason(tmp_path
         "wrong": {"question": "Q.", "solution": COUNT.replace(">", "<"), "test": COUNT_TESTS},
         "broken tests": {"question": "Q.", "solution": COUNT, "test": "def test(:"},
     }
-    made, left_out = variations(bad, 2, 2, sandbox)
+    made, left_out = variations(bad, 2, sandbox)
     assert not made
     assert left_out == {
         "prose": "the solution is no Python program",
@@ -165,8 +152,8 @@ def test_the_script_writes_what_stage_2_reads(tmp_path, run_script):
     save_json(tmp_path / "programs.json", list(RECORDS.values()))
     out = tmp_path / "varied.json"
     done = run_script(
-        "rm_data_anno/kodcode/variations.py", "--data_path", tmp_path / "programs.json", "--rounds", "1",
-        "--per_round", "3", "--critique_style", "plain", "--output_path", out,
+        "rm_data_anno/kodcode/variations.py", "--data_path", tmp_path / "programs.json", "--per_round", "3",
+        "--critique_style", "plain", "--output_path", out,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "6 programs made from 2" in done.stdout
@@ -178,9 +165,9 @@ def test_the_script_writes_what_stage_2_reads(tmp_path, run_script):
 
 def test_a_number_below_one_is_refused(tmp_path, run_script):
     done = run_script(
-        "rm_data_anno/kodcode/variations.py", "--data_path", "x", "--output_path", tmp_path / "y", "--rounds", "0"
+        "rm_data_anno/kodcode/variations.py", "--data_path", "x", "--output_path", tmp_path / "y", "--per_program", "0"
     )
-    assert done.returncode == 2 and "--rounds must be above 0" in done.stderr
+    assert done.returncode == 2 and "--per_program must be above 0" in done.stderr
     with pytest.raises(InputError):
         Sandbox(seconds=0)
 
@@ -197,7 +184,7 @@ def test_the_programmatic_critic_blames_the_changed_line_of_real_programs(shared
         for record in records
         if record["expected"] == "pass" and record["question"] in questions[:30]
     }
-    made, _ = variations(chosen, rounds=1, per_round=4, sandbox=Sandbox(seconds=1))
+    made, _ = variations(chosen, per_program=4, sandbox=Sandbox(seconds=1))
     wrong = [record for record in made.values() if record["annotation"]["kind"] != "none"]
     critic = CodeCritic(Sandbox(seconds=20))
     judged = critic([each["question"] for each in wrong], [each["solution"] for each in wrong], wrong)

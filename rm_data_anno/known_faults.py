@@ -1,0 +1,89 @@
+"""Texts spoilt on purpose, so that the place of their fault is known: what the makers of such records share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from text2grad.critics.programs.english import unique_quote
+from text2grad.feedback import Feedback
+from text2grad.grounding import ground
+from text2grad.tasks import Interval
+
+
+@dataclass(frozen=True)
+class KnownFault:
+    """A changed text.
+
+    Attributes:
+        kind: how it was changed.
+        text: the new text.
+        wrong: its characters that the change made wrong; None where something was left out, or nothing changed.
+        was: what they were before, where they replace something.
+    """
+
+    kind: str
+    text: str
+    wrong: Interval | None = None
+    was: str = ""
+
+    @property
+    def now(self) -> str:
+        """The wrong characters."""
+        return self.text[slice(*self.wrong)] if self.wrong else ""
+
+
+def exchanged(kind: str, text: str, place: Interval, new: str) -> KnownFault:
+    """The text with other characters at a place."""
+    start, end = place
+    return KnownFault(kind, text[:start] + new + text[end:], (start, start + len(new)), text[start:end])
+
+
+def in_turns(found: Sequence[KnownFault], rng: random.Random) -> Iterator[KnownFault]:
+    """All of them in a random order in which the kinds take turns."""
+    kinds: dict[str, list[KnownFault]] = {}
+    for fault in rng.sample(found, len(found)):
+        kinds.setdefault(fault.kind, []).append(fault)
+    while kinds:
+        for kind in rng.sample(list(kinds), len(kinds)):
+            yield kinds[kind].pop()
+            if not kinds[kind]:
+                del kinds[kind]
+
+
+def marked(judged: Feedback, fault: KnownFault) -> Feedback:
+    """A program's feedback with the fault among the poor spans, and no good span that reaches into it.
+
+    The program's verdict stays only where it saw the fault as well.
+    """
+    if fault.wrong is None:
+        return judged
+    good = [piece for quote in judged.good for piece in _outside(quote, fault.text, fault.wrong)]
+    known = unique_quote(fault.text, *fault.wrong)
+    score = judged.score if any(known in quote or quote in known for quote in judged.poor) else None
+    poor = [*(quote for quote in judged.poor if quote not in known), known]
+    poor = [quote for quote in poor if not any(quote in other and quote != other for other in poor)]
+    poor.sort(key=fault.text.find)
+    return replace(judged, good=list(dict.fromkeys(good)), poor=poor, score=score)
+
+
+def _outside(quote: str, text: str, wrong: Interval) -> list[str]:
+    """What of a quote lies outside the wrong characters, in whole words."""
+    places = [place for place in ground(quote, text) if place[0] < wrong[1] and wrong[0] < place[1]]
+    if not places:
+        return [quote]
+    start, end = places[0]
+    before, after = wrong
+    while before > start and not text[before - 1].isspace():
+        before -= 1
+    while after < end and not text[after].isspace():
+        after += 1
+    pieces = [(start, max(start, before)), (min(after, end), end)]
+    return [unique_quote(text, *_stripped(text, piece)) for piece in pieces if text[slice(*piece)].strip(" .,!?")]
+
+
+def _stripped(text: str, place: Interval) -> Interval:
+    start, end = place
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

@@ -1,0 +1,98 @@
+"""Texts with a known fault: the wrong characters are the ones that changed, and they become poor."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from rm_data_anno.known_faults import KnownFault, in_turns, marked
+from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
+from text2grad.feedback import Feedback
+
+POST = (
+    "My sister borrowed 400 dollars from me in March and promised to pay it back within two weeks. Now Robert, my "
+    "boss, has cut my hours and I cannot pay my rent. She says that she never promised anything at all. Should I ask "
+    "our mother to step in, or is the money gone?"
+)
+SUMMARY = "My sister owes me 400 dollars since March and denies it. My boss Robert cut my hours. Should I ask our mom?"
+OTHERS = ["The neighbour's dog barks all night. Earplugs do not help."]
+
+
+def spoilt(kind: str, seed: int = 0, summary: str = SUMMARY) -> KnownFault | None:
+    return CORRUPTIONS[kind](POST, summary, OTHERS, random.Random(seed))
+
+
+@pytest.mark.parametrize("kind", ["number", "name"])
+def test_an_exchange_changes_the_wrong_characters_and_no_others(kind):
+    for seed in range(20):
+        made = spoilt(kind, seed)
+        start, end = made.wrong
+        new = made.text[start:end]
+        assert new.lower() not in POST.lower().split() and new == made.now
+        rest = made.text[:start], made.text[end:]
+        assert SUMMARY.startswith(rest[0]) and SUMMARY.endswith(rest[1])
+        old = SUMMARY[start : len(SUMMARY) - len(rest[1])]
+        assert old == made.was in {"number": {"400"}, "name": {"sister", "March", "boss", "Robert", "mom"}}[kind]
+
+
+def test_a_name_that_begins_a_sentence_is_left_alone():
+    assert spoilt("name", summary="Robert cut hours. Robert said so.") is None
+
+
+@pytest.mark.parametrize("kind", ["borrowed", "copied"])
+def test_an_insertion_is_a_sentence_of_its_own_anywhere(kind):
+    places = set()
+    for seed in range(20):
+        made = spoilt(kind, seed)
+        start, end = made.wrong
+        inserted = made.text[start:end]
+        source = " ".join(OTHERS) if kind == "borrowed" else POST.lower()
+        assert (inserted if kind == "borrowed" else inserted[:-1].lower()) in source
+        without = f"{made.text[:start]} {made.text[end:]}".split()
+        assert without == SUMMARY.split()
+        places.add(start == 0)
+    assert places == {True, False}
+
+
+def test_leaving_out_and_repeating_move_whole_sentences():
+    parts = split(SUMMARY)
+    assert len(parts) == 3 and " ".join(parts) == SUMMARY
+    left = spoilt("left_out")
+    assert left.wrong is None and len(split(left.text)) == 2 and all(part in parts for part in split(left.text))
+    again = spoilt("repeated")
+    start, end = again.wrong
+    assert again.text[:start].rstrip() == SUMMARY and again.text[start:end] in parts
+    assert spoilt("left_out", summary="One sentence only.") is None
+
+
+def test_what_is_known_is_poor_and_no_praise_reaches_into_it():
+    text = "My boss owes me 900 dollars since March."
+    judged = Feedback("Tells part.", ["My boss owes me 900 dollars", "since March."], ["900"])
+    feedback = marked(judged, KnownFault("number", text, (16, 19)))
+    assert feedback.critique == "Tells part."
+    assert feedback.good == ["My boss owes me", "dollars", "since March."] and feedback.poor == ["900"]
+    assert marked(judged, KnownFault("left_out", text)) == judged
+
+
+def test_a_poor_span_that_says_more_takes_the_known_one_in():
+    fault = KnownFault("number", "He owes 900 dollars now.", (8, 11))
+    assert marked(Feedback("c", [], ["owes 900 dollars"]), fault).poor == ["owes 900 dollars"]
+
+
+def test_kinds_take_turns():
+    faults = [KnownFault(kind, f"{kind}{number}") for kind, count in (("a", 5), ("b", 2)) for number in range(count)]
+    order = [fault.kind for fault in in_turns(faults, random.Random(0))]
+    assert sorted(order) == sorted(fault.kind for fault in faults)
+    assert {*order[:2]} == {*order[2:4]} == {"a", "b"}
+
+
+def test_the_rarest_kind_that_is_possible_comes_first():
+    counts = Counter(dict.fromkeys(CORRUPTIONS, 1))
+    counts["borrowed"] = 0
+    seen: set[str] = set()
+    made = spoil(POST, [SUMMARY], OTHERS, counts, seen, random.Random(0))
+    assert made.kind == "borrowed"
+    counts["number"] = -1
+    assert spoil(POST, ["No figure here."], OTHERS, counts, seen, random.Random(0)).kind == "borrowed"
