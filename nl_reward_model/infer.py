@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from text2grad.configs import TaskConfig, check_choices, parse, setting
+from text2grad.configs import TaskConfig, check_choices, check_given, parse, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
+from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
@@ -32,7 +33,7 @@ WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
 
 @dataclass
-class InferConfig:
+class InferConfig(Endpoint):
     """Lengths are in tokens; where not given they are those that the model was trained with."""
 
     model: str = setting("", "the reward model: adapter, merged, or checkpoint folder", "--model_path")
@@ -47,15 +48,15 @@ class InferConfig:
         *("--prompt_file", "--prompt_variant"),
     )
     critique: bool = setting(
-        True, "for such a model: false asks for spans alone; a trained reward model's folder says what it writes"
+        True, "for such a model: false asks only for spans; a trained reward model's folder says what it writes"
     )
-    constrained: Literal["none", "json", "quotes"] = setting(
-        "none", "json: the fields are always there; quotes: every span is a part of the response, too"
+    constrained: Literal["none", "quotes"] = setting(
+        "none", "quotes: the text is JSON with all fields, and every span is a part of the response"
     )
     max_prompt_tokens: int | None = setting(None, "tokens that the prompt may have", "--prompt_max_length")
     max_length: int | None = setting(None, "tokens that prompt and feedback may have together")
     max_new_tokens: int | None = setting(None, "tokens that the feedback may have", "--max_tokens")
-    batch_size: int = setting(8, "responses at one time")
+    batch_size: int = setting(8, "responses decoded together")
     lookahead: int = setting(4, "tokens guessed and checked per forward pass; 0 for none")
     opinion: int = setting(0, "0: greedy decoding; any other: another opinion, sampled, the same at each asking")
     temperature: float = setting(0.7, "of such an opinion")
@@ -64,19 +65,17 @@ class InferConfig:
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
     base_url: str | None = setting(None, "a server (http://HOST:PORT/v1) that runs the model")
     served_model: str = setting("", "the model's name there; --model if not given")
-    concurrency: int = setting(8, "requests in flight to the server")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choices(self)
-        for name in ("model", "data_path", "output_path"):
-            if not getattr(self, name):
-                raise InputError(f"--{name}: is not given; see --help")
+        check_given(self, "model", "data_path", "output_path")
         if not self.critique and not self.prompt:
-            raise InputError("--critique: is for a model that is no trained reward model, with --prompt; leave it away")
-        if self.base_url and self.constrained == "quotes":
-            raise InputError("--constrained quotes: works in process only; leave --base_url away, or use json")
-        if self.opinion < 0 or self.temperature <= 0 or (self.base_url and self.opinion):
-            raise InputError("--opinion takes 0 or more, in process only, and --temperature more than 0")
+            raise InputError("--critique: is for a model that is no trained reward model; it needs --prompt")
+        if self.base_url and (self.constrained != "none" or self.opinion):
+            raise InputError("--constrained and --opinion work in process only; do not give --base_url with them")
+        if self.opinion < 0 or self.temperature <= 0:
+            raise InputError("--opinion must be 0 or more, and --temperature more than 0")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
@@ -87,22 +86,21 @@ def infer(task: str | Task, config: InferConfig) -> None:
     """
     task = get_task(task)
     check_output(config.output_path)
-    description, file = _describe(task, config)
+    description, prompt = _described(task, config)
     task = description.task_learnt(task)
     records = _chosen(load_records(config.data_path, task), description, config)
-    prompt = RewardPrompt(file, task, load_tokenizer(config.model), description.prompt_max_length, description.shorten)
-    write, name = (_served if config.base_url else _in_process)(prompt, description, config)
+    write = (_served if config.base_url else _in_process)(task, description, prompt, config)
 
-    by_length = sorted(
-        records, key=lambda record_id: -len(task.prompt(records[record_id]) + task.response(records[record_id]))
-    )
+    def length(record_id: str) -> int:
+        return len(task.prompt(records[record_id]) + task.response(records[record_id]))
+
     outcome = map_records(
-        {record_id: records[record_id] for record_id in by_length},
+        {record_id: records[record_id] for record_id in sorted(records, key=length, reverse=True)},
         lambda ids, batch: write(batch),
         journal=f"{config.output_path}.journal.jsonl",
         settings={
-            "model": name,
-            "prompt": file.fingerprint,
+            "model": f"{config.base_url}#{config.served_model or config.model}" if config.base_url else config.model,
+            "prompt": prompt.fingerprint,
             "prompt_max_length": description.prompt_max_length,
             "max_length": description.max_length,
             "max_new_tokens": description.max_new_tokens,
@@ -113,34 +111,11 @@ def infer(task: str | Task, config: InferConfig) -> None:
         description="feedback",
     )
     rows = {
-        record_id: {
-            **record,
-            **feedback_fields(task, outcome.results.get(record_id), outcome.failures.get(record_id, "")),
-        }
+        record_id: record | feedback_fields(task, outcome.results.get(record_id), outcome.failures.get(record_id, ""))
         for record_id, record in records.items()
     }
     save_records(config.output_path, records.like(rows))
     _report(task, config, description, rows, len(outcome.failures))
-
-
-def _report(
-    task: Task, config: InferConfig, description: RewardModelDescription, rows: dict[str, Record], failed: int
-) -> None:
-    readable = sum(row["predicted"] is not None for row in rows.values())
-    print(
-        f"feedback on {len(rows)} responses: {readable} readable, {len(rows) - readable - failed} not, {failed} failed"
-    )
-    if readable + failed < len(rows):
-        remedies = [f"--max_new_tokens above {description.max_new_tokens}"]
-        if config.constrained != "quotes" and not config.base_url:
-            remedies.append("--constrained quotes")
-        print(f"for more that can be read: {', '.join(remedies)}; each needs another --output_path")
-    print(f"written to {config.output_path}")
-    if any(task.feedback(row) for row in rows.values()):
-        say_next(
-            f"compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
-            f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
-        )
 
 
 def feedback_fields(task: Task, text: str | None, failure: str = "") -> dict:
@@ -153,10 +128,10 @@ def feedback_fields(task: Task, text: str | None, failure: str = "") -> dict:
         return {"prediction": text, "predicted": None, "parse_error": str(error)}
 
 
-def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, Prompt]:
-    """How the model was trained; for any other model, what the flags say."""
+def _described(task: Task, config: InferConfig) -> tuple[RewardModelDescription, Prompt]:
+    """How the model was trained, or for any other model what the flags say; and its prompt."""
     if config.prompt:
-        file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
+        prompt = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
         description = RewardModelDescription(
             task=task.name,
             task_source=task.source,
@@ -168,18 +143,17 @@ def _describe(task: Task, config: InferConfig) -> tuple[RewardModelDescription, 
             critique=config.critique,
         )
     else:
-        description, file = RewardModelDescription.load(config.model, task)
-    needed = description.max_new_tokens
+        description, prompt = RewardModelDescription.load(config.model, task)
+        if (config.max_new_tokens or description.max_new_tokens) < description.max_new_tokens:
+            print(
+                f"warning: --max_new_tokens {config.max_new_tokens} is little. This model's feedback takes up to "
+                f"{description.max_new_tokens} tokens, and what is cut off cannot be read.",
+                file=sys.stderr,
+            )
     description.prompt_max_length = config.max_prompt_tokens or description.prompt_max_length
     description.max_length = config.max_length or description.max_length
     description.max_new_tokens = config.max_new_tokens or description.max_new_tokens
-    if description.max_new_tokens < needed and not config.prompt:
-        print(
-            f"warning: --max_new_tokens {description.max_new_tokens} is little. This model's feedback takes up to "
-            f"{needed} tokens, and what is cut off cannot be read, constrained or not.",
-            file=sys.stderr,
-        )
-    return description, file
+    return description, prompt
 
 
 def _chosen(records: Records, description: RewardModelDescription, config: InferConfig) -> Records:
@@ -195,28 +169,23 @@ def _chosen(records: Records, description: RewardModelDescription, config: Infer
     return chosen
 
 
-def _in_process(
-    prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig
-) -> tuple[WriteFeedback, str]:
-    critic = RewardModelCritic(
-        _placed(config),
-        prompt,
-        name=config.model,
-        max_length=description.max_length,
-        max_new_tokens=description.max_new_tokens,
+def _in_process(task: Task, description: RewardModelDescription, prompt: Prompt, config: InferConfig) -> WriteFeedback:
+    critic = RewardModelCritic.load(
+        config.model,
+        task,
+        described=(description, prompt),
+        model=_placed(config),
         batch_size=config.batch_size,
         constrained=config.constrained,
         lookahead=config.lookahead,
-        examples=description.examples,
         temperature=config.temperature,
     )
-    task = prompt.task
 
     def write(batch: list[Record]) -> list[str | FeedbackError]:
         prompts, responses = [task.prompt(item) for item in batch], [task.response(item) for item in batch]
         return critic.write(prompts, responses, batch, number=config.opinion)
 
-    return write, config.model
+    return write
 
 
 def _placed(config: InferConfig):
@@ -225,11 +194,10 @@ def _placed(config: InferConfig):
     single = f"cuda:{ids[0]}" if ids else best_device()
     spread = len(ids) > 1 or bool(config.gpu_memory and ids)
     model = load_model(config.model, config.dtype, None if spread else single)
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    model.requires_grad_(False)
     if not spread:
         return model
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
     from accelerate import dispatch_model, infer_auto_device_map
 
     memory = dict.fromkeys(ids, config.gpu_memory) if config.gpu_memory else None
@@ -239,21 +207,17 @@ def _placed(config: InferConfig):
     return dispatch_model(model, plan)
 
 
-def _served(
-    prompt: RewardPrompt, description: RewardModelDescription, config: InferConfig
-) -> tuple[WriteFeedback, str]:
+def _served(task: Task, description: RewardModelDescription, prompt: Prompt, config: InferConfig) -> WriteFeedback:
     from text2grad.endpoints.client import ChatClient, ChatError
-    from text2grad.feedback import reply_schema
 
-    name = config.served_model or config.model
-    client = ChatClient(config.base_url, name, concurrency=config.concurrency, max_tokens=description.max_new_tokens)
-    task = prompt.task
-    schema = reply_schema(task.fields, task.fields.variant) if config.constrained == "json" else None
+    name, length = config.served_model or config.model, description.prompt_max_length
+    client = ChatClient(config.base_url, name, max_tokens=description.max_new_tokens, **config.client_options())
+    asked = RewardPrompt(prompt, task, load_tokenizer(config.model), length, description.shorten)
 
     def ask(record: Record) -> str | FeedbackError:
         try:
-            fields = prompt.fit(task.prompt_fields(record), description.max_length - 1)
-            return client.complete([prompt.message(fields)], schema).text
+            fields = asked.fit(task.prompt_fields(record), description.max_length - 1)
+            return client.complete([asked.message(fields)]).text
         except (ChatError, DoesNotFit) as error:
             return FeedbackError(str(error))
 
@@ -261,7 +225,27 @@ def _served(
         with ThreadPoolExecutor(config.concurrency) as pool:
             return list(pool.map(ask, batch))
 
-    return write, f"{config.base_url}#{name}"
+    return write
+
+
+def _report(
+    task: Task, config: InferConfig, description: RewardModelDescription, rows: dict[str, Record], failed: int
+) -> None:
+    readable = sum(row["predicted"] is not None for row in rows.values())
+    unreadable = len(rows) - readable - failed
+    print(f"feedback on {len(rows)} responses: {readable} readable, {unreadable} not, {failed} failed")
+    if unreadable:
+        constrain = "" if config.constrained == "quotes" or config.base_url else ", --constrained quotes"
+        print(
+            f"for more that can be read: --max_new_tokens above {description.max_new_tokens}{constrain}; "
+            "with another --output_path"
+        )
+    print(f"written to {config.output_path}")
+    if any(task.feedback(row) for row in rows.values()):
+        say_next(
+            f"compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
+            f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
+        )
 
 
 @command

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -93,15 +92,6 @@ def paired_difference(
     tail = min((defined <= 0).sum(), (defined >= 0).sum())
     p = min(1.0, 2 * (tail + 1) / (len(defined) + 1))
     return Estimate(value, *percentile_interval(resampled), len(a)), float(p)
-
-
-def cohen_kappa(first: Sequence[Any], second: Sequence[Any]) -> float:
-    """Agreement of two judges beyond chance; NaN where both gave all items one and the same label."""
-    from sklearn.metrics import cohen_kappa_score  # slow to import, and most who come here want an interval
-
-    if len(set(first) | set(second)) < 2:
-        return math.nan
-    return float(cohen_kappa_score(first, second))
 
 
 def fleiss_kappa(counts: Sequence[Sequence[int]] | np.ndarray) -> float:

@@ -29,6 +29,7 @@ from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import TestRun, run_tests
 from text2grad.tasks import Record, get_task
+from text2grad.tasks.kodcode import KodCode
 
 _TRIED = 3  # faults tried for each that is wanted: no test notices some
 _LONGEST_SEEN = 80  # characters of an assertion's message
@@ -85,7 +86,7 @@ def variations(
         critique_style: ``worked`` or ``plain``.
         sandbox: its ``seconds`` bound the tests of one version.
     """
-    task = get_task("kodcode")
+    task = KodCode()
 
     def make(item: tuple[str, Record]) -> list[Made] | str:
         key, record = item

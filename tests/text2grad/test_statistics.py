@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from text2grad.statistics import RESAMPLES, bootstrap, cohen_kappa, fleiss_kappa, paired_bootstrap, paired_difference
+from text2grad.statistics import RESAMPLES, bootstrap, fleiss_kappa, paired_bootstrap, paired_difference
 
 pytestmark = pytest.mark.fast
 
@@ -62,13 +62,6 @@ def test_nothing_gives_no_figure_rather_than_zero():
     nothing = bootstrap(np.zeros((0, 2)))
     assert nothing.to_dict() == {"value": None, "low": None, "high": None, "n": 0}
     assert bootstrap([(0, 0), (0, 0)]).to_dict()["value"] is None
-
-
-def test_cohens_kappa():
-    # 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: observed 0.7, by chance 0.5
-    first, second = [*"y" * 25, *"n" * 25], [*"y" * 20, *"n" * 5, *"y" * 10, *"n" * 15]
-    assert cohen_kappa(first, second) == pytest.approx(0.4)
-    assert math.isnan(cohen_kappa(["y", "y"], ["y", "y"]))
 
 
 def test_fleiss_kappa_on_the_example_of_fleiss_style_tables():

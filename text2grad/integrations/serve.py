@@ -32,7 +32,7 @@ class ServeConfig(CriticEndpoint):
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
-    critic_constrained: Literal["none", "json", "quotes"] = setting(
+    critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
     tokenizers: list[str] = setting(

@@ -19,13 +19,14 @@ from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
     from text2grad.critics.reward_model.decoding import Matcher
     from text2grad.models.answering import OwnRandomness
 
 PROMPT_FILE = "reward_prompt.txt"
 DESCRIPTION_FILE = "reward_model.json"
-CONSTRAINTS = ("none", "json", "quotes")
+CONSTRAINTS = ("none", "quotes")
 
 
 @dataclass
@@ -99,8 +100,8 @@ class RewardModelCritic:
         max_length: tokens of prompt and feedback together.
         max_new_tokens: tokens of feedback on one response at most.
         batch_size: responses whose feedback is decoded together.
-        constrained: ``none``; ``json``, whose text always has the fields; or ``quotes``, whose spans are quotes of
-            the response too (``text2grad.critics.reward_model.constraints``).
+        constrained: ``none``; or ``quotes``, whose text always has the fields and whose spans are quotes of the
+            response (``text2grad.critics.reward_model.constraints``).
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
@@ -129,7 +130,7 @@ class RewardModelCritic:
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
         if constrained not in CONSTRAINTS:
-            raise InputError(f"constrained: {constrained!r} is not one of {', '.join(CONSTRAINTS)}")
+            raise InputError(f"constrained: {constrained!r} does not exist; quotes keeps the JSON's fields, too")
         if not 0 <= min_probability < 1:
             raise InputError(f"min_probability: {min_probability} is not in 0..1")
         self.name, self.prompt, self.task = name, prompt, prompt.task
@@ -152,21 +153,20 @@ class RewardModelCritic:
         task: Task | str | None = None,
         device: str | None = None,
         dtype: str = "auto",
-        batch_size: int = 8,
+        described: tuple[RewardModelDescription, Prompt] | None = None,
+        model: PreTrainedModel | None = None,
         max_new_tokens: int | None = None,
-        prompt_max_length: int | None = None,
-        max_length: int | None = None,
-        constrained: str = "none",
-        lookahead: int = 4,
-        min_probability: float = 0.0,
-        temperature: float = 0.0,
+        **options: Any,
     ) -> RewardModelCritic:
         """The critic that a folder of stage 2 holds (LoRA adapter, merged or full model, or a checkpoint of one).
 
         Args:
             device: ``cuda``, ``cuda:1``, ``cpu``; the GPU by default where there is one.
             dtype: what ``load_model`` takes; ``auto`` is the fastest that the device computes natively.
-            max_new_tokens, prompt_max_length, max_length: the model's own where not given.
+            described: another description and prompt than the folder's.
+            model: its weights, where they are loaded already.
+            max_new_tokens: the description's where not given.
+            options: what the class takes.
 
         Raises:
             InputError: the folder holds no reward model, or one for another task.
@@ -174,17 +174,11 @@ class RewardModelCritic:
         from text2grad.models import best_device, load_model, load_tokenizer, weights_fingerprint
 
         folder = Path(folder)
-        description, text = RewardModelDescription.load(folder, task)
+        description, text = described or RewardModelDescription.load(folder, task)
         tokenizer = load_tokenizer(str(folder))
-        prompt = RewardPrompt(
-            text,
-            description.task_learnt(task),
-            tokenizer,
-            prompt_max_length or description.prompt_max_length,
-            description.shorten,
-        )
-        device = device or best_device()
-        model = load_model(str(folder), dtype, device)
+        learnt = description.task_learnt(task)
+        prompt = RewardPrompt(text, learnt, tokenizer, description.prompt_max_length, description.shorten)
+        model = model or load_model(str(folder), dtype, device or best_device())
         if hasattr(model, "merge_and_unload"):
             model = model.merge_and_unload()  # an unmerged adapter costs two more small products per layer and token
         model.requires_grad_(False)
@@ -192,14 +186,10 @@ class RewardModelCritic:
             model,
             prompt,
             name=f"{folder.resolve().name}@{weights_fingerprint(str(folder))}",
-            max_length=max_length or description.max_length,
+            max_length=description.max_length,
             max_new_tokens=max_new_tokens or description.max_new_tokens,
-            batch_size=batch_size,
-            constrained=constrained,
-            lookahead=lookahead,
             examples=description.examples,
-            min_probability=min_probability,
-            temperature=temperature,
+            **options,
         )
 
     def __call__(
@@ -291,11 +281,6 @@ def _matcher_maker(
     """Makes what constrains the feedback on one response, in a number of tokens."""
     if constrained == "none":
         return lambda response, limit: None
-    if constrained == "json":
-        from text2grad.critics.reward_model.constraints.json_schema import JsonConstraint
-
-        constraint = JsonConstraint(prompt.tokenizer, prompt.task)
-        return lambda response, limit: constraint.matcher()
     from text2grad.critics.reward_model.constraints import QuoteConstraint
 
     return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=end_ids).matcher
