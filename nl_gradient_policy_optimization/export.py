@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from tabulate import tabulate
+
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.run_record import RUN_FILE
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
@@ -98,5 +100,5 @@ def _results(rows: list[dict], kl: str) -> str:
         "entropy, nats per token": ("entropy", ".3f"),
         "response length, tokens": ("length/mean", ".1f"),
     }
-    lines = [f"| {label} | {rows[0][name]:{form}} | {rows[-1][name]:{form}} |" for label, (name, form) in shown.items()]
-    return "\n".join(["| | first step | last step |", "| --- | --- | --- |", *lines])
+    cells = [[label, *(f"{row[name]:{form}}" for row in (rows[0], rows[-1]))] for label, (name, form) in shown.items()]
+    return tabulate(cells, ["", "first step", "last step"], tablefmt="github", disable_numparse=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tabulate import tabulate
+
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading
@@ -33,8 +35,10 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     written = "a critique, then" if description.critique else "without a critique,"
     task = task_of(vars(description))
     metrics = {name: value for name, value in description.metrics.items() if value is not None}
-    rows = "\n".join(f"| {label} | {metrics[name]:.4g} |" for name, label in _METRICS.items() if name in metrics)
-    table = f"| measured in training | |\n| --- | ---: |\n{rows}\n" if rows else "Not measured yet.\n"
+    rows = [[label, f"{metrics[name]:.4g}"] for name, label in _METRICS.items() if name in metrics]
+    table = "Not measured yet.\n"
+    if rows:
+        table = tabulate(rows, ["measured in training", ""], tablefmt="github", disable_numparse=True) + "\n"
     settings = "\n".join(f"- {name}: {value}" for name, value in description.settings.items() if name != "model")
     settings += changes_shown(description.changes)
     versions = ", ".join(f"{name} {version}" for name, version in description.versions.items())

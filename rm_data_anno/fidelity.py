@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from tabulate import tabulate
+
 from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -157,10 +159,8 @@ def report_table(columns: Mapping[str, dict[str, Any]]) -> str:
     """Reports side by side as a Markdown table, one column each."""
     flat = {name: _flat(value) for name, value in columns.items()}
     names = list(dict.fromkeys(row for column in flat.values() for row in column))
-    lines = [f"| | {' | '.join(flat)} |", f"| --- |{' ---: |' * len(flat)}"]
-    for name in names:
-        lines.append(f"| {name} | {' | '.join(column.get(name, '–') for column in flat.values())} |")
-    return "\n".join(lines) + "\n"
+    rows = [[name, *(column.get(name, "–") for column in flat.values())] for name in names]
+    return tabulate(rows, ["", *flat], tablefmt="github", disable_numparse=True) + "\n"
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tabulate import tabulate
+
 from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
 from nl_reward_model.measures.span_metrics import match_record, span_metrics, unmatched_rate
 from nl_reward_model.measures.token_metrics import labels, token_metrics
@@ -123,10 +125,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         f"signs flipped {interval_text(tokens['flip_rate'])}, correlation of a response's mean δ "
         f"{interval_text(tokens['mean_delta_correlation'])}",
         "",
-        "| label | precision | recall | F1 | F1 by chance | F1, spans shuffled | above shuffled | true/predicted |",
-        "| --- | --- | --- | --- | --- | --- | --- | ---: |",
     ]
-    chance = tokens["chance"]
+    chance, rows = tokens["chance"], []
     for label, row in tokens["labels"].items():
         shares = [
             row["precision"],
@@ -136,16 +136,24 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
             chance["shuffled"][label]["f1"],
             chance["f1_above_shuffled"][label],
         ]
-        lines.append(f"| {label} | {' | '.join(map(interval_text, shares))} | {row['true']}/{row['predicted']} |")
+        rows.append([label, *map(interval_text, shares), f"{row['true']}/{row['predicted']}"])
+    header = ["label", "precision", "recall", "F1", "F1 by chance", "F1, spans shuffled", "above shuffled"]
+    lines += [_table(rows, [*header, "true/predicted"]), ""]
     columns = [name for name in next(iter(metrics["spans"].values())) if name in _SPAN_COLUMNS]
-    lines += ["", f"| spans | truth/predicted (exact, partial) | {' | '.join(_SPAN_COLUMNS[c] for c in columns)} |"]
-    lines.append("| --- | ---: |" + " --- |" * len(columns))
+    rows = []
     for slot, row in metrics["spans"].items():
         counts = f"{row['truth']}/{row['predicted']} ({row['exact']}, {row['partial']})"
-        lines.append(f"| {slot} | {counts} | {' | '.join(interval_text(row[column]) for column in columns)} |")
+        rows.append([slot, counts, *(interval_text(row[column]) for column in columns)])
+    lines.append(
+        _table(rows, ["spans", "truth/predicted (exact, partial)", *(_SPAN_COLUMNS[name] for name in columns)])
+    )
     if metrics["critique"]:
         lines += ["", "critique: " + ", ".join(f"{name} {interval_text(metrics['critique'][name])}" for name in _ROUGE)]
     return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[list[str]], header: list[str]) -> str:
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 _SPAN_COLUMNS = {

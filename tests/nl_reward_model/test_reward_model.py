@@ -63,7 +63,7 @@ def test_the_folder_explains_itself(tmp_path):
         card = (saved / "README.md").read_text()
         assert "# A reward model for slf5k" in card and "9 trained on, 3 of other prompts held out" in card
         assert f"hash `{description.data['hash']}`" in card and f"hash `{prompt.fingerprint}`" in card
-        assert "- learning_rate: 0.01" in card and "| validation loss |" in card and "None" not in card
+        assert "- learning_rate: 0.01" in card and "| validation loss" in card and "None" not in card
         assert AutoPeftModelForCausalLM.from_pretrained(str(saved))
 
     merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))

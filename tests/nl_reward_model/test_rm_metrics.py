@@ -322,7 +322,7 @@ def test_the_script_writes_figures_and_plots_and_takes_the_older_flags(tmp_path,
     written = json.loads((tmp_path / "out" / "figures.json").read_text())
     wanted = reward_model_metrics(rows, task, tiny.tokenizer("byte"))
     assert {name: written[name] for name in wanted} == wanted
-    assert "| -1 |" in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout
+    assert "| -1 " in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout
     assert (tmp_path / "out" / "figures.svg").read_text().count("<svg") == 1
     assert (tmp_path / "out" / "figures.png").stat().st_size > 10_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_run_without_any_annotation_shows_no_table_of_zeros(tmp_path):
     data = write(tmp_path / "in.json", RECORDS)
     done = run("slf5k", "--data_path", data, "--critic", f"{tmp_path / 'silent.py'}:judge")
     assert done.returncode == 1
-    assert "| failures: no idea | 2 |" in done.stdout and "spans" not in done.stdout
+    assert re.search(r"\| failures: no idea +\| 2 ", done.stdout) and "spans" not in done.stdout
     assert "0 of 2 records annotated" in done.stdout and "next:" not in done.stdout
     assert "spans" in json.loads((tmp_path / "in.annotated.json.report.json").read_text())
 
@@ -288,7 +289,7 @@ def test_two_annotations_stand_side_by_side(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "| records: annotated | 2 |" in done.stdout
+    assert re.search(r"\| records: annotated +\| 2 ", done.stdout)
     refused = subprocess.run(
         [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", data],
         capture_output=True,
