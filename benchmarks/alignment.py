@@ -69,9 +69,6 @@ class MarkedResponse:
         return any(len(occurrences(quote, self.text)) > 1 for quote in self.quotes)
 
 
-# What is right
-
-
 def by_offsets(ids: list[int], tokenizer, marked: Sequence[Interval]) -> list[float]:
     """The right labels: −1 where all visible characters of a token lie inside one marked interval."""
     text, spans = token_spans(ids, tokenizer)
@@ -109,9 +106,6 @@ def _piece(text: str, start: int, end: int, is_code: bool, rng: random.Random) -
     first = rng.randrange(len(units))
     last = min(first + rng.randint(1, most), len(units)) - 1
     return units[first][0], units[last][1]
-
-
-# The data
 
 
 def by_people(path: str) -> list[MarkedResponse]:
@@ -165,9 +159,6 @@ def sources(config: AlignmentConfig) -> list[tuple[str, str, Task, list[MarkedRe
     return result
 
 
-# The two ways
-
-
 def by_words(ids: list[int], tokenizer, quotes: list[str]) -> list[float]:
     """The simple way: decode each token and label runs of tokens that spell the quote's words without punctuation."""
     pieces = [re.sub(r"\W", "", tokenizer.decode([token])).lower() for token in ids]
@@ -208,9 +199,6 @@ def retokenized(ids: list[int], tokenizer, share: float, rng: random.Random) -> 
                 continue
         result.append(token)
     return result
-
-
-# Measuring
 
 
 @dataclass
@@ -263,20 +251,6 @@ def scores_of(items: Sequence[LabelledResponse], way: str) -> dict[str, float]:
     }
 
 
-def differing(items: Sequence[LabelledResponse]) -> list[dict]:
-    """The responses whose labels by text2grad differ from the offsets."""
-    return [
-        {
-            "id": item.row.id,
-            "repeated": item.row.repeated,
-            "tokens": sum(a != b for a, b in zip(item.truth, item.labels["text2grad"], strict=True)),
-            "quotes": item.row.quotes,
-        }
-        for item in items
-        if item.truth != item.labels["text2grad"]
-    ]
-
-
 def summarise(data: str, quotes: str, items: Sequence[LabelledResponse]) -> dict:
     return {
         "data": data,
@@ -284,7 +258,7 @@ def summarise(data: str, quotes: str, items: Sequence[LabelledResponse]) -> dict
         "responses": len(items),
         "tokens": sum(len(item.truth) for item in items),
         **{way: scores_of(items, way) for way in WAYS},
-        "differing": differing(items),
+        "differing": [item.row.id for item in items if item.truth != item.labels["text2grad"]],
     }
 
 
@@ -320,9 +294,6 @@ def main() -> None:
                     summarise(data, quotes + (", a quote occurs more than once" if repeated else ""), chosen)
                 )
     save_json(config.output_path, results)
-    for result in results:
-        for row in result["differing"]:
-            print(f"{result['data']}: {result['quotes']}: {row['id']} differs in {row['tokens']} tokens")
     print(alignment_table(results))
 
 

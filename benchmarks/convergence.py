@@ -68,7 +68,7 @@ class StudyConfig:
     reward_pairs: int = setting(1000, "pairs of responses that a reward model learns from, unless its method says")
     reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     output_dir: str = setting("runs/benchmarks/convergence", "folder of the runs")
-    report_dir: str = setting("benchmarks/figures", "folder of the figures and the JSON")
+    report_dir: str = setting("runs/benchmarks/figures", "folder of the figures and the JSON")
     stored: str = setting("", "JSON of a finished study: it is printed and drawn again, without training")
     threads: int = setting(1, "cores to use")
 

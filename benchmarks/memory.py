@@ -440,6 +440,7 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
         optimizer=job.optimizer,
         gradient_checkpointing=job.checkpointing,
         max_critic_failures=1.0,
+        generation="transformers",
         log_rollouts_every=0,
         report_to=["none"],
     )

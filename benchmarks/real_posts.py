@@ -54,6 +54,15 @@ FIGURES = {
     "longest_copy": ("longest copied run", "{:.1f}"),
     "finished": ("ended by themselves", "{:.0%}"),
 }
+TRAINING = {
+    "delta/mean": ("mean δ per token", ""),
+    "kl/full": ("KL per answer (nats)", ""),
+    "entropy": ("entropy per token (nats)", ""),
+}
+AUDIT = {
+    "audit/delta": ("mean δ per token, by the rules", "audit/tokens"),
+    "audit/flip_rate": ("opposite signs", "audit/signed"),
+}
 METHODS = {
     "text2grad": [f"{STAGE}/slf5k/train.py"],
     "ppo_last_sum": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k", "--reward_placement", "last_sum"],
@@ -117,56 +126,42 @@ def held_out_table(results: Mapping[str, Sequence[Path]]) -> str:
     return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
-def draw_training_curves(path: Path, runs: Mapping[str, Sequence[Path]]) -> None:
-    """Mean δ, KL and entropy of each step's rollouts: every seed thin, their mean bold."""
-    panels = {
-        "delta/mean": "mean δ per token",
-        "kl/full": "KL per answer (nats)",
-        "entropy": "entropy per token (nats)",
-    }
-    with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(1, len(panels), figsize=(8, 2.5), layout="constrained")
-        for panel, (name, label) in zip(axes, panels.items(), strict=True):
-            for colour, (method, folders) in zip(COLOURS, runs.items(), strict=False):
-                seeds = [[row[name] for row in load_json(folder / "metrics.jsonl")] for folder in folders]
-                steps = range(1, len(seeds[0]) + 1)
-                for values in seeds:
-                    panel.plot(steps, values, color=colour, linewidth=0.5, alpha=0.5)
-                mean = [fmean(values) for values in zip(*seeds, strict=True)]
-                panel.plot(steps, mean, color=colour, linewidth=1.6, label=LABELS[method])
-            panel.set(xlabel="step", title=label)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save_figure(figure, path)
-
-
-def audited_share(rows: Sequence[Mapping[str, float]], name: str, weight: str) -> float | None:
-    """An audit's figure over several steps, each weighed by the tokens that it rests on; None where there are none."""
-    known = [(row[name], row[weight]) for row in rows if name in row]
+def pooled(rows: Sequence[Mapping[str, float]], name: str, weight: str = "") -> float | None:
+    """The mean of a figure over several steps, each weighed by the tokens that it rests on; None where it is absent."""
+    known = [(row[name], row[weight] if weight else 1.0) for row in rows if name in row]
     total = sum(tokens for _, tokens in known)
     return sum(value * tokens for value, tokens in known) / total if total else None
 
 
-def draw_audit_curves(path: Path, runs: Mapping[str, Sequence[Path]], window: int = 4) -> None:
-    """What the rules say of the audited rollouts, all seeds of a method together, ``window`` steps at a time."""
-    panels = {
-        ("audit/delta", "audit/tokens"): "mean δ per token, by the rules",
-        ("audit/flip_rate", "audit/signed"): "opposite signs",
-    }
+def points_of(folders: Sequence[Path], name: str, weight: str, window: int) -> list[tuple[float, float]]:
+    """A figure of all these runs together, ``window`` steps at a time: the middle step, and the value."""
+    rows = [row for folder in folders for row in load_json(folder / "metrics.jsonl")]
+    points = []
+    for first in range(1, max(row["step"] for row in rows) + 1, window):
+        part = [row for row in rows if first <= row["step"] < first + window]
+        if (value := pooled(part, name, weight)) is not None:
+            points.append((first + (window - 1) / 2, value))
+    return points
+
+
+def draw_curves(
+    path: Path, runs: Mapping[str, Sequence[Path]], panels: Mapping[str, tuple[str, str]], window: int = 1
+) -> None:
+    """A panel per figure: a bold line for all seeds of a method, and, step by step, a thin one for each.
+
+    Args:
+        panels: for each figure of ``metrics.jsonl`` its title, and the figure that weighs it, if any.
+    """
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(1, len(panels), figsize=(7, 2.7), layout="constrained")
-        for panel, ((name, weight), label) in zip(axes, panels.items(), strict=True):
+        figure, axes = pyplot.subplots(1, len(panels), figsize=(8, 2.5), layout="constrained")
+        for panel, (name, (title, weight)) in zip(axes, panels.items(), strict=True):
             for colour, (method, folders) in zip(COLOURS, runs.items(), strict=False):
-                rows = [row for folder in folders for row in load_json(folder / "metrics.jsonl")]
-                last = max(row["step"] for row in rows)
-                points = []
-                for first in range(1, last + 1, window):
-                    part = [row for row in rows if first <= row["step"] < first + window]
-                    if (value := audited_share(part, name, weight)) is not None:
-                        points.append((first + (window - 1) / 2, value))
-                if points:
-                    panel.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=LABELS[method])
-            panel.set(xlabel="step", title=label)
+                for folder in folders if window == 1 else []:
+                    panel.plot(*zip(*points_of([folder], name, weight, 1), strict=True), color=colour, linewidth=0.5)
+                if points := points_of(folders, name, weight, window):
+                    panel.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=LABELS[method])
+            panel.set(xlabel="step", title=title)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save_figure(figure, path)
 
@@ -185,7 +180,7 @@ class RealPostsConfig:
     scalar_model: str = setting("", "a scalar reward model (baselines/scalar_reward.py), for PPO on its score")
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
-    figures_dir: str = setting("benchmarks/figures", "folder of the curves")
+    figures_dir: str = setting("runs/benchmarks/figures", "folder of the curves")
 
     def check(self) -> None:
         for name in ("data_path", "output_dir"):
@@ -251,9 +246,10 @@ def main() -> None:
         return
     run_script("evaluation/report.py", *chain(*runs.values()), "--baseline", "base", "--results",
         *chain(*results.values()), "--output_path", folder / "report.html")  # fmt: skip
-    draw_training_curves(Path(config.figures_dir) / "real_posts", runs)
+    figures = Path(config.figures_dir)
+    draw_curves(figures / "real_posts", runs, TRAINING)
     if audited := {method: folders for method, folders in runs.items() if method not in METHODS}:
-        draw_audit_curves(Path(config.figures_dir) / "learnt_posts", audited)
+        draw_curves(figures / "learnt_posts", audited, AUDIT, window=4)
     print(held_out_table(results))
 
 

@@ -96,7 +96,7 @@ def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
         "microseconds per response": pytest.approx(2000),
     }
     assert found["word matching"]["tokens right"] == 2 / 8
-    assert [(row["id"], row["tokens"], row["repeated"]) for row in found["differing"]] == [("twice", 1, True)]
+    assert found["differing"] == ["twice"]
     cells = [cell.strip() for cell in alignment_table([found]).splitlines()[-1].split("|")]
     assert cells[1:-2] == ["d: q", "2", "8", "87.50, 25.00", "75.00, 0.00", "50.00, 0.00"]
 
@@ -140,7 +140,7 @@ def test_one_command_makes_the_table(run_script, tmp_path):
     by_row = {(row["data"], row["quotes"]): row for row in results}
     assert by_row["answers", "people"]["text2grad"]["responses entirely right"] == 1
     repeated = by_row["answers", "people, a quote occurs more than once"]
-    assert [row["id"] for row in repeated["differing"]] == ["b"] and "| answers: people" in done.stdout
+    assert repeated["differing"] == ["b"] and "| answers: people" in done.stdout
     assert ("slf5k", "the program") in by_row
 
     rows[0]["spans"][0]["quote"] = "My brother"

@@ -12,7 +12,7 @@ from benchmarks.alignment import AlignmentConfig
 from benchmarks.convergence import StudyConfig
 from benchmarks.instructions.study import InstructionsConfig
 from benchmarks.memory import PlanConfig
-from benchmarks.real_posts import RealPostsConfig, audited_share
+from benchmarks.real_posts import RealPostsConfig, pooled
 from benchmarks.step_cost import StepCostConfig
 from tests.conftest import ROOT
 from text2grad.configs import parse
@@ -100,5 +100,5 @@ def test_where_rewards_come_from_on_real_posts():
 
 def test_audits_are_pooled_by_their_tokens():
     rows = [{"audit/flip_rate": 0.5, "audit/signed": 10.0}, {}, {"audit/flip_rate": 0.0, "audit/signed": 30.0}]
-    assert audited_share(rows, "audit/flip_rate", "audit/signed") == 0.125
-    assert audited_share([{}], "audit/flip_rate", "audit/signed") is None
+    assert pooled(rows, "audit/flip_rate", "audit/signed") == 0.125
+    assert pooled([{}], "audit/flip_rate", "audit/signed") is None
