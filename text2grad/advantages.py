@@ -248,3 +248,62 @@ def two_channels(
     """
     whole = responses[:, None].expand_as(mask)
     return scaled(whole, mask, reduce) + weight * scaled(tokens, mask, reduce)
+
+
+def agreement(
+    deltas: Tensor, mask: Tensor, responses: Tensor, group_size: int = 1, reduce: Reduce | None = None
+) -> float:
+    """How far spans and verdict say the same of whole responses: their correlation over the step, at least 0.
+
+    Spans of a critic that praises everything, or praises the long, tell nothing of a response's worth: they get 0.
+
+    Args:
+        responses: the verdict against the other responses', ``[B]``; mean δ is compared in the same way.
+    """
+    reduce = reduce or (lambda tensor: tensor)
+    counts = mask.any(1)
+    means = leave_one_out(response_scores(deltas, mask, mean=True), counts, group_size, reduce).double()
+    whole = responses.double() * counts
+    products = torch.stack([means * whole, means**2, whole**2, means, whole, counts.double()]).sum(1)
+    both, first, second, mean, other, count = reduce(products).tolist()
+    count = max(count, 1.0)
+    spread = (first - mean**2 / count) * (second - other**2 / count)
+    return max(0.0, (both - mean * other / count) / spread**0.5) if spread > 1e-12 else 0.0
+
+
+def verdict_advantages(
+    deltas: Tensor,
+    mask: Tensor,
+    scores: Tensor,
+    group_size: int = 1,
+    discount: float = 0.95,
+    weight: float = 1.0,
+    reduce: Reduce | None = None,
+) -> Tensor:
+    """The verdict says how good a response is, its spans say where: :func:`two_channels`, neither paid by length.
+
+    The response channel is the verdict against the other responses'. The token channel is, before the end token, the
+    discounted sum of δ_t beyond what a token of the other responses earns; in groups also against the others' sum at
+    the same position, so that equal responses get 0. Whether to stop is left to the verdict. The token channel weighs
+    ``weight`` times the :func:`agreement` of the two.
+
+    Args:
+        deltas: what each token earns by its spans (and loses by the KL penalty).
+        scores: the verdict on each response, ``[B]``.
+        group_size: as in :func:`leave_one_out`.
+        discount: γλ of the token channel.
+    """
+    inside = before_end(mask)
+    sums = discounted_sums(leave_one_out_tokens(deltas, inside, group_size, reduce), inside, discount)
+    if group_size > 1:
+        sums = (sums - _others_there(sums, inside, group_size)) * inside
+    responses = leave_one_out(scores, mask.any(1), group_size, reduce)
+    share = agreement(deltas, inside, responses, group_size, reduce)
+    return two_channels(sums, responses, mask, weight * share, reduce)
+
+
+def _others_there(values: Tensor, mask: Tensor, group_size: int) -> Tensor:
+    """The mean over the group's other responses at the same position; 0 where none is as long."""
+    columns = torch.stack([values * mask, mask.to(values.dtype)]).view(2, -1, group_size, values.shape[1])
+    others = (columns.sum(2, keepdim=True) - columns).view(2, *values.shape)
+    return others[0] / others[1].clamp(min=1)

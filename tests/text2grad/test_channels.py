@@ -9,6 +9,7 @@ import torch
 from torch import tensor
 
 from text2grad.advantages import (
+    agreement,
     before_end,
     centred,
     discounted_sums,
@@ -22,6 +23,7 @@ from text2grad.advantages import (
     response_scores,
     scaled,
     two_channels,
+    verdict_advantages,
 )
 
 pytestmark = pytest.mark.fast
@@ -133,6 +135,30 @@ def test_scaled_and_two_channels_by_hand():
     close(two_channels(tokens, tensor([1.0, -1.0]), mask, 0.5), [[1 + part, 1 - part], [-1, 0]])
 
 
+def test_agreement_is_the_correlation_of_mean_delta_and_verdict():
+    mask = torch.ones(4, 2)
+    deltas = tensor([[1.0, 1], [1, 0], [0, 0], [0, -1]])  # means 1, ½, 0, −½
+    scores = leave_one_out(tensor([1.0, 0.0, 0.5, -0.5]), COUNTS)
+    means, verdicts = [1, 0.5, 0, -0.5], [1, 0, 0.5, -0.5]
+    expected = float(torch.corrcoef(tensor([means, verdicts]))[0, 1])
+    assert expected == pytest.approx(0.8)
+    assert agreement(deltas, mask, scores) == pytest.approx(expected)
+    assert agreement(-deltas, mask, scores) == 0.0  # spans that say the opposite are left out, not turned round
+    assert agreement(torch.ones(4, 2), mask, scores) == 0.0
+    assert agreement(deltas, mask, torch.zeros(4)) == 0.0
+
+
+def test_verdict_advantages_by_hand():
+    # two answers to one prompt, end tokens last; the first is praised on its first token
+    mask, deltas, scores = torch.ones(2, 3), tensor([[1.0, 0, 0], [0, 0, 0]]), tensor([0.5, -0.5])
+    # beyond the other's mean (0 and ½): 1, 0 and −½, −½; sums with discount ½: 1, 0 and −¾, −½
+    # beyond the other's at the same position: 7/4, ½ and −7/4, −½; agreement 1; verdicts against each other: 1, −1
+    size = math.sqrt((2 * (7 / 4) ** 2 + 2 * 0.25) / 6)
+    expected = [[1 + 7 / 4 / size, 1 + 0.5 / size, 1], [-1 - 7 / 4 / size, -1 - 0.5 / size, -1]]
+    close(verdict_advantages(deltas, mask, scores, group_size=2, discount=0.5), expected)
+    close(verdict_advantages(deltas, mask, scores, 2, weight=0.0), [[1, 1, 1], [-1, -1, -1]])
+
+
 @pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
 def test_nothing_under_the_padding_reaches_a_result(under):
     padded = torch.where(MASK == 0, under, DELTAS)
@@ -146,5 +172,6 @@ def test_nothing_under_the_padding_reaches_a_result(under):
         lambda x: residual_rewards(x, MASK, COUNTS, 0.5),
         lambda x: scaled(x, MASK),
         lambda x: two_channels(x, COUNTS, MASK, 1.0),
+        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), 2),
     ):
         torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)
