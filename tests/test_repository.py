@@ -1,17 +1,29 @@
-"""The pages' links lead somewhere, and the index names every page."""
+"""The repository's own files: links of its pages lead somewhere, the index names every page, no file is too long."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.prose import ROOT, pages
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.fast
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+LONGEST = 600  # lines; 500 are meant
+
+
+def files(pattern: str) -> list[str]:
+    """The repository's files of a pattern, those that are not committed yet included."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    return sorted(name for name in found if name and (ROOT / name).is_file())
+
+
+PAGES = files("*.md")
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
@@ -33,7 +45,7 @@ def test_links_are_read(tmp_path):
     assert anchors(page) == {"one-two-three"}
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page):
     broken = [
         f"{file}#{heading}"
@@ -45,4 +57,9 @@ def test_links_of_a_page_lead_somewhere(page):
 
 def test_the_index_names_every_page():
     index = ROOT / "docs" / "README.md"
-    assert {ROOT / page for page in pages()} - {file for file, _ in links(index)} == {index}
+    assert {ROOT / page for page in PAGES} - {file for file, _ in links(index)} == {index}
+
+
+def test_no_file_is_too_long():
+    lengths = {name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in files("*.py")}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
