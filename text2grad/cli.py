@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from text2grad import __version__
+from text2grad import __version__, configs
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def _run(name: str, args: list[str]) -> None:
         print(f"error: text2grad {name} needs {error.name}, which is not installed; {remedy}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.modules["__main__"].__doc__ = program.__doc__  # --help begins with it
-    sys.argv = [f"text2grad {name}", *args]
+    configs.program = f"text2grad {name}"
+    sys.argv = [str(program.__file__), *args]  # what the script has written, the command may replace
     program.main()
 
 

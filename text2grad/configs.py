@@ -21,10 +21,13 @@ from text2grad.errors import InputError
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
 
 
+program = ""
+"""What ``--help`` calls the program; by default its script."""
+
+
 def _usage() -> str:
     """``%`` is doubled, as argparse wants it."""
-    program = sys.argv[0] if sys.argv[0].startswith("text2grad ") else f"python {_shown_path(sys.argv[0])}"
-    return f"{program} [--config FILE] [--SETTING VALUE ...]".replace("%", "%%")
+    return f"{program or 'python ' + _shown_path(sys.argv[0])} [--config FILE] [--SETTING VALUE ...]".replace("%", "%%")
 
 
 def setting(default: Any, text: str, *aliases: str) -> Any:
