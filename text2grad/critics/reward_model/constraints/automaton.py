@@ -6,11 +6,12 @@ A state is a plain tuple ``(kind, part, tight, content)``, so that states compar
 kind      what was written last
 ========  =====================================================================================
 LITERAL   ``content`` bytes of fixed part number ``part``
-TEXT      a piece of the critique; ``content`` is :class:`AnyText`'s
-OPEN      the bracket that opens span list number ``part``
+TEXT      a piece of the critique (part 0) or of a missing thing (part 4); ``content`` is :class:`AnyText`'s
+OPEN      the bracket that opens list number ``part``: 1 and 2 hold spans, 4 what is missing
 SPAN      a piece of a span; ``content`` is that of :class:`Quotes` (or ``AnyText``)
-AFTER     the quotation mark that closes a span
-BETWEEN   ``content`` bytes of what is between two spans
+AFTER     the quotation mark that closes an item of a list
+BETWEEN   ``content`` bytes of what is between two items
+NUMBER    the digits ``content`` of the verdict
 END       the last brace
 ========  =====================================================================================
 
@@ -28,12 +29,15 @@ from typing import Any, Protocol
 from text2grad.feedback import Feedback
 from text2grad.tasks import Interval, Task
 
-LITERAL, TEXT, OPEN, SPAN, AFTER, BETWEEN, END = range(7)
+LITERAL, TEXT, OPEN, SPAN, AFTER, BETWEEN, END, NUMBER = range(8)
+MISSING, VERDICT = 4, 6
 State = tuple[int, int, int, Any]
 
 _LONGEST_ESCAPE = len("\\u0000")
-_QUOTE, _COMMA, _BACKSLASH = b'",\\'
+_QUOTE, _COMMA, _BACKSLASH, _BRACE = b'",\\}'
 _BETWEEN = b', "'
+_VERDICT = re.compile(rb"-?(?:0(?:\.\d{1,4})?|1(?:\.0{1,4})?)")
+_VERDICT_BEGUN = re.compile(rb"-?(?:0\.?|1\.?)?")
 _HEX = rb"[0-9a-fA-F]"
 _ESCAPE = re.compile(
     rb"\\u(?:[0-9a-cA-CeEfF]%b{3}|[dD][0-7]%b{2}|[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2})" % (_HEX, _HEX, _HEX, _HEX)
@@ -183,8 +187,15 @@ def _beginnings(character: str) -> set[bytes]:
     return {spelling[:end] for spelling in (raw, escaped[1:-1]) for end in range(1, len(spelling))}
 
 
+def _rendered(task: Task, feedback: Feedback) -> list[bytes]:
+    """z between the strings that are "?"."""
+    return task.render_feedback(feedback).encode().split(b'"?"')
+
+
 class Format:
     """z of one task: the fixed parts are read off what the task itself renders.
+
+    Behind the spans z may end, or go on with what is missing, and behind that with the verdict.
 
     Args:
         spans: what a span may be; None where only the states before and after spans matter (a span that opens is
@@ -192,11 +203,12 @@ class Format:
     """
 
     def __init__(self, task: Task, spans: Content | None):
-        z = task.render_feedback(Feedback("?", ["?"], ["?"])).encode()
-        *critique, first, second, tail = z.split(b'"?"')
+        *critique, first, second, end = _rendered(task, Feedback("?", ["?"], ["?"]))
         self.has_text = bool(critique)
         head = critique[0] + b'"' if critique else first
-        self.literals = (b" " + head, first if critique else b"", second, tail)
+        self.literals = (b" " + head, first if critique else b"", second, end)
+        if len(whole := _rendered(task, Feedback("?", ["?"], ["?"], missing=["?"], score=0.0))) > 3 + len(critique):
+            self.literals += (whole[-2], end, whole[-1].removesuffix(b"0.0}"))
         self.text, self.spans = AnyText(), spans
         self.start: State = (LITERAL, 0, 0, 0)
 
@@ -205,7 +217,7 @@ class Format:
         kind, part, tight, content = state
         if kind == TEXT:
             if byte == _QUOTE and self.text.complete(content):
-                return (LITERAL, 1, tight & 2, 0)
+                return (AFTER, part, tight & 2, 0) if part == MISSING else (LITERAL, 1, tight & 2, 0)
             if tight and self.text.complete(content):
                 return None
             content = self.text.step(content, byte)
@@ -219,6 +231,8 @@ class Format:
             return None if content is None else (SPAN, part, tight, content)
         if kind == LITERAL:
             return self._literal(part, content, tight, byte)
+        if kind == NUMBER:
+            return self._number(content, tight, byte)
         if kind == BETWEEN:
             if byte != _BETWEEN[content]:
                 return None
@@ -242,6 +256,10 @@ class Format:
         return self.spans.candidates(state[3]) if state[0] == SPAN and self.spans is not None else None
 
     def _literal(self, part: int, written: int, tight: int, byte: int) -> State | None:
+        if part + 1 in (MISSING, VERDICT) and written == 1 and byte == _COMMA and not tight & 2:
+            part += 1  # z goes on; both begin with the bracket that closes a list
+            if part >= len(self.literals):
+                return None
         literal = self.literals[part]
         if part == 0 and written == 0 and byte == literal[1]:
             written = 1  # the space before the brace, which only some tokenizers write
@@ -251,10 +269,23 @@ class Format:
             return (LITERAL, part, tight, written + 1)
         if part == 0 and self.has_text:
             return (TEXT, 0, tight, self.text.start)
-        return (OPEN, part or 1, tight, 0) if part < 3 else (END, 3, 0, 0)
+        if part == VERDICT:
+            return (NUMBER, part, tight, b"")
+        return (OPEN, part or 1, tight, 0) if part in (0, 1, 2, MISSING) else (END, part, 0, 0)
+
+    def _number(self, written: bytes, tight: int, byte: int) -> State | None:
+        complete = _VERDICT.fullmatch(written) is not None
+        if complete and byte == _BRACE:
+            return (END, VERDICT, 0, 0)
+        longer = written + bytes([byte])
+        if (complete and tight) or not (_VERDICT.fullmatch(longer) or _VERDICT_BEGUN.fullmatch(longer)):
+            return None
+        return (NUMBER, VERDICT, tight, longer)
 
     def open_span(self, part: int, tight: int) -> State | None:
-        """The state behind a span's opening quotation mark; None where the response holds nothing to quote."""
+        """The state behind an item's opening quotation mark; None where the response holds nothing to quote."""
+        if part == MISSING:
+            return (TEXT, part, tight, self.text.start)
         if self.spans is None:
             return (SPAN, part, tight, None)
         return None if self.spans.start is None else (SPAN, part, tight, self.spans.start)

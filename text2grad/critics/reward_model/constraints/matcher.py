@@ -13,6 +13,7 @@ from text2grad.critics.reward_model.constraints.automaton import (
     BETWEEN,
     END,
     LITERAL,
+    MISSING,
     OPEN,
     SPAN,
     TEXT,
@@ -26,6 +27,7 @@ from text2grad.tasks import Task, get_task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LONGEST_MISSING = 120  # characters of one missing thing
 _UNFINISHED = 11 + 6
 """Bytes that a span may need before it can close, white space aside: the rest of an escaped surrogate pair, and a
 first character other than white space."""
@@ -37,7 +39,7 @@ class Position:
 
     Attributes:
         tokens: how many were written.
-        characters: of the critique.
+        characters: of the critique, or of the missing thing that is being written.
         spans: in the list that is being written.
         length: characters of the span that is being written.
         quoted: of each span of the list that is closed, where it ends (:class:`Quotes`) and its length.
@@ -93,7 +95,10 @@ class Shared:
     @cached_property
     def closing_length(self) -> int:
         """Tokens that closing takes at most, from any state outside of spans and of unfinished characters."""
-        literals = [(LITERAL, part, 2, n) for part in (1, 2, 3) for n in range(len(self.format.literals[part]))]
+        parts = range(1, len(self.format.literals))
+        literals = [
+            (LITERAL, part, 2, n) for part in parts for n in range(part == MISSING, len(self.format.literals[part]))
+        ]
         text: list[State] = [(TEXT, 0, 2, (True, b""))] if self.format.has_text else []
         return max(map(self._closing_tokens, [*text, *literals]))
 
@@ -149,9 +154,11 @@ class QuoteMatcher:
                 spans, quoted = 0, ()
             elif after[0] == SPAN and state[0] != SPAN:
                 spans, length = spans + 1, 0
+            elif after[0] == TEXT and after[1] == MISSING:
+                spans, characters = spans + 1, 0
             elif after[0] == SPAN:
                 length += not after[3][2]
-            elif after[0] == AFTER:
+            elif after[0] == AFTER and state[0] == SPAN:
                 again = _once_too_often(quoted, state[3][0], length)
                 quoted = (*quoted, (state[3][0], length))
             state = after
@@ -159,7 +166,7 @@ class QuoteMatcher:
         if position.tokens + 1 >= self._tight_from:
             tight = 2
         elif kind == TEXT:
-            tight = int(characters >= self._shared.max_critique)
+            tight = int(characters >= (_LONGEST_MISSING if part == MISSING else self._shared.max_critique))
         else:
             tight = int(kind in (OPEN, AFTER) and (again or spans >= self._shared.max_spans))
         limited = position.limited or (tight > 0 and kind != END)
