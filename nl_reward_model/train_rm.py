@@ -70,7 +70,7 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
         InputError: a file, record or setting that the user has to correct, or another run in the folder.
     """
     with claimed(config.output_dir, "reward_model"):
-        task = get_task(task).without_verdict()
+        task = get_task(task)
         _train(task if config.critique else task.without_critique(), Path(config.output_dir), config)
 
 
@@ -79,6 +79,8 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
+    if not all(task.has_verdict(record) for record in [*training.values(), *validation.values()]):
+        task = task.without_verdict()  # z has one form: a model of two would not know when to stop
     check_writable(output / RUN_FILE)
 
     tokenizer = load_tokenizer(config.model)
@@ -174,6 +176,7 @@ def _describe(
         task=task.name,
         task_source=task.source,
         critique=config.critique,
+        verdict=task.fields.with_verdict and task.fields.with_critique,
         base_model=_lasting_name(_base(config.model)),
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,

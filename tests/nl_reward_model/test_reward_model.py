@@ -79,6 +79,20 @@ def test_the_folder_explains_itself(tmp_path):
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
 
 
+@pytest.mark.parametrize("given_by", ["all", "all but one"])
+def test_z_ends_with_the_verdict_where_every_record_has_one(tmp_path, given_by):
+    records = {key: {**record, "missing": ["why"], "verdict": 0.5} for key, record in slf5k_records().items()}
+    if given_by != "all":
+        del next(iter(records.values()))["verdict"]
+    train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1))
+    description, _ = RewardModelDescription.load(tmp_path / "reward_model", "slf5k")
+    critic = RewardModelCritic.load(tmp_path / "reward_model", constrained="quotes")
+    told = Feedback("c", missing=["why"], score=0.5)
+    for text in (description.examples[0], critic.task.render_feedback(told)):
+        assert ("verdict" in json.loads(text)) == (given_by == "all") == description.verdict
+    assert isinstance(critic(["a post"], ["A summary."])[0], Feedback)
+
+
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_loss_is_trls(tmp_path, monkeypatch, accumulation):
     """Scoring only the labelled columns changes no loss, no gradient, no weight."""
