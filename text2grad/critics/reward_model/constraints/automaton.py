@@ -206,7 +206,7 @@ class Format:
         *critique, first, second, end = _rendered(task, Feedback("?", ["?"], ["?"]))
         self.has_text = bool(critique)
         head = critique[0] + b'"' if critique else first
-        self.literals = (b" " + head, first if critique else b"", second, end)
+        self.literals: tuple[bytes, ...] = (b" " + head, first if critique else b"", second, end)
         if len(whole := _rendered(task, Feedback("?", ["?"], ["?"], missing=["?"], score=0.0))) > 3 + len(critique):
             self.literals += (whole[-2], end, whole[-1].removesuffix(b"0.0}"))
         self.text, self.spans = AnyText(), spans
