@@ -27,7 +27,7 @@ _text2grad_setup() (
         echo "error: $python is missing or older than 3.11; set PYTHON to a newer interpreter" >&2
         exit 2
     fi
-    echo "setting up $venv (once; some minutes; about 3 GB, or 8 GB with a CUDA build of torch)"
+    echo "setting up $venv (once; some minutes and about 3 GB, several more with a CUDA build of torch)"
     # `set -e` is off in whatever a condition calls, so each step that may fail says so.
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || exit
     export PIP_DISABLE_PIP_VERSION_CHECK=1
