@@ -17,13 +17,16 @@ from evaluation.reporting.comparing import load_results, pairs
 from evaluation.reporting.packs import packs
 from evaluation.reporting.page import html, markdown, write_charts
 from evaluation.reporting.runs import load_runs
+from text2grad import configs
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, save_json, save_text
 from text2grad.tasks import get_task
 
 
 def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=configs.program or None, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="*", metavar="RUN_DIR", help="run folders of stage 3; seeds are grouped")
     parser.add_argument(
         "--output_path", "--output_file", "--output", required=True, metavar="FILE.html", help="the page"

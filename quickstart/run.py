@@ -17,13 +17,18 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from text2grad import configs
 from text2grad.errors import command
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=configs.program or "bash quickstart/run.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--smoke", action="store_true", help="a tiny random model, whose figures mean nothing")
     parser.add_argument("--seed", type=int, default=42, help="seed of steps 1, 3 and 4 (42)")
     parser.add_argument(
