@@ -362,9 +362,8 @@ def measured_step(job: Job, zero: int, ranks: int, tiny: bool = False) -> dict[s
     with tempfile.TemporaryDirectory() as folder:
         save_json(f"{folder}/job.json", {"job": asdict(job), "zero": zero, "tiny": tiny})
         launcher = f"-m torch.distributed.run --standalone --nproc_per_node {ranks}" if zero else ""
-        # Freed memory is returned at once, so that what is resident is in use, and rows are padded as on a GPU.
-        environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "TEXT2GRAD_PACKED": "0"}
-        run_in_a_process(shlex.split(launcher), "--one_step", folder, **environment)
+        # The allocator returns freed memory at once, so that resident memory is memory in use.
+        run_in_a_process(shlex.split(launcher), "--one_step", folder, MALLOC_MMAP_THRESHOLD_="65536")
         found = [load_json(path) for path in Path(folder).glob("peaks-*.json")]
     return {name: max(peaks[name] for peaks in found) for name in found[0]}
 
@@ -469,7 +468,7 @@ def score_and_backpropagate(way: str, model: LlamaForCausalLM, ids: Tensor) -> N
     """Log-probabilities and entropy of all tokens but the first, and their gradient. ``ids``: ``[B, 1 + T]``."""
     mask = torch.ones_like(ids)
     if way == "ours":
-        logprobs, entropy, _ = PolicyScorer(model)(ids, mask, mask[:, 1:], entropy=True)
+        logprobs, entropy, *_ = PolicyScorer(model)(ids, mask, mask[:, 1:], entropy=True)
     elif way == "trl":
         from trl.trainer import add_fused_lm_head
 

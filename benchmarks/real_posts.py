@@ -65,13 +65,13 @@ AUDIT = {
 }
 METHODS = {
     "text2grad": [f"{STAGE}/slf5k/train.py"],
-    "ppo_last_sum": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k", "--reward_placement", "last_sum"],
+    "ppo_last_sum": [f"{STAGE}/slf5k/train.py", "--reward_placement", "last_sum"],
 }
 LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
 """The same methods, with a reward model as critic."""
 REFRESHED = {f"refreshed_{name}": script for name, script in METHODS.items()}
 """The same, and the reward model goes on learning from the rules' feedback on the rollouts."""
-SCALAR = {"scalar_ppo": [f"{STAGE}/baselines/ppo.py", "--task", "slf5k"]}
+SCALAR = {"scalar_ppo": [f"{STAGE}/slf5k/train.py"]}
 AUDITED = ["--audit_critic", "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "--audit_share", "0.25"]
 REFRESH = ["--refresh_every", "2"]
 """By the other flags' defaults the rules annotate the last 16 rollouts: all since the last refresh."""

@@ -123,7 +123,7 @@ class StepCostConfig:
             "log_rollouts_every": 0,
             "report_to": ["none"],
         }
-        return PolicyConfig(**{**shared, **METHODS[method][1]})
+        return PolicyConfig.of(**{**shared, **METHODS[method][1]})
 
 
 class CriticInAnotherProcess:
@@ -249,7 +249,7 @@ def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
     """Run one method in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "settings.json"
-        save_json(settings, asdict(config.policy(method, f"{folder}/run")))
+        save_json(settings, config.policy(method, f"{folder}/run").flat())
         command_line = [sys.executable, __file__, "--one", method, str(settings)]
         done = subprocess.run(command_line, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -259,7 +259,7 @@ def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
 
 def time_one_method(method: str, settings: str) -> None:
     """What such a process does; its last line of output holds its steps' seconds and its peak memory."""
-    config = PolicyConfig(**json.loads(Path(settings).read_text()))
+    config = PolicyConfig.of(**json.loads(Path(settings).read_text()))
     first, *others = sorted(os.sched_getaffinity(0))
     keep_to(first)
     critic_core = (others or [first])[0] if "own_core" in method else None

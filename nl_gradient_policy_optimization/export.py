@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from tabulate import tabulate
 
-from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.run_record import RUN_FILE
+from nl_gradient_policy_optimization.run_record import RUN_FILE, config_of
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
-from text2grad.configs import current_names
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
@@ -30,7 +27,7 @@ TRAINED = {
 """How the baselines' policies came about; any other ``method`` is a name for Text2Grad with settings of one's own."""
 _SETTINGS = (
     "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
-    "kl", "kl_coef", "kl_target", "scheme", "reward_placement", "max_new_tokens", "temperature", "seed",
+    "kl", "kl_coef", "kl_target", "scheme", "algorithm", "max_new_tokens", "temperature", "seed",
 )  # fmt: skip
 
 
@@ -65,7 +62,7 @@ def evaluation_command(task: Task, model: Path | str) -> str:
 def model_card(trainer: NLGradientTrainer) -> str:
     """Data, critic, settings and measured results, in the form that hubs read; as ``run.json`` has them."""
     about, rows = load_json(trainer.run / RUN_FILE), trainer.metrics_log.rows()
-    config = asdict(PolicyConfig()) | current_names(PolicyConfig, about["config"])
+    config = config_of(about).flat()
     method, model = about["method"], about["model"]
     last, adapter = rows[-1], hasattr(trainer.scorer.model, "peft_config")
     header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])

@@ -6,7 +6,6 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +15,16 @@ from accelerate.utils import GradientAccumulationPlugin, set_seed
 from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
-from nl_gradient_policy_optimization.audit import AuditedRewards
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_sharding, check_shared_folder, process_group
 from nl_gradient_policy_optimization.export import evaluation_command, export
+from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
+from nl_gradient_policy_optimization.observers.base import Observer
+from nl_gradient_policy_optimization.observers.ledger import Ledger
+from nl_gradient_policy_optimization.observers.metrics import Metrics, Progress
+from nl_gradient_policy_optimization.observers.refresh import Refresh
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
-from nl_gradient_policy_optimization.refresh import Refresh
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, StepLog, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
@@ -58,26 +60,17 @@ from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
 from text2grad.tasks.commands import say_next
 
-Wrapper = Callable[[CriticRewards], RewardSource]
 
-
-def optimize(
-    task: str | Task,
-    config: PolicyConfig,
-    rewards: RewardSource | None = None,
-    wrap: Wrapper | None = None,
-    trainer: type[NLGradientTrainer] = NLGradientTrainer,
-) -> NLGradientTrainer:
+def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
     """Train a policy on a task, and export it.
 
     Args:
-        rewards: where rewards come from; by default the critic that the settings name.
-        wrap: what to make of that critic's rewards (process rewards are such a wrapper).
-        trainer: runs the steps (second attempts have one of their own).
+        rewards: in place of the critic that the settings name.
     """
     config.check()
     with claimed(config.output_dir, "policy"):
-        run = prepare(task, config, rewards, wrap, trainer)
+        run = prepare(task, config, rewards)
+        run.watch(Progress())
         run.train()
         export(run)
         run.accelerator.end_training()
@@ -86,13 +79,7 @@ def optimize(
     return run
 
 
-def prepare(
-    task: str | Task,
-    config: PolicyConfig,
-    rewards: RewardSource | None = None,
-    wrap: Wrapper | None = None,
-    trainer: type[NLGradientTrainer] = NLGradientTrainer,
-) -> NLGradientTrainer:
+def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
     """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written.
 
     Raises:
@@ -113,18 +100,20 @@ def prepare(
     if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
         about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
+    rewards = rewards or config.algorithm.source(task, config)
     if rewards is None:
-        spans = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
-        rewards = wrap(spans) if wrap else spans
+        rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
+    critic, rewards = rewards, config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
-    trained_with = rewards
-    if config.audit_critic:
+    observers: list[Observer] = [Metrics(), Ledger()]
+    if config.audit.audit_critic:
         trusted = trusted_rewards(config, task, tokenizer, accelerator)
-        rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
+        rewards = AuditedRewards(rewards, trusted, config.audit.audit_share, config.seed)
+        observers.append(Audit(config.audit))
+        if config.refresh.refresh_every:
+            observers.append(Refresh(critic, trusted, prompts, config, accelerator))
     policy = make_policy(config, accelerator.device)
-    prepared = trainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints)
-    if config.refresh_every:
-        prepared.refresh = Refresh(trained_with, trusted, prompts, config, accelerator, prepared.reduce)
+    prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return prepared
@@ -136,8 +125,8 @@ def trusted_rewards(
     """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
-        critic=config.audit_critic,
-        critic_prompt=config.audit_prompt,
+        critic=config.audit.audit_critic,
+        critic_prompt=config.audit.audit_prompt,
         critic_variant="",
         critic_min_probability=0.0,
         critic_votes=1,
@@ -200,7 +189,6 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
 
     It comes before the model: ZeRO-3 shards weights while they are loaded.
     """
-    micro_batches = config.rollouts_per_device // (config.minibatches * config.micro_batch_size)
     trackers = [name for name in config.report_to if name != "none"]
     on_cpu = not torch.cuda.is_available()
     plugin = None
@@ -214,7 +202,9 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
         cpu=on_cpu and plugin is None,
         kwargs_handlers=[process_group(config, deepspeed_on_cpu=on_cpu and plugin is not None)],
         deepspeed_plugin=plugin,
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=micro_batches, sync_with_dataloader=False),
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            num_steps=config.micro_batches, sync_with_dataloader=False
+        ),
         log_with=trackers or None,
         project_dir=config.output_dir,
     )
@@ -225,11 +215,10 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
 def deepspeed_settings(config: PolicyConfig) -> dict:
     """The DeepSpeed file, its ``auto`` entries filled from the run's own settings."""
     settings = load_json(config.deepspeed)
-    micro_batches = config.rollouts_per_device // (config.minibatches * config.micro_batch_size)
     dtype = weight_dtype(config)
     own = [
         (settings, "train_micro_batch_size_per_gpu", config.micro_batch_size),
-        (settings, "gradient_accumulation_steps", micro_batches),
+        (settings, "gradient_accumulation_steps", config.micro_batches),
         (settings, "gradient_clipping", config.max_grad_norm),
         (settings.setdefault("bf16", {}), "enabled", dtype == torch.bfloat16),
         (settings.setdefault("fp16", {}), "enabled", dtype == torch.float16),
@@ -285,7 +274,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
         base.activation_checkpointing_enable({"use_reentrant": False})
         if hasattr(model, "peft_config"):
             base.enable_input_require_grads()
-    return PolicyScorer(model, reference, config.temperature, config.head_chunk)
+    return PolicyScorer(model, reference, config.temperature)
 
 
 def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:

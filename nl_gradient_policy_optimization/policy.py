@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,27 @@ from text2grad.models import base_model
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
 """Vocabulary scores of one chunk where its length is left open: 256 MiB in float32, a few times that at work."""
+
+
+class Scores(NamedTuple):
+    """What a policy says of responses, ``[B, T]``, 0 on padding; None: not asked for.
+
+    Attributes:
+        logprobs: log π(y_t | x, y_<t).
+        entropy: of π at each position; zeros where it was not asked for.
+        hidden: the detached states that predict each token, ``[B, T, H]``.
+        ref_logprobs, kl: log π_ref, and the KL to the reference.
+        top_ids: the likeliest tokens of the vocabulary at each position, ``[B, T, K]``.
+        at: the log-probabilities of given tokens, ``[B, T, K]``.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    hidden: Tensor
+    ref_logprobs: Tensor | None = None
+    kl: Tensor | None = None
+    top_ids: Tensor | None = None
+    at: Tensor | None = None
 
 
 class PolicyScorer(nn.Module):
@@ -81,7 +102,7 @@ class PolicyScorer(nn.Module):
         top_k: int = 0,
         at: Tensor | None = None,
         as_reference: bool = False,
-    ) -> tuple[Tensor, ...]:
+    ) -> Scores:
         """Score the responses at the end of ``input_ids``.
 
         Args:
@@ -93,11 +114,6 @@ class PolicyScorer(nn.Module):
             at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities (without
                 ``kl``).
             as_reference: score by the reference instead of the policy.
-
-        Returns:
-            ``log π(y_t | x, y_<t)``, entropy (zeros if not asked for), both ``[B, T]``; the detached hidden states that
-            predict each token, ``[B, T, H]``; with ``kl`` also ``log π_ref`` and the KL, ``[B, T]``; with ``top_k`` or
-            ``at`` also the ids or the log-probabilities, ``[B, T, K]``. Zeros on padding.
         """
         if as_reference:
             with self._as_reference() as reference:
@@ -114,7 +130,7 @@ class PolicyScorer(nn.Module):
         entropy: bool,
         top_k: int,
         at: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    ) -> Scores:
         chosen = response_mask.bool()
         targets = input_ids[:, -response_mask.shape[1] :][chosen]
         hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
@@ -122,21 +138,27 @@ class PolicyScorer(nn.Module):
             with self._as_reference() as reference:
                 reference_hidden = _hidden_states(reference, input_ids, attention_mask, response_mask.shape[1])[chosen]
                 head = _head(reference)
+        ref_logprobs = divergence = None
         if kl == "full":
             pair = [hidden[chosen], reference_hidden, targets]
             options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
-            results = self._in_chunks(self._against_reference, pair, **options)
-            results, extra = results[:4], results[4:]
+            logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
+                self._against_reference, pair, **options
+            )
         else:
             wanted = [hidden[chosen], targets] + ([at[chosen]] if at is not None else [])
-            results = self._in_chunks(self._statistics, wanted, base=base, entropy=entropy, top_k=top_k)
-            results, extra = results[:2], results[2:]
+            options = {"base": base, "entropy": entropy, "top_k": top_k}
+            logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
             if kl is not None:
                 pair = [reference_hidden, targets]
                 ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
-                results += (ref_logprobs, sampled_kl(kl, results[0], ref_logprobs))
-        logprobs, entropies, *rest = (_scatter(values, chosen) for values in (*results, *extra))
-        return logprobs, entropies, (hidden * chosen[..., None]).detach(), *rest
+                divergence = sampled_kl(kl, logprobs, ref_logprobs)
+        per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
+        # Both are never asked for at once: the likeliest tokens are found once, and looked up from then on.
+        if extra:
+            per_token["top_ids" if top_k else "at"] = extra[0]
+        columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
+        return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
 
     @contextmanager
     def _as_reference(self) -> Iterator[PreTrainedModel]:

@@ -12,7 +12,6 @@ and of wrong signs, ``--teacher gate`` would keep.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,11 +19,11 @@ from typing import Any
 import torch
 from sklearn.metrics import roc_auc_score
 
+from nl_gradient_policy_optimization.algorithms.teacher import gaps
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import RewardSource
-from nl_gradient_policy_optimization.rollouts import Rollout
-from nl_gradient_policy_optimization.teacher import gaps, labels_of
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.critics import CRITIC_FORMS
@@ -56,11 +55,11 @@ class ProbeConfig(TaskConfig):
 
 def probe(config: ProbeConfig, task: Task | None = None, rewards: RewardSource | None = None) -> dict[str, Any]:
     """The figures of one batch, on real and on shuffled critiques."""
-    shared = {each.name for each in fields(PolicyConfig)} & {each.name for each in fields(config)}
+    shared = {each.name for each in fields(PolicyConfig.flags())} & {each.name for each in fields(config)}
     if config.responses < 2 or config.responses % config.micro_batch_size:
         raise InputError("--responses must be 2 or more, and a multiple of --micro_batch_size")
     with TemporaryDirectory() as folder:
-        settings = PolicyConfig(
+        settings = PolicyConfig.of(
             **{name: getattr(config, name) for name in shared},
             output_dir=folder,
             teacher="gate",
@@ -70,31 +69,31 @@ def probe(config: ProbeConfig, task: Task | None = None, rewards: RewardSource |
             report_to=["none"],
         )
         trainer = prepare(task or get_task(config.task), settings, rewards)
-        pending = trainer.collect(1, dict.fromkeys(("rollout", "reference"), 0.0))
-        trainer.accept(pending.rollouts, pending.feedback())
-        rollouts = [rollout for rollout in pending.rollouts if rollout.counts]
-        report: dict[str, Any] = {"responses": len(pending.rollouts), "with_feedback": len(rollouts)}
-        report |= {"real": measured(trainer, rollouts), "shuffled": measured(trainer, shuffled(rollouts))}
+        sampled = trainer.take_feedback(trainer.collect(1))
+        batch = sampled.select([row for row, rollout in enumerate(sampled.rollouts) if rollout.counts])
+        report: dict[str, Any] = {"responses": len(sampled), "with_feedback": len(batch)}
+        report |= {"real": measured(trainer, batch), "shuffled": measured(trainer, shuffled(batch))}
         trainer.accelerator.end_training()
     return report
 
 
-def shuffled(rollouts: Sequence[Rollout]) -> list[Rollout]:
+def shuffled(batch: Batch) -> Batch:
     """Each rollout with its own labels and the critique of the next one."""
-    others = [*rollouts[1:], *rollouts[:1]]
-    return [
-        replace(rollout, feedback=replace(rollout.received, critique=other.received.critique))
-        for rollout, other in zip(rollouts, others, strict=True)
+    rollouts, other = batch.rollouts, batch.select(range(len(batch)))
+    other.rollouts = [
+        replace(rollout, feedback=replace(rollout.received, critique=following.received.critique))
+        for rollout, following in zip(rollouts, [*rollouts[1:], *rollouts[:1]], strict=True)
     ]
+    return other
 
 
-def measured(trainer: NLGradientTrainer, rollouts: list[Rollout]) -> dict[str, float]:
+def measured(trainer: NLGradientTrainer, batch: Batch) -> dict[str, float]:
     """AUC of Δ against the labels, by tokens and by whole spans, and its means."""
-    trainer.teach(rollouts)
-    labels, gap = labels_of(rollouts, torch.float64), gaps(rollouts, torch.float64)
+    batch = trainer.algorithm.on_batch(batch)
+    labels, gap = batch.deltas.double(), gaps(batch).double()
     spans = span_sums(labels, gap)
     begins = labels.sign() != torch.nn.functional.pad(labels.sign(), (1, 0))[:, :-1]
-    result: dict[str, float] = {"read": sum(rollout.taught for rollout in rollouts)}
+    result: dict[str, float] = {"read": int(batch.extra["taught"].sum())}
     for name, values, chosen in (("token", gap, labels != 0), ("span", spans, (labels != 0) & begins)):
         good, poor = values[chosen & (labels > 0)], values[chosen & (labels < 0)]
         if len(good) == 0 or len(poor) == 0:
@@ -107,8 +106,9 @@ def measured(trainer: NLGradientTrainer, rollouts: list[Rollout]) -> dict[str, f
             f"{name}_gap_good": float(good.mean()),
             f"{name}_gap_poor": float(poor.mean()),
         }
+    scale = trainer.config.flat()["teacher_scale"]
     for sign, kind in ((1, "right"), (-1, "flipped")):
-        kept = gated(sign * labels, spans, trainer.config.teacher_scale).abs()
+        kept = gated(sign * labels, spans, scale).abs()
         result |= {f"{kind}_{name}_kept": float(kept[chosen].mean()) for name, chosen in sides(labels)}
     return result
 

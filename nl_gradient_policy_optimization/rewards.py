@@ -1,7 +1,7 @@
 """Where rewards come from: a critic's feedback, laid on the sampled tokens.
 
-The trainer knows only the interface :class:`RewardSource`. A baseline with another reward (a scalar model, a process
-reward model) is another such function; everything after it (KL, GAE, PPO, logs) is shared.
+The trainer knows only the interface :class:`RewardSource`. A method with another reward (a scalar model, the ends of
+steps) is another such function; everything after it (KL, GAE, PPO, logs) is shared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import Reduce
@@ -27,6 +28,9 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task
 from text2grad.token_rewards import token_rewards
+
+EMPTY_REWARD = -1.0
+"""On the last token of a response without text, which no critic sees."""
 
 
 class RewardSource(Protocol):
@@ -46,7 +50,12 @@ class PendingRollouts:
 
     A remote reward source begins with rollouts as soon as they are added, while others are sampled and scored. Any
     other one gets all of them together, when the feedback is asked for.
+
+    Attributes:
+        batch: the rollouts, padded and scored, once all of them are there.
     """
+
+    batch: Batch
 
     def __init__(self, rewards: RewardSource):
         self.rollouts: list[Rollout] = []
@@ -70,8 +79,8 @@ class PendingRollouts:
     def state(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps of them: the sampled ids and what was computed per token, but no feedback."""
         return [
-            {"id": rollout.id, "response_ids": rollout.response_ids, "columns": rollout.columns()}
-            for rollout in self.rollouts
+            {"id": rollout.id, "response_ids": rollout.response_ids, "columns": self.batch.columns(row)}
+            for row, rollout in enumerate(self.rollouts)
         ]
 
 
@@ -115,7 +124,7 @@ class CriticRewards:
             return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)
         found = token_rewards(rollout.response_ids, self.tokenizer, reply, self.task, self.config.scheme)
         feedback = RolloutFeedback(
-            rewards=place(found.values, self.config.reward_placement),
+            rewards=list(found.values),
             deltas=found.values,
             critique=reply.critique if self.config.critique else "",
             good=list(reply.good),
@@ -123,6 +132,8 @@ class CriticRewards:
             matched=found.matched,
             unmatched=found.unmatched,
             conflicts=found.conflicts,
+            missing=list(reply.missing),
+            score=reply.score,
         )
         return shape(feedback, rollout, self.config)
 
@@ -152,21 +163,8 @@ def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, cr
         )
 
 
-def place(values: Sequence[float], placement: str) -> list[float]:
-    """Token rewards on their own tokens (``token``), or all on the last token: the scalar baselines' δ.
-
-    ``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token.
-    """
-    if placement == "token":
-        return list(values)
-    total = sum(values)
-    if placement == "last_mean":
-        total /= max(len(values), 1)
-    return [0.0] * (len(values) - 1) + [total]
-
-
 def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
-    """The outcome, and wishes about length and repetition, as rewards: what is sampled from is never touched.
+    """The outcome, and wishes about length, as rewards: what is sampled from is never touched.
 
     The outcome is +1 where the critic found nothing poor, else −1: for kodcode's program, whether the unit tests pass.
     """
@@ -177,25 +175,11 @@ def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> 
     if not rollout.finished:
         rewards[-1] += config.unfinished_reward
     rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))
-    for token in repeats(rollout.response_ids, config.repeat_ngram):
-        rewards[token] += config.repeat_reward
     return replace(feedback, rewards=rewards)
-
-
-def repeats(ids: Sequence[int], n: int) -> list[int]:
-    """Positions of the tokens that complete an n-gram which the response holds already; none for n = 0."""
-    seen: set[tuple[int, ...]] = set()
-    positions = []
-    for end in range(n, len(ids) + 1) if n > 0 else ():
-        ngram = tuple(ids[end - n : end])
-        if ngram in seen:
-            positions.append(end - 1)
-        seen.add(ngram)
-    return positions
 
 
 def _empty(rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
     """A response without text has nothing to quote: its last token (the end token) takes the whole blame."""
-    deltas = [0.0] * (len(rollout.response_ids) - 1) + [config.empty_reward]
+    deltas = [0.0] * (len(rollout.response_ids) - 1) + [EMPTY_REWARD]
     feedback = RolloutFeedback(rewards=list(deltas), deltas=deltas, critique="The response is empty.")
     return shape(feedback, rollout, config)

@@ -1,4 +1,4 @@
-"""A rollout, from prompt to advantage, and the log that keeps every one of them readable (``RUN/rollouts.jsonl``)."""
+"""A rollout and its feedback, and the log that keeps every one of them readable (``RUN/rollouts.jsonl``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ class RolloutFeedback:
         deltas: δ_t of the critic's spans, before placement and shaping; for metrics and logs (None: no critic spoke).
         error: why there is no feedback; such a rollout moves nothing.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed twice.
-        trusted: what the trusted critic says of the same response, where it was asked (``audit.py``).
+        missing: what the critic says the response lacks; no token can be quoted for it.
+        score: the critic's judgement of the whole response, −1..1; None: it gave none.
+        trusted: what the trusted critic says of the same response, where it was asked (``observers/audit.py``).
     """
 
     rewards: list[float]
@@ -43,6 +45,8 @@ class RolloutFeedback:
     matched: int = 0
     unmatched: int = 0
     conflicts: int = 0
+    missing: list[str] = field(default_factory=list)
+    score: float | None = None
     trusted: RolloutFeedback | None = None
 
     @property
@@ -57,18 +61,7 @@ class Rollout:
 
     Attributes:
         feedback: None until it has come.
-        sampler_logprobs: log π of the engine that sampled, where that is not the policy itself. Like all that follow
-            it is a tensor ``[T]``, one entry per response token, None until it is computed.
-        old_logprobs, ref_logprobs, new_logprobs: log π of the policy that sampled, of the reference, and of the policy
-            after the step's updates.
-        entropy, kl, values: of the policy that sampled: its entropy, its KL to the reference, and V(x, y_<t).
-        rewards: r_t = δ_t − β·KL_t.
-        advantages, returns: A_t, and the value function's target.
-        refined: it was sampled after a critique that ``prompt_ids`` does not hold, and is learnt as Critique-GRPO does.
-        taught: whether the teacher has read its critique.
-        teacher_logprobs: log π_T of the teacher.
-        top_ids: the K tokens of the vocabulary that were likeliest at each position, ``[T, K]``.
-        teacher_top: the teacher's log-probabilities of them, ``[T, K]``.
+        sampler_logprobs: ``[T]``, log π of the engine that sampled, where that is not the policy itself.
     """
 
     id: str
@@ -82,20 +75,6 @@ class Rollout:
     finished: bool
     feedback: RolloutFeedback | None = None
     sampler_logprobs: Tensor | None = None
-    old_logprobs: Tensor | None = None
-    ref_logprobs: Tensor | None = None
-    new_logprobs: Tensor | None = None
-    entropy: Tensor | None = None
-    kl: Tensor | None = None
-    values: Tensor | None = None
-    rewards: Tensor | None = None
-    advantages: Tensor | None = None
-    returns: Tensor | None = None
-    refined: bool = False
-    taught: bool = False
-    teacher_logprobs: Tensor | None = None
-    top_ids: Tensor | None = None
-    teacher_top: Tensor | None = None
 
     @property
     def received(self) -> RolloutFeedback:
@@ -108,14 +87,10 @@ class Rollout:
         """Whether it has feedback, and so may move the policy."""
         return self.feedback is not None and self.feedback.error is None
 
-    def columns(self) -> dict[str, Tensor]:
-        """What has been computed per token, by name."""
-        return {name: column for name in COLUMNS if (column := getattr(self, name)) is not None}
-
     def row(self, step: int) -> dict[str, Any]:
-        """Its line in the log."""
+        """Its line in the log, without what is computed for each token."""
         feedback = self.received
-        row: dict[str, Any] = {
+        return {
             "step": step,
             "id": self.id,
             "prompt": self.prompt,
@@ -133,44 +108,13 @@ class Rollout:
             "rewards": [rounded(float(value)) for value in feedback.rewards],
             "finished": self.finished,
         }
-        for name in ("advantages", "old_logprobs", "new_logprobs", "ref_logprobs", "kl"):
-            column = getattr(self, name)
-            row[name] = None if column is None else [rounded(value) for value in column.tolist()]
-        if self.teacher_logprobs is not None:
-            row["teacher_logprobs"] = [rounded(value) for value in self.teacher_logprobs.tolist()]
-        if feedback.trusted is not None:
-            row["audit"] = {name: getattr(feedback.trusted, name) for name in ("critique", "good", "poor", "error")}
-        return row
 
-
-COLUMNS = tuple(each.name for each in fields(Rollout) if each.type == "Tensor | None")
-"""The fields of a rollout with one entry per response token."""
-
-
-def write_column(rollouts: Sequence[Rollout], name: str, column: Tensor) -> None:
-    """Store a padded ``[B, T]`` tensor in the rollouts' field ``name``, each row without its padding."""
-    for rollout, row in zip(rollouts, column, strict=True):
-        setattr(rollout, name, row[: len(rollout.response_ids)].cpu().clone())
-
-
-def read_column(rollouts: Sequence[Rollout], name: str, dtype: torch.dtype) -> Tensor:
-    """The rollouts' field ``name`` as ``[B, T]`` (or ``[B, T, K]``), 0 on padding."""
-    return padded([getattr(rollout, name) for rollout in rollouts], dtype)
-
-
-def counting_mask(rollouts: Sequence[Rollout], dtype: torch.dtype) -> Tensor:
-    """``[B, T]``: 1 on the response tokens that may move the policy."""
-    return padded([[float(rollout.counts)] * len(rollout.response_ids) for rollout in rollouts], dtype)
-
-
-def model_inputs(rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """``input_ids``, ``attention_mask`` and ``response_mask`` of :class:`~.policy.PolicyScorer`."""
-    prompts = padded([rollout.prompt_ids for rollout in rollouts], torch.long, "left", pad_id)
-    prompt_mask = padded([[1] * len(rollout.prompt_ids) for rollout in rollouts], torch.long, "left")
-    responses = padded([rollout.response_ids for rollout in rollouts], torch.long, "right", pad_id)
-    response_mask = padded([[1] * len(rollout.response_ids) for rollout in rollouts], torch.long, "right")
-    ids, mask = torch.cat([prompts, responses], 1), torch.cat([prompt_mask, response_mask], 1)
-    return ids.to(device), mask.to(device), response_mask.to(device)
+    def audit(self) -> dict[str, Any]:
+        """What the trusted critic said, as a part of its line; empty where it was not asked."""
+        trusted = self.received.trusted
+        if trusted is None:
+            return {}
+        return {"audit": {name: getattr(trusted, name) for name in ("critique", "good", "poor", "error")}}
 
 
 def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -206,12 +150,6 @@ def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "r
     """Rows of different length as one ``[B, T]`` tensor."""
     tensors = [torch.as_tensor(row, dtype=dtype) for row in rows]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
-
-
-def micro_batches(rollouts: Sequence[Rollout], size: int) -> list[list[Rollout]]:
-    """``size`` rollouts at a time, neighbours of like length together: little padding."""
-    ordered = sorted(rollouts, key=lambda rollout: len(rollout.prompt_ids) + len(rollout.response_ids))
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,13 @@ _FREE = {
 _FOR_THE_LOG = {"audit_critic", "audit_share", "audit_prompt"}
 """Nor do these, unless the reward model learns from the trusted critic."""
 _LENGTH = {
-    "epochs", "max_steps", "kl_limit", "patience", "stop_grad_norm", "max_critic_failures", "audit_flip_limit",
-    "audit_gap_limit", "sampler_limit",
+    "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
-_FIXED = ("lora_r", "lora_target_modules", "optimizer", "advantage", "deepspeed")
+_FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "advantage", "deepspeed")
 """Settings that a checkpoint's files depend on."""
+_METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
+"""The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
 _PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed", "refresh_data")
 
 
@@ -60,7 +60,7 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
             "prompts": len(prompts),
             "hash": fingerprint({key: task.prompt(record) for key, record in prompts.items()}),
         },
-        "config": redacted(asdict(config)),
+        "config": redacted(config.flat()),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
 
@@ -97,11 +97,32 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
-    given = asdict(PolicyConfig()) | current_names(PolicyConfig, about.get("config", {}))
+    given = config_of(about).flat()
     free = _FREE if given["refresh_every"] else _FREE | _FOR_THE_LOG
-    settings = {each.name: given[each.name] for each in fields(PolicyConfig) if each.name not in free}
+    settings = {name: value for name, value in given.items() if name not in free}
     settings |= {name: _lasting(settings[name]) for name in _PATHS}
     return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
+
+
+def config_of(about: Mapping[str, Any]) -> PolicyConfig:
+    """The settings that a ``run.json`` holds, an earlier version's included.
+
+    Raises:
+        InputError: the run was begun with a setting that this version does not have.
+    """
+    stored = current_names(PolicyConfig, about.get("config", {}))
+    method = about.get("method", "")
+    if "algorithm" not in stored and method in _METHODS:
+        stored["algorithm"] = _METHODS[method]
+        if method in ("rltf_sd", "critique_grpo"):
+            stored["learn"] = method
+        stored["advantage"] = None
+        if method == "ppo_scalar":
+            stored["reward_model"] = stored["critic"].removeprefix("scalar:")
+            stored["reward_placement"] = None
+    if "algorithm" not in stored and method == "text2grad":
+        stored["method"] = ""  # it was the name of all runs that were given no other
+    return PolicyConfig.of(**stored)
 
 
 def _lasting(name: str) -> str:
@@ -109,6 +130,6 @@ def _lasting(name: str) -> str:
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
-    names = {each.name for each in fields(PolicyConfig)}
-    config = PolicyConfig(**{name: value for name, value in settings.items() if name in names})
+    apart = ("task", "data", "weights")
+    config = PolicyConfig.of(**{name: value for name, value in settings.items() if name not in apart})
     return total_steps(config, now["data"]["prompts"], ranks)

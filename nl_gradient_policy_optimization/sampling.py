@@ -6,7 +6,7 @@ say of top-p, top-k or repetition is left aside: π_old would not be what sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -16,9 +16,9 @@ from accelerate import Accelerator
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import sampled_apart, sampler_difference
-from nl_gradient_policy_optimization.rollouts import Rollout, padded
+from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.vllm_server import SamplerError, VLLMServerSampler
 from nl_gradient_policy_optimization.weights import gathered, merged_parameters
 from text2grad.advantages import Reduce
@@ -26,6 +26,8 @@ from text2grad.errors import InputError
 from text2grad.models import base_model
 from text2grad.models.decoder import Decoder, supports
 
+SAMPLER_LIMIT = 0.2
+"""Nats per token: rounding stays far below it, and another base model or temperature far above."""
 Samples = tuple[list[list[int]], list[list[float]] | None]
 
 
@@ -201,16 +203,22 @@ class VLLMSampler:
         )
 
 
-def check_sampler(rollouts: Sequence[Rollout], config: PolicyConfig, reduce: Reduce) -> None:
+def check_sampler(batch: Batch, generation: str, reduce: Reduce) -> None:
     """Stop where the engine that samples cannot have this policy's weights, or samples from it differently."""
-    if not config.sampler_limit or not sampled_apart(rollouts):
-        return
-    if (found := sampler_difference(rollouts, reduce)) > config.sampler_limit:
+    if batch.has("sampler_logprobs") and (found := sampler_difference(batch, reduce)) > SAMPLER_LIMIT:
         raise SamplerError(
-            f"--generation {config.generation}: the log-probabilities of the sampled tokens differ from the "
-            f"policy's by {found:.2f} nats on average, more than --sampler_limit {config.sampler_limit}. Check the "
-            "base model of the server, and its --logprobs-mode processed_logprobs where --temperature is not 1"
+            f"--generation {generation}: the log-probabilities of the sampled tokens differ from the policy's by "
+            f"{found:.2f} nats on average, more than {SAMPLER_LIMIT}. Check the base model of the server, and its "
+            "--logprobs-mode processed_logprobs where --temperature is not 1"
         )
+
+
+def sampler_difference(batch: Batch, reduce: Reduce) -> float:
+    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs of the engine left out."""
+    apart = (batch.sampler_logprobs - batch.old_logprobs).double().abs()[batch.response_mask.bool()]
+    known = apart[~apart.isnan()]
+    total, count = reduce(torch.tensor([known.sum(), len(known)], dtype=torch.float64)).tolist()
+    return total / max(count, 1)
 
 
 def cut_at_end(ids: list[int], end_ids: list[int]) -> list[int]:

@@ -1,20 +1,17 @@
-"""What depends on nothing but the settings and the log: seeds, orders, the learning rate, when to stop."""
+"""What depends on the settings and nothing else: seeds, orders, the learning rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 
-from nl_gradient_policy_optimization.audit import audit_stop_reason
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rollouts import StepLog
 
 
 def prompts_per_step(config: PolicyConfig, ranks: int) -> int:
     """Prompts of one step on all ranks."""
-    return config.rollouts_per_device * ranks // config.rollouts_per_prompt
+    return config.algorithm.sampled(config.rollouts_per_device) * ranks // config.rollouts_per_prompt
 
 
 def total_steps(config: PolicyConfig, prompts: int, ranks: int) -> int:
@@ -63,21 +60,3 @@ def mixed_seed(*numbers: int) -> int:
     for number in numbers:
         seed = (seed * 1_000_003 + number + 1) % 2**32
     return seed
-
-
-def stop_reason(config: PolicyConfig, metrics: Mapping[str, float], log: StepLog) -> str:
-    """Why the run should end after the step of ``metrics`` (empty: it should not).
-
-    Args:
-        log: the metrics of all steps so far; read only where a rule needs them.
-    """
-    if config.kl_limit and metrics[f"kl/{config.kl}"] > config.kl_limit:
-        return f"a response's KL to the reference is above --kl_limit {config.kl_limit}"
-    if config.patience:
-        means = [row["delta/mean"] for row in log.rows()]
-        smooth = [sum(means[end - 5 : end]) / 5 for end in range(5, len(means) + 1)]
-        if len(smooth) > config.patience and max(smooth[-config.patience :]) <= max(smooth[: -config.patience]):
-            return f"mean δ has no new best for {config.patience} steps (--patience)"
-    if config.audit_flip_limit or config.audit_gap_limit:
-        return audit_stop_reason(log.rows(), config.audit_flip_limit, config.audit_gap_limit)
-    return ""

@@ -6,17 +6,17 @@
     4  advantages      GAE, whitened
     5  updates         clipped PPO on policy and value function, several passes
 
-One *step* is all five; an *update* is one step of the optimiser. Randomness is seeded by (seed, step, rank). So a step
-depends on the weights, the optimiser, β and rollouts sampled ahead alone, and a resumed run repeats an uninterrupted
-one bit for bit.
+What δ, advantages and losses are is the algorithm's to say (``algorithms/``); what is measured on the way is said by
+observers (``observers/``). One *step* is all five; an *update* is one step of the optimiser. Randomness is seeded by
+(seed, step, rank): a step depends on nothing but the weights, the optimiser, β and rollouts sampled ahead, and a
+resumed run repeats an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization import weights
+from nl_gradient_policy_optimization.algorithms.base import LossInputs, LossOutputs
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.critique_writing import CritiqueWriting, with_critiques
-from nl_gradient_policy_optimization.ledger import Ledger
-from nl_gradient_policy_optimization.metrics import measure, measure_effect, progress, shown_figures, timed
-from nl_gradient_policy_optimization.objective import Losses, ppo_losses, stop_if_broken
+from nl_gradient_policy_optimization.observers.base import Observer
+from nl_gradient_policy_optimization.observers.metrics import shown_figures
 from nl_gradient_policy_optimization.pauses import Pauses
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from nl_gradient_policy_optimization.refresh import Refresh
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource, check_failures
 from nl_gradient_policy_optimization.rollouts import (
     METRICS_FILE,
@@ -44,17 +43,11 @@ from nl_gradient_policy_optimization.rollouts import (
     Rollout,
     RolloutFeedback,
     StepLog,
-    counting_mask,
     encode_prompt,
     given_logprobs,
     make_rollout,
-    micro_batches,
-    model_inputs,
-    padded,
-    read_column,
     rounded,
     shown,
-    write_column,
 )
 from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import (
@@ -62,17 +55,23 @@ from nl_gradient_policy_optimization.schedule import (
     mixed_seed,
     permutation,
     rank_prompts,
-    stop_reason,
     total_steps,
 )
-from nl_gradient_policy_optimization.teacher import Teacher, teacher_figures
+from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.value_function import ValueFunction
-from text2grad.advantages import discounted_sums, gae, group_advantages, total_rewards, whiten
+from nl_gradient_policy_optimization.vllm_server import SamplerError
+from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
 from text2grad.losses.kl import KLController
 from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
+
+PHASES = ("rollout", "reference", "critique", "update")
+
+
+class BrokenUpdateError(RuntimeError):
+    """The update has left every reasonable size."""
 
 
 class NLGradientTrainer:
@@ -83,7 +82,15 @@ class NLGradientTrainer:
         rewards: gives the rollouts their feedback (see ``rewards.py``); each rank has its own, for its own share.
         accelerator: made before the model, so that DeepSpeed can shard it while loading.
         checkpoints: the run's.
+        observers: they measure, in this order.
+
+    Attributes:
+        seconds: of each phase of this step.
+        counted: of this step and rank, what the ledger adds up.
     """
+
+    grad_norm_limit = 1e4
+    """A loss or gradient norm above it ends the run."""
 
     def __init__(
         self,
@@ -95,10 +102,10 @@ class NLGradientTrainer:
         rewards: RewardSource,
         accelerator: Accelerator,
         checkpoints: Checkpoints,
+        observers: Sequence[Observer],
     ):
         self.config, self.task, self.tokenizer, self.rewards = config, task, tokenizer, rewards
-        self.first = config  # how many responses a step samples first; second attempts come on top
-        self.accelerator = accelerator
+        self.accelerator, self.checkpoints = accelerator, checkpoints
         self.run = Path(config.output_dir)
         self.records, self.ids = records, list(records)
         self.end_ids = end_token_ids(policy.model, tokenizer)
@@ -106,38 +113,46 @@ class NLGradientTrainer:
         optimizer = weights.make_optimizer(policy, config)
         self.model, self.optimizer = accelerator.prepare(policy, optimizer)
         self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
+        self.algorithm = copy(config.algorithm)  # it keeps this run's state
         self.value_function: ValueFunction | None = None
-        if config.advantage == "gae":
+        if self.algorithm.has_values:
             self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
-        self.teacher = Teacher(config, task, tokenizer, policy) if config.teacher != "off" else None
-        self.writing = CritiqueWriting(task, tokenizer) if config.critique_coef else None
-        self.refresh: Refresh | None = None  # of the reward model that rewards, where it goes on learning
-        self.ledger = Ledger()
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
-        self.checkpoints = checkpoints
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
-        self.pauses = Pauses(accelerator)
-        self.finished_steps = self.saved_steps = 0
-        self.rollout_count = 0
+        self.pauses = Pauses(accelerator, SamplerError)
+        self.finished_steps = self.saved_steps = self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
+        self._start_counting()
+        self.algorithm.begin(self)
+        self.observers: list[Observer] = []
+        for observer in observers:
+            self.watch(observer)
+
+    def watch(self, observer: Observer) -> None:
+        """Let one more observer watch the run."""
+        self.observers.append(observer)
+        observer.begin(self)
 
     # The run
 
     @property
     def total_steps(self) -> int:
-        return total_steps(self.first, len(self.ids), self.accelerator.num_processes)
+        return total_steps(self.config, len(self.ids), self.accelerator.num_processes)
 
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
         self.resume()
-        bar = progress(self.finished_steps, self.total_steps, not self.accelerator.is_local_main_process)
+        steps = range(self.finished_steps + 1, self.total_steps + 1)
+        quiet = not self.accelerator.is_local_main_process
+        bar = tqdm(steps, "policy", self.total_steps, unit="step", disable=quiet, initial=self.finished_steps)
         with self.pauses:
             for step in bar:
                 metrics = self.step(step)
                 bar.set_postfix(shown_figures(metrics, self.config.kl))
-                reason, asked = stop_reason(self.config, metrics, self.metrics_log), self.pauses.asked_anywhere()
+                reasons = [observer.stop_reason(metrics) for observer in self.observers]
+                reason, asked = next(filter(None, reasons), ""), self.pauses.asked_anywhere()
                 due = step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0)
                 if due or reason or asked:
                     self.save()
@@ -149,63 +164,57 @@ class NLGradientTrainer:
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
-        seconds = dict.fromkeys(("rollout", "reference", "critique", "update"), 0.0)
-        seconds |= {"teacher": 0.0} if self.teacher else {}
-        before = self.ahead
-        drop = partial(self._drop, before)
-        refreshed = self.refresh(step, seconds, self.rollout_log, self.pauses, drop) if self.refresh else {}
+        self._start_counting()
+        for observer in self.observers:
+            observer.before_step(step)
         self._seed(step)
-        # 1 rollouts
-        with self.pauses.droppable(drop, common=False):
-            pending = before or self.collect(step, seconds)
-            sample_ahead = self.config.rollouts_ahead and step < self.total_steps
-            self.ahead = self.collect(step + 1, seconds) if sample_ahead else None
-        # 2 feedback
-        with self.pauses.droppable(drop, common=True), timed(seconds, "critique"):
-            rollouts = self.accept(pending.rollouts, self.pauses.together(pending.feedback))  # remote: the wait
-        if self.teacher:
-            with timed(seconds, "teacher"):
-                self.teach(rollouts)
-        # 3 token rewards
-        self.reward_tokens(rollouts)
+        # 1 rollouts, 2 feedback: nothing of the run changes, so what is cut short here is done again
+        with self.pauses.droppable(self.drop, common=False):
+            pending = self.take_rollouts(step)
+        with self.pauses.droppable(self.drop, common=True):
+            batch = self.algorithm.on_batch(self.take_feedback(pending))
+        # 3 token rewards: zeros for a rollout without feedback
+        batch.rewards = total_rewards(self.algorithm.token_rewards(batch), batch.kl, self.kl.coef) * batch.mask
         # 4 advantages
-        self.estimate_advantages(rollouts)
+        batch.advantages, batch.returns = self.algorithm.advantages(batch)
         # 5 updates
-        with timed(seconds, "update"):
-            updates = self.update(rollouts, step)
-            if self.teacher:
-                self.teacher.follow()
-        rescored = self.config.log_rollouts_every and (step % self.config.log_rollouts_every == 0 or step == 1)
-        if rescored:
-            self.rescore(rollouts)
+        updates = self.update(self.algorithm.to_learn(batch), step)
+        return self.finish(step, batch, updates)
 
-        self.finished_steps = step
-        self.rollout_count += len(rollouts) * self.accelerator.num_processes
-        metrics = {"step": step, **measure(rollouts, self.config.kl, self.reduce), **updates, **refreshed}
-        if rescored:
-            metrics |= measure_effect(rollouts, self.reduce)
-        if self.teacher:
-            metrics |= teacher_figures(rollouts, self.config, self.reduce)
-        metrics |= self.ledger.close(sum(seconds.values()), self.reduce)
-        metrics |= {f"seconds/{phase}": spent for phase, spent in seconds.items()}
-        metrics["rollouts"] = self.rollout_count
-        self.kl.update(metrics[f"kl/{self.config.kl}"], len(rollouts) * self.accelerator.num_processes)
-        self.log(step, metrics, rollouts, show=bool(rescored))
-        return metrics
+    def drop(self) -> None:
+        """Keep the steps before one that will not be finished, and the rollouts that were sampled ahead for it."""
+        self.ahead = self._ahead_before
+        self.save()
+
+    def count(self, forward: float = 0, backward: float = 0, critiques: float = 0) -> None:
+        """Add to what the ledger counts; tokens that go backward have gone forward, too."""
+        self.counted["critiques"] += critiques
+        self.counted["forward_tokens"] += forward + backward
+        self.counted["backward_tokens"] += backward
+
+    def _start_counting(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.counted = dict.fromkeys(("critiques", "forward_tokens", "backward_tokens"), 0.0)
+        self._ahead_before = self.ahead
 
     # 1 rollouts
 
-    def collect(self, step: int, seconds: dict[str, float]) -> PendingRollouts:
-        """A step's rollouts, sampled and scored by the policy as it is."""
+    def take_rollouts(self, step: int) -> PendingRollouts:
+        """The step's rollouts; with ``rollouts_ahead`` the next step's are sampled now as well."""
+        pending = self.ahead or self.collect(step)
+        sample_ahead = self.config.rollouts_ahead and step < self.total_steps
+        self.ahead = self.collect(step + 1) if sample_ahead else None
+        return pending
+
+    def collect(self, step: int) -> PendingRollouts:
+        """A step's rollouts, sampled and scored by the policy as it is now."""
         self._seed(step)
         pending = PendingRollouts(self.rewards)
-        with timed(seconds, "rollout"):
+        with timed(self.seconds, "rollout"):
             for rollouts in self.sample(self.prompts_of(step)):
                 pending.add(rollouts)
-        self.ledger.forward(pending.rollouts)
-        with timed(seconds, "reference"):
-            self.score(pending.rollouts)
-        check_sampler(pending.rollouts, self.config, self.reduce)
+        pending.batch = self.score(pending.rollouts)
+        check_sampler(pending.batch, self.config.generation, self.reduce)
         return pending
 
     def _seed(self, step: int) -> None:
@@ -214,146 +223,123 @@ class NLGradientTrainer:
     def prompts_of(self, step: int) -> list[str]:
         """The ids of this rank's prompts of a step, each repeated for its rollouts."""
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
-        return [self.ids[index] for index in rank_prompts(self.first, len(self.ids), step, rank, ranks)]
+        return [self.ids[index] for index in rank_prompts(self.config, len(self.ids), step, rank, ranks)]
 
     def sample(self, record_ids: Sequence[str]) -> Iterator[list[Rollout]]:
         """Sample a response to each prompt; each batch as soon as it is sampled."""
         self.scorer.eval()
-        prompts = self._prompts(record_ids)
+        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
+        encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
         done = 0
-        for responses, logprobs in self.sampler.batches([prompt_ids for _, _, prompt_ids in prompts]):
+        for responses, logprobs in self.sampler.batches(encoded):
             rollouts = []
             for position, response_ids in enumerate(responses):
-                rollout = self._rollout(*prompts[done + position], response_ids)
+                rollout = self._rollout(record_ids[done], encoded[done], response_ids)
                 if logprobs is not None:
                     rollout.sampler_logprobs = given_logprobs(logprobs[position], self.scorer.precision)
                 rollouts.append(rollout)
-            done += len(responses)
+                done += 1
+            self.count(forward=sum(len(each.prompt_ids) + len(each.response_ids) for each in rollouts))
             yield rollouts
         if done < len(prompts):
             raise RuntimeError(f"the sampler gave no response to {len(prompts) - done} of {len(prompts)} prompts")
 
-    def _prompts(self, record_ids: Sequence[str]) -> list[tuple[str, str, list[int]]]:
-        """Each record's id, prompt, and the policy's input."""
-        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
-        encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
-        return list(zip(record_ids, prompts, encoded, strict=True))
+    def sample_after(self, rollouts: Sequence[Rollout], reading: Sequence[list[int]]) -> Iterator[Rollout]:
+        """Sample another response to each rollout's prompt, by the policy that has read ``reading`` in its place."""
+        self.scorer.eval()
+        batches = self.sampler.batches(list(reading))
+        sampled = [(ids, batch[1]) for batch in batches for ids in batch[0]]
+        for former, read, (ids, logprobs) in zip(rollouts, reading, sampled, strict=True):
+            self.count(forward=len(read) + len(ids))
+            rollout = self._rollout(former.id, former.prompt_ids, ids)
+            if logprobs is not None:
+                rollout.sampler_logprobs = torch.zeros(len(ids), dtype=self.scorer.precision)
+            yield rollout
 
-    def _rollout(self, record_id: str, prompt: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
+    def _rollout(self, record_id: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
         record = self.records[record_id]
+        prompt = self.task.prompt(record)
         return make_rollout(record_id, prompt, record, prompt_ids, response_ids, self.tokenizer, self.end_ids)
 
-    @torch.no_grad()
-    def score(self, rollouts: Sequence[Rollout]) -> None:
+    def batch(self, rollouts: Sequence[Rollout]) -> Batch:
+        """Rollouts as tensors."""
+        pad_id = self.tokenizer.pad_token_id
+        return Batch(rollouts, pad_id, self.scorer.precision, self.config.rollouts_per_prompt)
+
+    def score(self, rollouts: Sequence[Rollout]) -> Batch:
         """Log-probabilities, entropy, values and KL under the policy that sampled, before any update."""
-        self.scorer.eval()
-        top_k = self.config.teacher_top_k if self.config.distils else 0
-        passes = self._forward_all(rollouts, kl=self.config.kl, entropy=True, top_k=top_k)
-        for rows, (logprobs, entropy, hidden, ref_logprobs, kl, *top_ids) in passes:
-            values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(logprobs)
-            write_column(rows, "old_logprobs", logprobs)
-            write_column(rows, "entropy", entropy)
-            write_column(rows, "values", values)
-            write_column(rows, "ref_logprobs", ref_logprobs)
-            write_column(rows, "kl", kl)
-            if top_ids:
-                write_column(rows, "top_ids", top_ids[0])
+        batch = self.batch(rollouts)
+        with timed(self.seconds, "reference"):
+            options = {"kl": self.config.kl, "entropy": True, **self.algorithm.score_options()}
+            scores = self.forward(batch, **options)
+        batch.old_logprobs = scores.pop("logprobs")
+        for name, column in scores.items():
+            batch.put(name, column)
+        return batch
 
-    @torch.no_grad()
-    def rescore(self, rollouts: Sequence[Rollout]) -> None:
-        """Log-probabilities after the updates, for the log."""
-        self.scorer.eval()
-        for rows, (logprobs, *_) in self._forward_all(rollouts):
-            write_column(rows, "new_logprobs", logprobs)
+    # 2 feedback
 
-    @torch.no_grad()
-    def teach(self, rollouts: Sequence[Rollout]) -> None:
-        """Log-probabilities under the policy that has read the critique."""
-        assert self.teacher is not None
-        self.scorer.eval()
-        self.teacher.read(rollouts, self._forward_all, self.reduce)
+    def take_feedback(self, pending: PendingRollouts) -> Batch:
+        """The rollouts with their feedback; for a remote critic this is the wait."""
+        with timed(self.seconds, "critique"):
+            self.receive(pending.batch, self.pauses.together(pending.feedback))
+        return pending.batch
 
-    # 2 feedback, 3 token rewards, 4 advantages
-
-    def accept(self, rollouts: Sequence[Rollout], feedback: Sequence[RolloutFeedback]) -> list[Rollout]:
-        """Give every rollout its feedback, and stop where too much of it failed; returns what the step learns from."""
-        self.ledger.critique(rollouts)
-        for rollout, given in zip(rollouts, feedback, strict=True):
+    def receive(self, batch: Batch, feedback: Sequence[RolloutFeedback]) -> None:
+        """Give every rollout its feedback, and stop where too much of it failed."""
+        self.count(critiques=sum(bool(rollout.response.strip()) for rollout in batch.rollouts))
+        for rollout, given in zip(batch.rollouts, feedback, strict=True):
             if len(given.rewards) != len(rollout.response_ids):
                 raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")
-            rollout.feedback = given
             if given.error is not None:
                 tqdm.write(f"no feedback on {rollout.id}: {given.error}")
+        batch.receive(feedback)
         check_failures(feedback, self.config, self.rewards.name, self.reduce)
-        return list(rollouts)
-
-    def reward_tokens(self, rollouts: Sequence[Rollout]) -> None:
-        """r_t = δ_t − β·KL_t; a rollout without feedback gets zeros."""
-        mask = counting_mask(rollouts, self.scorer.precision)
-        deltas = padded([rollout.received.rewards for rollout in rollouts], mask.dtype)
-        kl = read_column(rollouts, "kl", mask.dtype)
-        if self.teacher:
-            deltas = deltas + self.teacher.changes(rollouts, mask.dtype)
-        write_column(rollouts, "rewards", total_rewards(deltas, kl, self.kl.coef) * mask)
-
-    def estimate_advantages(self, rollouts: Sequence[Rollout]) -> None:
-        """A_t, whitened, and the returns; a rollout without feedback gets zeros."""
-        config, mask = self.config, counting_mask(rollouts, self.scorer.precision)
-        rewards, values = (read_column(rollouts, name, mask.dtype) for name in ("rewards", "values"))
-        advantages, returns = gae(rewards, values, mask, config.gamma, config.lam)
-        if config.value_target == "rewards":
-            returns = discounted_sums(rewards, mask, config.gamma)
-        if config.advantage == "group":
-            advantages = group_advantages(rewards, mask, config.rollouts_per_prompt, config.gamma * config.lam)
-        if config.whiten_advantages:
-            advantages = whiten(advantages, mask, self.reduce)
-        write_column(rollouts, "advantages", advantages)
-        write_column(rollouts, "returns", returns)
 
     # 5 updates
 
-    def update(self, rollouts: list[Rollout], step: int) -> dict[str, float]:
-        """``ppo_epochs`` passes of clipped PPO over the step's rollouts; returns the means of the updates' metrics."""
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """``ppo_epochs`` passes over the step's rollouts; returns the means of the updates' metrics."""
         self.scorer.train()
         history: dict[str, list[float]] = defaultdict(list)
-        size = len(rollouts) // self.config.minibatches
+        size = len(batch) // self.config.minibatches
         done = 0
-        for epoch in range(self.config.ppo_epochs):
-            order = permutation(len(rollouts), self.config.seed, step, epoch)
-            for start in range(0, len(order), size):
-                self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
-                metrics = self.update_on([rollouts[index] for index in order[start : start + size]])
-                moved = metrics.pop("moved", 0.0)
-                for name, value in metrics.items():
-                    history[name].append(value)
-                done += 1
-            if self.config.update_kl_limit and moved > self.config.update_kl_limit:
-                break
+        with timed(self.seconds, "update"):
+            for epoch in range(self.config.ppo_epochs):
+                order = permutation(len(batch), self.config.seed, step, epoch)
+                for start in range(0, len(order), size):
+                    self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
+                    for name, value in self.update_on(batch.select(order[start : start + size])).items():
+                        history[name].append(value)
+                    done += 1
+        self.algorithm.after_update()
         means = {name: sum(values) / len(values) for name, values in history.items()}
         return {**means, "lr": self.learning_rate, "updates": done, "kl/coef": self.kl.coef}
 
-    def update_on(self, minibatch: Sequence[Rollout]) -> dict[str, float]:
-        """One update on a minibatch; returns its metrics, and as ``moved`` how far π is from π_old by now.
+    def update_on(self, minibatch: Batch) -> dict[str, float]:
+        """One update on a minibatch; returns its metrics.
 
         Losses are means over the minibatch's response tokens on all ranks, so neither padding nor the way rollouts
         are dealt to ranks and micro-batches changes the gradient. Without any feedback nothing happens.
         """
-        world = self.accelerator.num_processes
-        tokens = float(self.reduce(counting_mask(minibatch, self.scorer.precision).sum()))
+        tokens = float(self.reduce(minibatch.mask.sum()))
         if tokens == 0:
             return {}
         sums: dict[str, float] = defaultdict(float)
-        batches = micro_batches(minibatch, self.config.micro_batch_size)
-        for micro_batch in batches:
+        micro_batches = list(minibatch.micro_batches(self.config.micro_batch_size))
+        for _, micro_batch in micro_batches:
             with self.accelerator.accumulate(self.model):
-                losses = self.losses(micro_batch, tokens)
-                self._stop_if_broken(losses.policy.detach() + losses.value.detach(), micro_batch)
+                outputs = self.losses(micro_batch)
+                mask = micro_batch.mask.to(outputs.policy)
+                policy = (outputs.policy * mask).sum() / tokens + outputs.added
+                value = self.config.value_coef * (outputs.value * mask).sum() / tokens
+                self._stop_if_broken(policy.detach() + value.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
-                self.accelerator.backward(losses.policy * world * len(batches))
+                self.accelerator.backward(policy * self.accelerator.num_processes * len(micro_batches))
                 if self.value_function:
-                    losses.value.backward()
-                for name, value in losses.sums.items():
-                    sums[name] += value
+                    value.backward()
+                for name, column in outputs.figures.items():
+                    sums[name] += float((column.detach() * mask).sum() if column.dim() else column.detach() * tokens)
                 if self.accelerator.sync_gradients:
                     norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm)
                 self.optimizer.step()
@@ -364,20 +350,14 @@ class NLGradientTrainer:
         totals = self.reduce(torch.tensor(list(sums.values()), dtype=torch.float64))
         return {**dict(zip(sums, (totals / tokens).tolist(), strict=True)), "grad_norm": norm}
 
-    def losses(self, micro_batch: Sequence[Rollout], tokens: float) -> Losses:
-        """Clipped PPO and the value loss on a micro-batch, of a minibatch with so many ``tokens``."""
-        self.ledger.backward(micro_batch)
-        at = self._top_ids(micro_batch) if self.config.distils else None
-        scored = self.model(*self._inputs(micro_batch), entropy=self.config.entropy_coef != 0, at=at)
-        head = self.value_function.head if self.value_function else None
-        step, precision = self.finished_steps + 1, self.scorer.precision
-        losses = ppo_losses(micro_batch, scored, head, self.config, precision, tokens, step, self.kl.coef)
-        if self.writing:
-            examples = [self.writing.example(rollout) for rollout in micro_batch]
-            self.ledger.backward(examples)
-            loss = self.writing.loss(examples, lambda rows: self.model(*self._inputs(rows))[0])
-            losses = with_critiques(losses, loss, tokens, self.config, self.accelerator.num_processes)
-        return losses
+    def losses(self, micro_batch: Batch) -> LossOutputs:
+        """The algorithm's losses on a micro-batch, which the policy scores for it."""
+        self.count(backward=micro_batch.tokens)
+        batch = micro_batch.to(self.accelerator.device)
+        options = self.algorithm.pass_options(batch)
+        scores = self.model(*batch.inputs(), entropy=self.config.entropy_coef != 0, **options)
+        values = self.value_function.head(scores.hidden) if self.value_function else None
+        return self.algorithm.loss(LossInputs(batch, scores, values))
 
     def _set_learning_rate(self, update: int) -> None:
         total = self.total_steps * self.config.ppo_epochs * self.config.minibatches
@@ -385,16 +365,47 @@ class NLGradientTrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
-    def _stop_if_broken(self, value: Tensor, batch: Sequence[Rollout]) -> None:
-        path = self.run / f"broken-batch-{self.finished_steps + 1}-rank{self.accelerator.process_index}.pt"
-        stop_if_broken(value, batch, self.config.stop_grad_norm, path, self.finished_steps + 1)
+    def _stop_if_broken(self, value: Tensor, batch: Batch) -> None:
+        """A loss or gradient norm that is not finite, or beyond reason, ends the run, batch saved."""
+        if torch.isfinite(value).all() and float(value) <= self.grad_norm_limit:
+            return
+        step = self.finished_steps + 1
+        path = self.run / f"broken-batch-{step}-rank{self.accelerator.process_index}.pt"
+        rows = [
+            {"id": each.id, "prompt_ids": each.prompt_ids, "response_ids": each.response_ids, **batch.columns(row)}
+            for row, each in enumerate(batch.rollouts)
+        ]
+        torch.save(rows, path)
+        raise BrokenUpdateError(
+            f"step {step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
+            "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
+        )
 
     # Measures and logs
 
-    def log(self, step: int, metrics: dict[str, float], rollouts: Sequence[Rollout], show: bool) -> None:
-        rows = [rollout.row(step) for rollout in rollouts]
+    def finish(self, step: int, batch: Batch, updates: dict[str, float]) -> dict[str, float]:
+        """Measure and log a step whose updates are made."""
+        every = self.config.log_rollouts_every
+        rescored = bool(every) and (step % every == 0 or step == 1)
+        if rescored:
+            batch.new_logprobs = self.forward(batch)["logprobs"]
+        responses = len(batch) * self.accelerator.num_processes
+        self.finished_steps, self.rollout_count = step, self.rollout_count + responses
+        metrics: dict[str, float] = {"step": step, **updates, **self.algorithm.figures(batch)}
+        for observer in self.observers:
+            metrics |= observer.figures(batch)
+        metrics |= {f"seconds/{phase}": spent for phase, spent in self.seconds.items()}
+        metrics["rollouts"] = self.rollout_count
+        self.kl.update(metrics[f"kl/{self.config.kl}"], responses)
+        self.log(metrics, batch.log_rows(step), show=rescored)
+        for observer in self.observers:
+            observer.after_step(metrics)
+        return metrics
+
+    def log(self, metrics: dict[str, float], rows: list[dict[str, Any]], show: bool) -> None:
         rows = gather_object(rows) if self.accelerator.num_processes > 1 else rows
-        self.accelerator.log({name: value for name, value in metrics.items() if name != "step"}, step=step)
+        tracked = {name: value for name, value in metrics.items() if name != "step"}
+        self.accelerator.log(tracked, step=int(metrics["step"]))
         if self.accelerator.is_main_process:
             self.rollout_log.append(rows)
             self.metrics_log.append([{name: rounded(value) for name, value in metrics.items()}])
@@ -403,16 +414,6 @@ class NLGradientTrainer:
 
     # Checkpoints
 
-    @property
-    def parts(self) -> list[ValueFunction | Teacher | Refresh]:
-        """Saved and loaded beside the policy."""
-        return [part for part in (self.value_function, self.teacher, self.refresh) if part]
-
-    def _drop(self, ahead: PendingRollouts | None) -> None:
-        """Keep the steps before one that will not be finished, whose rollouts may have been sampled ahead."""
-        self.ahead = ahead
-        self.save()
-
     def save(self) -> None:
         """Write a checkpoint of everything the next step depends on, unless there is one."""
         if self.finished_steps == self.saved_steps:
@@ -420,14 +421,17 @@ class NLGradientTrainer:
         state = {
             "rollouts": self.rollout_count,
             "kl_coef": self.kl.coef,
-            "ledger": self.ledger.state(),
-            "config": redacted(asdict(self.config)),
+            "config": redacted(self.config.flat()),
             "processes": self.accelerator.num_processes,
         }
+        for observer in self.observers:
+            state |= observer.state()
         with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(self.scorer)) as folder:
             weights.save_policy(self.accelerator, self.model, self.optimizer, folder)
-            for part in self.parts if self.accelerator.is_main_process else ():
-                part.save(folder)
+            if self.accelerator.is_main_process:
+                for part in (self.value_function, self.algorithm, *self.observers):
+                    if part:
+                        part.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
         if self.config.keeps_policies and self.accelerator.is_main_process:
@@ -445,9 +449,11 @@ class NLGradientTrainer:
                     "--output_dir"
                 )
             weights.load_policy(self.accelerator, self.model, self.optimizer, folder)
-            for part in self.parts:
-                part.load(folder)
-            self.ledger = Ledger(**state.get("ledger", {}))
+            if self.value_function:
+                self.value_function.load(folder)
+            self.algorithm.load(folder)
+            for observer in self.observers:
+                observer.load(folder, state)
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
                 self.ahead = self._load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
@@ -456,17 +462,19 @@ class NLGradientTrainer:
         if self.accelerator.is_main_process:
             for log in (self.metrics_log, self.rollout_log):
                 log.rewind(self.finished_steps, lost=bool(damaged))
-            if self.refresh:
-                self.refresh.rewind(self.finished_steps)
+            for observer in self.observers:
+                observer.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
 
     def _load_ahead(self, path: Path) -> PendingRollouts:
         """The next step's rollouts as they were sampled; their feedback is asked for again."""
         pending, saved = PendingRollouts(self.rewards), torch.load(path, weights_only=True)
-        prompts = self._prompts([row["id"] for row in saved])
-        for prompt, row in zip(prompts, saved, strict=True):
-            rollout = self._rollout(*prompt, row["response_ids"])
-            pending.add([replace(rollout, **row["columns"])])
+        for row in saved:
+            prompt = self.task.prompt(self.records[row["id"]])
+            prompt_ids = encode_prompt(prompt, self.task, self.tokenizer)
+            pending.add([self._rollout(row["id"], prompt_ids, row["response_ids"])])
+        pending.batch = self.batch(pending.rollouts)
+        pending.batch.load_columns([row["columns"] for row in saved])
         return pending
 
     # Tensors
@@ -477,22 +485,28 @@ class NLGradientTrainer:
             return values
         return self.accelerator.reduce(values.to(self.accelerator.device), "sum").to(values.device)
 
-    def _forward_all(
-        self, rollouts: Sequence[Rollout], at: bool = False, **options: Any
-    ) -> Iterator[tuple[list[Rollout], tuple[Tensor, ...]]]:
-        """Score rollouts in batches of similar length; every rank makes the same number of batches.
+    @torch.no_grad()
+    def forward(self, batch: Batch, at: str = "", **options: Any) -> dict[str, Tensor]:
+        """What the policy says of all rollouts, by the names of :class:`~.policy.Scores`, and the head's ``values``.
+
+        It scores them in micro-batches of similar length; every rank makes the same number of them.
 
         Args:
-            at: also give the log-probabilities of the rollouts' ``top_ids``.
+            at: the name of ids in ``extra`` whose log-probabilities are asked for.
             options: of :class:`~.policy.PolicyScorer`.
         """
+        self.scorer.eval()
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
-        self.ledger.forward(rollouts, passes=1 + (options.get("kl") is not None))
-        for rows in micro_batches(rollouts, self.config.micro_batch_size):
-            yield rows, model(*self._inputs(rows), at=self._top_ids(rows) if at else None, **options)
-
-    def _top_ids(self, rollouts: Sequence[Rollout]) -> Tensor:
-        return read_column(rollouts, "top_ids", torch.long).to(self.accelerator.device)
-
-    def _inputs(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor, Tensor]:
-        return model_inputs(rollouts, self.tokenizer.pad_token_id, self.accelerator.device)
+        self.count(forward=batch.tokens * (1 + ("kl" in options)))
+        whole: dict[str, Tensor] = {}
+        for rows, part in batch.micro_batches(self.config.micro_batch_size):
+            part = part.to(self.accelerator.device)
+            scores = model(*part.inputs(), at=part.extra[at] if at else None, **options)
+            columns = {name: column for name, column in scores._asdict().items() if column is not None}
+            hidden = columns.pop("hidden")
+            values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(scores.logprobs)
+            columns["values"] = values * part.response_mask
+            for name, column in columns.items():
+                size = (len(batch), batch.response_ids.shape[1], *column.shape[2:])
+                whole.setdefault(name, torch.zeros(size, dtype=column.dtype))[rows, : column.shape[1]] = column.cpu()
+        return whole

@@ -43,7 +43,7 @@ class ValueFunction:
 
     def __init__(self, hidden_size: int, config: PolicyConfig, device: torch.device, dtype: torch.dtype):
         self.head = ValueHead(hidden_size).to(device, dtype)
-        self.max_grad_norm = config.value_max_grad_norm
+        self.max_grad_norm = 1.0
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=config.value_learning_rate, weight_decay=0.0)
 
     def step(self, reduce: Callable[[Tensor], Tensor]) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.tiny import tiny_model
+from text2grad.advantages import total_rewards
 from text2grad.records import save_json
 
 POSTS = [
@@ -48,7 +51,28 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
         "log_rollouts_every": 0,
         "report_to": ["none"],
     }
-    return PolicyConfig(**{**defaults, **settings})
+    return PolicyConfig.of(**{**defaults, **settings})
+
+
+def encoded_prompts(trainer: NLGradientTrainer) -> list[list[int]]:
+    """The policy's inputs for the trainer's prompts."""
+    prompts = [trainer.task.prompt(trainer.records[key]) for key in trainer.ids]
+    return [encode_prompt(prompt, trainer.task, trainer.tokenizer) for prompt in prompts]
+
+
+def ready_batch(trainer: NLGradientTrainer, rollouts: Sequence[Rollout]) -> Batch:
+    """Sampled rollouts as a step has them before its updates: scored, judged, with advantages."""
+    batch = trainer.score(rollouts)
+    trainer.receive(batch, trainer.rewards(batch.rollouts))
+    return credited(trainer, trainer.algorithm.on_batch(batch))
+
+
+def credited(trainer: NLGradientTrainer, batch: Batch) -> Batch:
+    """The batch with token rewards and advantages."""
+    deltas = trainer.algorithm.token_rewards(batch)
+    batch.rewards = total_rewards(deltas, batch.kl, trainer.kl.coef) * batch.mask
+    batch.advantages, batch.returns = trainer.algorithm.advantages(batch)
+    return batch
 
 
 def deepspeed_file(folder: Path, stage: int) -> str:

@@ -66,11 +66,16 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     Raises:
         InputError: a config file that is missing or not YAML, a setting that does not exist, or no choice of its own.
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
+
+    A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and
+    ``of(**flags)``, which makes one of them; ``flags`` may take what the command line says of ``--help``.
     """
     args = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help", "--help_all"} & set(args):
-        print(help_text(*dataclasses, everything="--help_all" in args, default_config=default_config))
+        shown = [kind.shown_flags(args) if hasattr(kind, "shown_flags") else kind for kind in dataclasses]
+        print(help_text(*shown, everything="--help_all" in args, default_config=default_config))
         raise SystemExit(0)
+    composed, dataclasses = dataclasses, tuple(_flags(kind) for kind in dataclasses)
     from trl import TrlParser  # seconds, which --help need not wait for
 
     path, args = _config_path(args)
@@ -78,6 +83,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
         path = Path(default_config)
         if os.environ.get("RANK", "0") == "0":
             print(f"settings: {_shown_path(path)}; --config reads another file")
+    _check_names(args, dataclasses)
     parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_usage())
     if path is not None:
         parser.set_defaults_with_config(**_read_config(path, dataclasses))
@@ -88,7 +94,43 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     for value in values:
         check_choices(value)
     _check_outputs({each.name: getattr(value, each.name) for value in values for each in fields(value)})
-    return values[0] if len(dataclasses) == 1 else values
+    made = [
+        kind.of(**{each.name: getattr(value, each.name) for each in fields(value)}) if hasattr(kind, "of") else value
+        for kind, value in zip(composed, values, strict=True)
+    ]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _flags(kind: type) -> type:
+    """What a dataclass offers on the command line: itself, or of one that is put together all that its parts have."""
+    return kind.flags() if hasattr(kind, "flags") else kind
+
+
+def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
+    """Raise ``InputError`` for a flag that does not exist, with what to write in its place."""
+    names = _names(dataclasses)
+    for name in (arg[2:].partition("=")[0] for arg in args if arg.startswith("--")):
+        shortened = any(known.startswith(name) for known in names)  # argparse completes it
+        if name and not shortened:
+            raise InputError(f"command line: {_unknown(name, names, dataclasses)}")
+
+
+def _names(dataclasses: Sequence[type]) -> dict[str, str]:
+    """Every spelling of the settings, and the field's name."""
+    names = {each.name: each.name for kind in dataclasses for each in fields(kind)}
+    for kind in dataclasses:
+        for each in fields(kind):
+            names |= {alias.lstrip("-"): each.name for alias in _aliases(each)}
+    return names
+
+
+def _unknown(name: str, names: Mapping[str, str], dataclasses: Sequence[type]) -> str:
+    """What to say of a setting that does not exist."""
+    for kind in dataclasses:
+        if name in getattr(kind, "REMOVED", {}):
+            return f"--{name} {kind.REMOVED[name][1]}"  # type: ignore[attr-defined]
+    close = get_close_matches(name, names, n=1)
+    return f"there is no setting {name!r}; {f'did you mean {close[0]}? ' if close else ''}--help lists the settings"
 
 
 def _check_outputs(settings: Mapping[str, Any]) -> None:
@@ -230,35 +272,18 @@ def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
     return Path(split[index + 1]), split[:index] + split[index + 2 :]
 
 
-def _loaded(path: Path) -> Any:
-    """What a YAML file holds, over what the file holds that its ``extends`` names, relative to its own folder."""
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict) or "extends" not in value:
-        return value
-    base = path.parent / str(value.pop("extends"))
-    if not base.is_file():
-        raise InputError(f"{path}: extends {base}, which does not exist")
-    inherited = _loaded(base)
-    return {**inherited, **value} if isinstance(inherited, dict) else inherited
-
-
 def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
     """The file's settings by field name."""
     try:
-        value = _loaded(path)
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # bytes, numbers and depth that YAML cannot hold
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no settings; write one `name: value` a line")
-    names = {each.name: each.name for kind in dataclasses for each in fields(kind)}
-    for kind in dataclasses:
-        for each in fields(kind):
-            names |= {alias.lstrip("-"): each.name for alias in _aliases(each)}
+    names = _names(dataclasses)
     for key in value:
         if key not in names:
-            close = get_close_matches(str(key), names, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise InputError(f"{path}: there is no setting {key!r}; {hint}--help lists the settings")
+            raise InputError(f"{path}: {_unknown(str(key), names, dataclasses)}")
     return {names[key]: item for key, item in value.items()}

@@ -88,7 +88,7 @@ class InstructionsConfig:
             "keep_policies": False,
             "report_to": ["none"],
         }
-        return PolicyConfig(**{**shared, **METHODS[method][1]})
+        return PolicyConfig.of(**{**shared, **METHODS[method][1]})
 
 
 def answer(model: str, requests: Sequence[dict[str, Any]], max_new_tokens: int) -> list[dict[str, Any]]:

@@ -17,19 +17,21 @@ from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.reward_models import load_reward_model
 from benchmarks.micro.task import PROFILES, make_record
 from benchmarks.micro.trl_trainers import train_grpo, train_sdpo
-from nl_gradient_policy_optimization.baselines.capo import VotedRewards
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
-from nl_gradient_policy_optimization.baselines.second_attempt import TRAINERS, checked
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.objective import BrokenUpdateError
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.trainer import NLGradientTrainer
+from nl_gradient_policy_optimization.trainer import BrokenUpdateError
 from text2grad.critics import Critic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 
 RESULT = "result.json"
+ENGINES: dict[str, dict[str, Any]] = {
+    "capo": {"algorithm": "capo", "votes": 1},  # this critic always says the same
+    "rltf_sd": {"algorithm": "second", "learn": "rltf_sd"},
+    "critique_grpo": {"algorithm": "second", "learn": "critique_grpo"},
+}
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def config_of(
         "log_rollouts_every": 0,
         "report_to": ["none"],
     }
-    return PolicyConfig(**{**settings, **method.settings})
+    return PolicyConfig.of(**{**settings, **method.settings, **ENGINES.get(method.engine, {})})
 
 
 def critic_of(method: Method, seed: int, materials: Materials, protocol: Protocol) -> Critic:
@@ -142,12 +144,7 @@ def train_text2grad(
         rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
     else:
         rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
-    kind = NLGradientTrainer
-    if method.engine == "capo":
-        rewards = VotedRewards([rewards], config)  # this critic always says the same
-    elif method.engine in TRAINERS:
-        kind, config = TRAINERS[method.engine], checked(config, method.engine)
-    trainer = prepare(PROFILES, config, rewards, trainer=kind)
+    trainer = prepare(PROFILES, config, rewards)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.scorer.model, 0)]
     broken = False

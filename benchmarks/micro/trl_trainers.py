@@ -13,7 +13,9 @@ from trl.experimental.sdpo import SDPOConfig
 
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES, entirely_right, record_of
+from nl_gradient_policy_optimization.algorithms.teacher import SDPO
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
 from text2grad.critics import Critic, Feedback, FeedbackError
 from text2grad.integrations.trl import LiveFeedbackSDPOTrainer
 from text2grad.models import load_model, load_tokenizer
@@ -90,7 +92,7 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
             return [config.outcome_coef * entirely_right(record, text) for record, text in pairs]
         replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
         return [
-            summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else config.empty_reward
+            summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else EMPTY_REWARD
             for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
         ]
 
@@ -129,11 +131,11 @@ def sdpo_settings(config: PolicyConfig) -> SDPOConfig:
         **trl_settings(config),
         num_generations=GENERATIONS,
         distillation_mode="topk_logits",
-        distillation_topk=config.teacher_top_k,
+        distillation_topk=SDPO.teacher_top_k,
         distillation_alpha=0.5,
         distillation_add_tail=True,
         teacher_model_kind="ema",
-        teacher_update_rate=config.teacher_rate,
+        teacher_update_rate=SDPO.teacher_rate,
         use_successful_as_teacher=False,
         include_environment_feedback=True,
         reprompt_template="{prompt}{feedback}",

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase, logging
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rewards import shape
+from nl_gradient_policy_optimization.rewards import EMPTY_REWARD, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt, padded
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
@@ -135,7 +135,7 @@ class ScalarRewards:
 
     def _feedback(self, rollout: Rollout, score: float | None) -> RolloutFeedback:
         if score is None:
-            reward, remark = self.config.empty_reward, "The response is empty."
+            reward, remark = EMPTY_REWARD, "The response is empty."
         else:
             reward = (score - self.description.mean) / self.description.deviation
             remark = f"Score {score:.4g}, standardised {reward:+.3f}."

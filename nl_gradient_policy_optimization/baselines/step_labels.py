@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 
-from nl_gradient_policy_optimization.baselines.steps import label_steps, split_steps
+from nl_gradient_policy_optimization.algorithms.steps import label_steps, split_steps
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from nl_gradient_policy_optimization.baselines.steps import label_steps, split_steps
+from nl_gradient_policy_optimization.algorithms.steps import label_steps, split_steps
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError

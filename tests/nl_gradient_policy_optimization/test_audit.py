@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from nl_gradient_policy_optimization.audit import COUNTS, AuditedRewards, audit_stop_reason, count, figures
+from nl_gradient_policy_optimization.observers.audit import COUNTS, AuditedRewards, audit_stop_reason, count, figures
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny_runs import ScriptedRewards, rows, tiny_config

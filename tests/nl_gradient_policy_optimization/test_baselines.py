@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization.baselines import dpo, ppo, reflect, scalar_reward, sft
+from nl_gradient_policy_optimization.baselines import dpo, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, make_pairs
 from nl_gradient_policy_optimization.baselines.preferences import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
@@ -276,16 +276,14 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
 
 
 def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_path):
-    ppo.train(ppo.PPOConfig("slf5k", scalar_folder), tiny_config(tmp_path))
+    optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder)))
     rows = [row for row in load_json(tmp_path / "run" / "rollouts.jsonl") if row["response"].strip()]
     assert rows and all(row["rewards"][-1] and not any(row["rewards"][:-1]) for row in rows)
     run = load_json(tmp_path / "run" / "run.json")
     assert run["method"] == "ppo_scalar" and run["critic"] == f"scalar:{scalar_folder}"
     assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
-    with pytest.raises(InputError, match="one scalar"):
-        ppo.train(ppo.PPOConfig("slf5k"), tiny_config(tmp_path))
-    with pytest.raises(InputError, match="one scalar"):
-        ppo.train(ppo.PPOConfig("slf5k", scalar_folder), tiny_config(tmp_path, reward_placement="last_sum"))
+    with pytest.raises(InputError, match="--outcome_coef"):
+        tiny_config(tmp_path, reward_model=str(scalar_folder), outcome_coef=1.0).check()
 
 
 @pytest.mark.parametrize("placement", ["last_sum", "last_mean"])
@@ -300,7 +298,7 @@ def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
         assert not any(row["rewards"][:-1])
     for text in (GOOD, BAD):
         deltas = spread([rollout(text)])[0].rewards
-        gathered = CriticRewards(critic, SLF5K, tokenizer(), config)([rollout(text)])[0].rewards
+        gathered = config.algorithm.wrap(spread, SLF5K, config)([rollout(text)])[0].rewards
         total = sum(deltas) / (1 if placement == "last_sum" else len(deltas))
         assert gathered[-1] == pytest.approx(total)
 

@@ -8,7 +8,7 @@ from math import log
 import pytest
 import torch
 
-from nl_gradient_policy_optimization.critique_writing import CritiqueWriting
+from nl_gradient_policy_optimization.algorithms.critique import critique_example, writing_loss
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny import tokenizer
@@ -34,21 +34,20 @@ def rollout(critique: str, error: str | None = None) -> Rollout:
 
 
 def test_an_example_is_the_chat_and_the_critique():
-    writing, tok = CritiqueWriting(get_task("slf5k"), tokenizer("byte")), tokenizer("byte")
-    example = writing.example(rollout("Too short."))
+    task, tok = get_task("slf5k"), tokenizer("byte")
+    example = critique_example(rollout("Too short."), task, tok)
     text = tok.decode(example.prompt_ids)
     assert text.index("a dog") < text.index("It barks.") < text.index("What is good and what is poor")
     assert tok.decode(example.response_ids) == "Too short.</s>"
-    assert writing.example(rollout("Too short.", error="cut off")).response_ids == [tok.eos_token_id]
+    assert critique_example(rollout("Too short.", error="cut off"), task, tok).response_ids == [tok.eos_token_id]
 
 
 def test_the_loss_by_hand():
     """Two critiques of three and one tokens, each with its end token, and a rollout without any."""
-    writing = CritiqueWriting(get_task("slf5k"), tokenizer("byte"))
     examples = [replace(rollout(""), response_ids=ids) for ids in ([7, 8, 9, 2], [7, 2], [2])]
     probabilities = torch.tensor([[0.5, 0.5, 0.25, 1.0], [0.125, 0.5, 1, 1], [0.01, 1, 1, 1]])
     expected = -(log(0.5) + log(0.5) + log(0.25)) / 4 - (log(0.125) + log(0.5)) / 2
-    assert writing.loss(examples, lambda rows: probabilities.log()).item() == pytest.approx(expected)
+    assert writing_loss(examples, lambda rows: probabilities.log()).item() == pytest.approx(expected)
 
 
 def test_updates_bring_it_down(tmp_path):
@@ -60,5 +59,5 @@ def test_updates_bring_it_down(tmp_path):
     assert found[0]["ledger/backward_tokens"] > sum(
         len(row["tokens"]) for row in trainer.rollout_log.rows() if row["step"] == 1
     )
-    off = prepare("slf5k", replace(config, critique_coef=0.0, output_dir=str(tmp_path / "off")), Remarks()).step(1)
+    off = prepare("slf5k", config.changed(algorithm="text2grad", output_dir=str(tmp_path / "off")), Remarks()).step(1)
     assert "critique/loss" not in off and off["ledger/backward_tokens"] < found[0]["ledger/backward_tokens"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,15 @@ import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
 from tests.processes import run_ranks
-from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from tests.tiny_runs import ScriptedRewards, deepspeed_file, encoded_prompts, tiny_config
 from text2grad.errors import InputError
 from text2grad.models import load_model
-from text2grad.tasks import get_task
 
 
 def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
@@ -31,7 +28,7 @@ def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
     patient = PolicyConfig(critic="http://host/v1#m", critic_concurrency=8, rollouts_per_device=12)
     waits = 7 * 3 * 120 + 6 * 901
     assert process_group(patient, False).timeout == PATIENCE + waits * 2 * 2 * PATIENCE.resolution * 1_000_000
-    both = replace(patient, audit_critic="openai:gpt-4o", critic_timeout=10.0, critic_retries=0)
+    both = patient.changed(audit_critic="openai:gpt-4o", critic_timeout=10.0, critic_retries=0)
     assert (process_group(both, True).timeout - PATIENCE).total_seconds() == 2 * 2 * 2 * 30
     assert process_group(both, True).backend == "gloo"
     assert process_group(PolicyConfig(), False).timeout == PATIENCE
@@ -91,17 +88,13 @@ def _update_of(folder: str, name: str, method: str, settings: dict) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     config = tiny_config(
         Path(folder), output_dir=str(Path(folder) / name), max_steps=1, rollouts_per_device=4 // ranks,
-        micro_batch_size=1, ppo_epochs=1, max_new_tokens=128, critic="programmatic", **settings,
+        micro_batch_size=1, ppo_epochs=1, max_new_tokens=128, critic="programmatic", algorithm=method, **settings,
     )  # fmt: skip
-    task = get_task("slf5k")
-    if method == "ppo":
-        config = replace(config, reward_placement="last_sum")
-    wrap = (lambda spans: StepRewards(spans, task, config)) if method == "prm_ppo" else None
-    trainer = prepare("slf5k", config, wrap=wrap)
+    trainer = prepare("slf5k", config)
     trainer.ids = [f"post-{index}" for index in range(4)]
     answers = {
         tuple(prompt): [*trainer.tokenizer(text, add_special_tokens=False)["input_ids"], trainer.tokenizer.eos_token_id]
-        for (_, _, prompt), text in zip(trainer._prompts(trainer.ids), ANSWERS, strict=True)
+        for prompt, text in zip(encoded_prompts(trainer), ANSWERS, strict=True)
     }
     trainer.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
     trainer.train()
@@ -136,7 +129,7 @@ def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
     tiny_config(tmp_path)
     lines = ["| method | optimiser | way | largest difference | relative difference of the update |"]
     lines.append("| --- | --- | --- | ---: | ---: |")
-    for method in ("text2grad", "ppo", "prm_ppo"):
+    for method in ("text2grad", "scalar", "steps"):
         for optimizer in ("adamw", "adafactor"):
             settings = {"optimizer": optimizer}
             assert run_ranks(_update_of, 1, str(tmp_path), "one", method, settings) == [0]
@@ -178,9 +171,9 @@ def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
     adapter.peft_config["default"].base_model_name_or_path = base
     adapter.save_pretrained(tmp_path / "start")
     settings = {"model": str(tmp_path / "start"), "optimizer": "adamw", "learning_rate": 1e-3}
-    assert run_ranks(_update_of, 1, str(tmp_path), "one", "ppo", settings) == [0]
+    assert run_ranks(_update_of, 1, str(tmp_path), "one", "scalar", settings) == [0]
     settings["deepspeed"] = deepspeed_file(tmp_path, 2)
-    assert run_ranks(_update_of, 2, str(tmp_path), "two", "ppo", settings) == [0, 0]
+    assert run_ranks(_update_of, 2, str(tmp_path), "two", "scalar", settings) == [0, 0]
     start, one, two = (
         load_file(tmp_path / name / "adapter_model.safetensors") for name in ("start", "one/policy", "two/policy")
     )

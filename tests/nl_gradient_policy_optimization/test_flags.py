@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
 from nl_gradient_policy_optimization.baselines.dpo import DPOSettings
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig
 from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
@@ -23,7 +24,7 @@ from text2grad.losses import KLKind
 from text2grad.token_rewards import SCHEMES
 
 STAGE = "nl_gradient_policy_optimization"
-BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "ppo", "prm_ppo", "reflect", "step_labels", "step_scores")
+BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "reflect", "step_labels", "step_scores")
 SCRIPTS = [f"{task}.train" for task in ("slf5k", "kodcode", "ultrafeedback")] + [
     f"baselines.{name}" for name in BASELINES
 ]
@@ -39,7 +40,15 @@ TRAINED = {
     "--prompt_max_length": "max_prompt_tokens",
 }
 ALIASES = {
-    PolicyConfig: {**TRAINED, "--annotator": "critic", "--save_steps": "save_every"},
+    PolicyConfig: {
+        **TRAINED,
+        "--annotator": "critic",
+        "--save_steps": "save_every",
+        "--lr": "learning_rate",
+        "--batch_size": "rollouts_per_device",
+        "--num_train_epochs": "epochs",
+        "--beta": "kl_coef",
+    },
     SFTSettings: TRAINED,
     DPOSettings: TRAINED,
     ScalarRewardSettings: TRAINED,
@@ -67,12 +76,13 @@ def filled(kind: type, **flags: str):
 
 @pytest.mark.parametrize(("kind", "alias", "name"), [(k, a, n) for k, all_ in ALIASES.items() for a, n in all_.items()])
 def test_every_spelling_of_a_flag_sets_the_same_setting(tmp_path, kind, alias, name):
-    value = "17" if name in ("max_new_tokens", "max_prompt_tokens", "save_every") else "mine"
-    names = kind.__dataclass_fields__
+    names = (kind.flags() if kind is PolicyConfig else kind).__dataclass_fields__
+    value = "mine" if names[name].type is str or names[name].type == "str" else "17"
     needed = [f"--{each}={REQUIRED[each]}" for each in REQUIRED if each in names and each != name]
-    assert str(getattr(parse(kind, args=[*needed, alias, value]), name)) == value
+    assert str(getattr(parse(kind, args=[*needed, alias, value]), name)).removesuffix(".0") == value
     (tmp_path / "settings.yaml").write_text(f"{alias.removeprefix('--')}: {value}\n")
-    assert str(getattr(parse(kind, args=[*needed, "--config", str(tmp_path / "settings.yaml")]), name)) == value
+    found = getattr(parse(kind, args=[*needed, "--config", str(tmp_path / "settings.yaml")]), name)
+    assert str(found).removesuffix(".0") == value
 
 
 @pytest.mark.parametrize("kind", [PolicyConfig, SFTSettings])
@@ -102,7 +112,7 @@ def test_every_script_explains_its_flags(script, monkeypatch, capsys):
     own, _, inherited = said.partition("settings of trl.")
     assert "--data_path" in own and "--data_path" not in inherited
     if script.endswith("train"):
-        assert f"{STAGE}/{script.partition('.')[0]}/config.yaml" in said
+        assert f"{STAGE}/{script.partition('.')[0]}/config.yaml" in "".join(said.split())
         assert "by 20 %" in " ".join(said.split())
 
 
@@ -113,7 +123,7 @@ def test_help_shows_the_choices(monkeypatch, capsys):
     said = " ".join(capsys.readouterr().out.split())
     for name, choices in (
         ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "json", "quotes")),
-        ("advantage", ("gae", "group")), ("optimizer", ("adafactor", "adamw")),
+        ("algorithm", tuple(ALGORITHMS)), ("optimizer", ("adafactor", "adamw")),
     ):  # fmt: skip
         assert f"--{name} {{{','.join(choices)}}}" in said
 
@@ -140,6 +150,55 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
     (tmp_path / "policy.yaml").write_text("learning_rte: 1e-5\n")
     with pytest.raises(InputError, match=r"no setting 'learning_rte'; did you mean learning_rate"):
         parse(PolicyConfig, args=["--config", str(tmp_path / "policy.yaml")])
+
+
+REQUIRED_FLAGS = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--learning_rte", "1"], "did you mean learning_rate"),
+        (["--repeat_ngram", "3"], "critic of your own"),
+        (["--top_p", "0.9"], "--temperature"),
+        (["--teacher", "gate", "--critique_coef", "0.1"], "different algorithms"),
+        (["--algorithm", "grpo", "--teacher_scale", "0.3"], "--algorithm teacher"),
+    ],
+)
+def test_flags_that_do_not_exist_or_belong_elsewhere_say_what_to_write(flags, word):
+    with pytest.raises(InputError, match=word):
+        parse(PolicyConfig, args=[*REQUIRED_FLAGS, *flags])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
+    config = parse(PolicyConfig, args=[*REQUIRED_FLAGS, "--algorithm", name])
+    assert type(config.algorithm) is algorithm_class(name) and config.algorithm.name == name
+    assert config.flat()["algorithm"] == name and PolicyConfig.of(**config.flat()) == config
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "name"),
+    [
+        ("teacher", "gate", "teacher"),
+        ("critique_coef", "0.2", "critique"),
+        ("reward_placement", "last_mean", "scalar"),
+        ("reward_model", "m", "scalar"),
+        ("votes", "3", "capo"),
+        ("learn", "critique_grpo", "second"),
+        ("teacher", "off", "text2grad"),
+        ("reward_placement", "token", "text2grad"),
+        ("advantage", "group", "text2grad"),
+    ],
+)
+def test_flags_of_before_choose_their_algorithm(flag, value, name):
+    config = parse(PolicyConfig, args=[*REQUIRED_FLAGS, f"--{flag}", value])
+    assert config.algorithm.name == name
+    assert value in ("off", "token") or str(getattr(config.algorithm, flag)) == value
+
+
+def test_there_are_at_most_eighty_settings_beside_the_algorithms():
+    assert len(PolicyConfig.__dataclass_fields__) <= 80
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "kl_coef", "gamma"])

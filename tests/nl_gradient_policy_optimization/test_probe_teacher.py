@@ -23,21 +23,19 @@ class Spoken(ScriptedRewards):
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
     trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), Spoken())
-    pending = trainer.collect(1, {"rollout": 0.0, "reference": 0.0})
-    trainer.accept(pending.rollouts, pending.feedback())
-    rollouts = pending.rollouts
+    batch = trainer.take_feedback(trainer.collect(1))
+    rollouts = batch.rollouts
 
-    def knows(rows):
-        for row in rows:
-            row.taught, row.teacher_logprobs = True, row.old_logprobs + torch.tensor(row.received.rewards)
+    def knows(batch):
+        batch.extra |= {"taught": torch.ones(len(batch)), "teacher_logprobs": batch.old_logprobs + batch.given}
 
-    trainer.teach = knows
-    found = measured(trainer, rollouts)
+    trainer.algorithm.read = knows
+    found = measured(trainer, batch)
     assert (found["token_auc"], found["span_auc"]) == (1, 1)
     assert (found["token_gap_good"], found["token_gap_poor"]) == pytest.approx((1, -1), abs=1e-5)
     assert found["right_good_kept"] == found["right_poor_kept"] == 1
     assert 0 < found["flipped_good_kept"] < 2 / (1 + 2.7**10)  # 2·σ(−1 / 0.1), less where a span has several tokens
-    others = shuffled(rollouts)
+    others = shuffled(batch).rollouts
     assert [r.received.critique for r in others] == [rollouts[1].received.critique, rollouts[0].received.critique]
     assert [r.received.rewards for r in others] == [r.received.rewards for r in rollouts]
 

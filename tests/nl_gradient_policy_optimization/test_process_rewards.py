@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nl_gradient_policy_optimization.baselines import prm_ppo
-from nl_gradient_policy_optimization.baselines.prm_ppo import StepRewards
+from nl_gradient_policy_optimization.algorithms.steps import StepRewards, at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
 from nl_gradient_policy_optimization.baselines.step_scores import step_scores
-from nl_gradient_policy_optimization.baselines.steps import at_step_ends, label_steps, split_steps
+from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import (
     BAD,
@@ -132,11 +131,10 @@ def test_prm_rewards_come_from_the_critic_and_keep_failures(tmp_path):
 
 
 def test_ultrafeedback_has_no_steps(tmp_path):
-    config = tiny_config(tmp_path)
+    config = tiny_config(tmp_path, algorithm="steps")
+    save_json(config.data_path, {"a": {"prompt": "Name a colour."}})
     with pytest.raises(InputError, match=r"without reasoning steps.*appendix N"):
-        prm_ppo.train(prm_ppo.PRMConfig("ultrafeedback"), config)
-    with pytest.raises(InputError, match="leave --reward_placement"):
-        prm_ppo.train(prm_ppo.PRMConfig("slf5k"), tiny_config(tmp_path, reward_placement="last_sum"))
+        optimize("ultrafeedback", config)
 
 
 def test_prm_ppo_by_its_launcher(tmp_path):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rewards import CriticRewards, place, repeats
+from nl_gradient_policy_optimization.rewards import CriticRewards
 from nl_gradient_policy_optimization.rollouts import Rollout
 from nl_gradient_policy_optimization.sampling import TransformersSampler
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
@@ -86,28 +87,12 @@ def test_wishes_about_form_are_rewards():
     assert shaped.rewards[-1] == plain.rewards[-1] - 0.5 - 2.0 * missing
     assert shaped.rewards[:-1] == plain.rewards[:-1]
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
-    again = rollout_of("my car my car my car")
-    (plain,), _ = judged(again)
-    (shaped,), _ = judged(again, repeat_ngram=2, repeat_reward=-0.25)
-    lost = [a - b for a, b in zip(plain.rewards, shaped.rewards, strict=True)]
-    assert [i for i, loss in enumerate(lost) if loss] == repeats(again.response_ids, 2)
-    assert set(lost) == {0, 0.25}
-
-
-def test_repeats():
-    assert repeats([1, 2, 3, 1, 2, 1, 2, 3], 2) == [4, 6, 7]
-    assert repeats([1, 1, 1], 2) == [2]
-    assert repeats([1, 2, 1], 0) == []
 
 
 def test_placement():
     deltas = [1.0, -1.0, 1.0, 1.0]
-    assert place(deltas, "token") == deltas
-    assert place(deltas, "last_sum") == [0, 0, 0, 2]
-    assert place(deltas, "last_mean") == [0, 0, 0, 0.5]
-    (judgement,), _ = judged(rollout_of("my car"), reward_placement="last_sum")
-    assert judgement.rewards[-1] == sum(judgement.deltas) and not any(judgement.rewards[:-1])
-    assert judgement.deltas[-1] == 0  # the spans were elsewhere
+    assert on_last_token(deltas, "last_sum") == [0, 0, 0, 2]
+    assert on_last_token(deltas, "last_mean") == [0, 0, 0, 0.5]
 
 
 def test_too_many_failed_critiques_stop_the_run(tmp_path):
@@ -203,7 +188,7 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
 
     def noticed(self, rollouts):
         scoring.set()
-        score(self, rollouts)
+        return score(self, rollouts)
 
     monkeypatch.setattr(TransformersSampler, "_batch", counted)
     monkeypatch.setattr(NLGradientTrainer, "score", noticed)

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nl_gradient_policy_optimization.baselines import capo
-from nl_gradient_policy_optimization.baselines.capo import CAPOConfig, VotedRewards
+from nl_gradient_policy_optimization.algorithms.capo import VotedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.baseline_runs import BASELINES, SLF5K, QuotingCritic, rollout
@@ -56,7 +56,7 @@ def test_a_token_is_wrong_where_most_votes_blame_it():
 
 @pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -2), (TEXT, ["dog"], 2), ("  ", [], -2)])
 def test_the_outcome_lies_on_the_last_token(text, poor, outcome):
-    plain = tiny = PolicyConfig(empty_reward=-1.0)
+    plain = tiny = PolicyConfig()
     response = rollout(text)
     both = [
         CriticRewards(QuotingCritic(poor=poor), SLF5K, tokenizer("byte"), config)([response])[0].rewards
@@ -66,25 +66,25 @@ def test_the_outcome_lies_on_the_last_token(text, poor, outcome):
 
 
 def test_capo_trains_without_a_value_function(tmp_path):
-    config = tiny_config(tmp_path, rollouts_per_prompt=2, max_steps=1)
-    capo.train(CAPOConfig("slf5k", votes=2), config)
+    config = tiny_config(tmp_path, algorithm="capo", votes=2, rollouts_per_prompt=2, max_steps=1)
+    optimize("slf5k", config)
     run = load_json(tmp_path / "run" / "run.json")
     assert (run["method"], run["critic_name"]) == ("capo", "2 votes of programmatic")
     assert run["config"]["advantage"] == "group" and run["config"]["outcome_coef"] == 1
     rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
     assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)
-    with pytest.raises(InputError, match="--votes must be at least 1"):
-        capo.train(CAPOConfig("slf5k", votes=0), config)
-    with pytest.raises(InputError, match="CAPO places its own penalties"):
-        capo.train(CAPOConfig("slf5k"), replace(config, teacher="gate"))
+    with pytest.raises(InputError, match="--votes"):
+        config.changed(votes=0).check()
+    with pytest.raises(InputError, match="different algorithms"):
+        tiny_config(tmp_path, votes=2, teacher="gate")
 
 
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("sdpo", "--method sdpo --teacher all --teacher_weights average --teacher_alpha 0.5 --seed 1"),
-        ("rltf_fm", "--method rltf_fm --critique_coef 0.1 --seed 1"),
-        ("critique_grpo", "--learn critique_grpo --rollouts_per_prompt 2 --seed 1"),
+        ("sdpo", "--algorithm sdpo --seed 1"),
+        ("rltf_fm", "--method rltf_fm --algorithm critique --seed 1"),
+        ("critique_grpo", "--algorithm second --learn critique_grpo --rollouts_per_prompt 2 --seed 1"),
     ],
 )
 def test_the_launcher_names_what_a_method_changes(tmp_path, method, expected):
@@ -94,7 +94,5 @@ def test_the_launcher_names_what_a_method_changes(tmp_path, method, expected):
     command = ["bash", str(BASELINES / "run.sh"), method, "slf5k", "--seed", "1"]
     said = subprocess.run(command, env=path, text=True, capture_output=True, check=True).stdout
     script, rest = said.split(" --task slf5k --config ")
-    assert script.endswith("/second_attempt.py" if "--learn" in expected else "/optimize.py") and (
-        BASELINES / ".." / "slf5k" / "config.yaml"
-    ).samefile(rest.split()[0])
+    assert script.endswith("/optimize.py") and (BASELINES / ".." / "slf5k" / "config.yaml").samefile(rest.split()[0])
     assert rest.split(maxsplit=1)[1].strip() == expected

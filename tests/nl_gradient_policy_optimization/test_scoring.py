@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from nl_gradient_policy_optimization import policy
+from nl_gradient_policy_optimization import policy, sampling
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from tests.processes import run_ranks
 from tests.tiny import tiny_model
-from tests.tiny_runs import ScriptedRewards, deepspeed_file, tiny_config
+from tests.tiny_runs import ScriptedRewards, credited, deepspeed_file, ready_batch, tiny_config
 from text2grad.models import load_model
 
 
@@ -27,7 +27,7 @@ def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_
     scorer = PolicyScorer(model, chunk=5)
     ids = torch.randint(3, 500, (2, 20), generator=torch.Generator().manual_seed(0))
     mask, response = torch.ones_like(ids), torch.ones(2, 12, dtype=torch.long)
-    logprobs, entropy, hidden = scorer(ids, mask, response, entropy=True)
+    logprobs, entropy, hidden, *_ = scorer(ids, mask, response, entropy=True)
     assert "forward" not in vars(model.lm_head) and logprobs.dtype == torch.float32
 
     exact, weight = hidden.double().requires_grad_(), model.lm_head.weight.detach().double().requires_grad_()
@@ -46,9 +46,10 @@ def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_
 
 def _ragged_update(folder: str) -> None:
     """One step whose ranks have one and three chunks of response tokens."""
-    config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1, head_chunk=8)
+    config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1)
     config.deepspeed = deepspeed_file(Path(folder), 3)
     trainer = prepare("slf5k", config, ScriptedRewards())
+    trainer.scorer.chunk = 8
     length = 2 if trainer.accelerator.process_index else 12
     trainer.sampler.batches = lambda prompts: iter([([[7 + i for i in range(length)] for _ in prompts], None)])
     trainer.train()
@@ -62,9 +63,10 @@ def test_ranks_with_responses_of_different_length_use_a_sharded_head_equally_oft
     assert run_ranks(_ragged_update, 2, str(tmp_path), timeout=120) == [0, 0]
 
 
-def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path):
+def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path, monkeypatch):
     """TRL says None for a NaN of vLLM's."""
-    trainer = prepare("slf5k", tiny_config(tmp_path, sampler_limit=0), ScriptedRewards())
+    monkeypatch.setattr(sampling, "SAMPLER_LIMIT", 99.0)
+    trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     trainer.sampler.batches = lambda prompts: iter([([[5, 6, 7]] * len(prompts), [[-1.0, None, -2.0]] * len(prompts))])
     metrics = trainer.step(1)
     assert math.isfinite(metrics["policy/loss"]) and metrics["grad_norm"] > 0
@@ -76,14 +78,10 @@ def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):
     for target in ("lambda", "rewards"):
         config = tiny_config(tmp_path, value_target=target, gamma=0.5, output_dir=str(tmp_path / target))
         trainer = prepare("slf5k", config, ScriptedRewards())
-        rollouts = next(trainer.sample(["post-0"]))
-        trainer.score(rollouts)
-        trainer.accept(rollouts, trainer.rewards(rollouts))
-        rollouts[0].values = torch.full_like(rollouts[0].values, 3.0)
-        trainer.reward_tokens(rollouts)
-        trainer.estimate_advantages(rollouts)
-        found[target] = rollouts[0].returns
-    rewards = rollouts[0].rewards.tolist()
+        batch = ready_batch(trainer, next(trainer.sample(["post-0"])))
+        batch.values = torch.full_like(batch.values, 3.0)
+        found[target] = credited(trainer, batch).returns[0]
+    rewards = batch.rewards[0].tolist()
     expected = [sum(0.5 ** (k - t) * rewards[k] for k in range(t, len(rewards))) for t in range(len(rewards))]
     assert found["rewards"].tolist() == pytest.approx(expected, abs=1e-6)
     assert (found["lambda"] - found["rewards"]).abs().max() > 0.1

@@ -8,14 +8,8 @@ from math import log
 import pytest
 import torch
 
-from nl_gradient_policy_optimization.baselines import second_attempt
-from nl_gradient_policy_optimization.baselines.second_attempt import (
-    TRAINERS,
-    SecondAttemptConfig,
-    attempt_advantages,
-    checked,
-)
-from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.algorithms.second import attempt_advantages
+from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.tiny_runs import ScriptedRewards, tiny_config
 from text2grad.errors import InputError
@@ -64,26 +58,32 @@ class Remarks(ScriptedRewards):
 @pytest.mark.parametrize("learn", ["rltf_sd", "critique_grpo"])
 def test_a_step_of_each(tmp_path, learn):
     """Two prompts with two first and two second attempts each, in one step of eight responses."""
-    config = checked(tiny_config(tmp_path, rollouts_per_device=8, rollouts_per_prompt=2, lora_r=0, kl_coef=0.0), learn)
+    settings = {"rollouts_per_device": 8, "rollouts_per_prompt": 2, "lora_r": 0, "kl_coef": 0.0}
+    config = tiny_config(tmp_path, learn=learn, **settings)
     rewards = Remarks()
-    trainer = prepare("slf5k", config, rewards, trainer=TRAINERS[learn])
-    learnt = []
-    update_on = trainer.update_on
-    trainer.update_on = lambda minibatch: learnt.append(list(minibatch)) or update_on(minibatch)
+    trainer = prepare("slf5k", config, rewards)
+    learnt, update = [], trainer.update
+    trainer.update = lambda batch, step: learnt.append(batch) or update(batch, step)
     before = [p.detach().clone() for p in trainer.scorer.parameters()]
     metrics = trainer.step(1)
     first, second = rewards.asked
     assert [r.id for r in second] == [r.id for r in first] and len({r.id for r in first}) == 2
     assert all(a.prompt_ids == b.prompt_ids for a, b in zip(first, second, strict=True))
     assert any(a.response_ids != b.response_ids for a, b in zip(first, second, strict=True))
-    assert metrics["ledger/critiques"] <= 8 and metrics["rollouts"] == 8
-    trained = second if learn == "rltf_sd" else first + second
-    assert [sorted(map(id, batch)) for batch in learnt] == [sorted(map(id, trained))] * config.ppo_epochs
-    assert all(r.refined == (learn == "critique_grpo") for r in second) and not any(r.refined for r in first)
-    reward = [float(r.rewards.sum()) for r in first + second]
-    for index, rollout in enumerate(second[:2]):
-        baseline = sum(reward[:2]) / 2 if learn == "rltf_sd" else sum(reward[:2] + reward[4:6]) / 4
-        assert rollout.advantages.tolist() == pytest.approx([reward[4 + index] - baseline] * len(rollout.response_ids))
+    assert metrics["ledger/critiques"] <= 8 and metrics["rollouts"] == 8 and metrics["updates"] == config.ppo_epochs
+    (batch,) = learnt
+    both = learn == "critique_grpo"
+    assert list(map(id, batch.rollouts)) == list(map(id, first + second if both else second))
+    assert batch.extra["refined"].tolist() == ([False] * 4 + [True] * 4 if both else [False] * 4)
+    rows = {
+        name: [r["rewards"] for r in trainer.rollout_log.rows()[part]]
+        for name, part in (("y0", slice(4)), ("y1", slice(4, 8)))
+    }
+    reward = [sum(row) for row in rows["y0"] + rows["y1"]]  # no KL is taken off
+    advantages = [r["advantages"] for r in trainer.rollout_log.rows()[4:6]]
+    for index, row in enumerate(advantages):
+        baseline = sum(reward[:2] + reward[4:6]) / 4 if both else sum(reward[:2]) / 2
+        assert row == pytest.approx([reward[4 + index] - baseline] * len(row))
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.scorer.parameters(), strict=True))
     assert trainer.value_function is None and trainer.total_steps == config.max_steps
 
@@ -91,25 +91,29 @@ def test_a_step_of_each(tmp_path, learn):
 def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     prompt = tmp_path / "again.txt"
     prompt.write_text("${prompt}\nYou said: ${response}\nBut: ${critique}\nAgain:")
-    config = checked(tiny_config(tmp_path, rollouts_per_prompt=2, micro_batch_size=1), "rltf_sd")
-    config = replace(config, teacher_prompt=str(prompt))
-    trainer = prepare("slf5k", config, Remarks(), trainer=TRAINERS["rltf_sd"])
+    settings = {"algorithm": "second", "rollouts_per_prompt": 2, "micro_batch_size": 1}
+    trainer = prepare("slf5k", tiny_config(tmp_path, teacher_prompt=str(prompt), **settings), Remarks())
+    reader = trainer.algorithm.reader
     rollout = next(batch for batch in trainer.sample(trainer.prompts_of(1)))[0]
     rollout = replace(
         rollout, response="It barks.", feedback=RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
     )
-    read = trainer.tokenizer.decode(trainer.reader.prompt_ids(rollout))
+    read = trainer.tokenizer.decode(reader.prompt_ids(rollout))
     assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read
-    assert trainer.reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0]))) == []
+    assert reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0]))) == []
 
 
-def test_the_entry_trains_and_refuses(tmp_path):
-    config = tiny_config(tmp_path, rollouts_per_prompt=2, micro_batch_size=1, max_steps=1)
-    second_attempt.train(SecondAttemptConfig("slf5k", learn="critique_grpo"), config)
+def test_a_run_of_it_and_what_it_refuses(tmp_path):
+    config = tiny_config(tmp_path, learn="critique_grpo", rollouts_per_prompt=2, micro_batch_size=1, max_steps=1)
+    optimize("slf5k", config)
     run = load_json(tmp_path / "run" / "run.json")
-    assert run["method"] == "critique_grpo" and run["config"]["advantage"] == "group"
-    for wrong in ({"teacher": "gate"}, {"critique_coef": 0.1}, {"generation": "vllm_server"}):
-        with pytest.raises(InputError, match="a second attempt is for runs with"):
-            checked(replace(config, **wrong), "rltf_sd")
-    with pytest.raises(InputError, match="multiple of --rollouts_per_prompt"):
-        checked(replace(config, rollouts_per_prompt=4), "rltf_sd")
+    assert run["method"] == "critique_grpo" and run["config"]["algorithm"] == "second"
+    for wrong in ({"teacher": "gate"}, {"critique_coef": 0.1}):
+        with pytest.raises(InputError, match="algorithm"):
+            tiny_config(tmp_path, learn="rltf_sd", **wrong)
+    for wrong, word in (
+        ({"generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation"),
+        ({"rollouts_per_prompt": 4}, "half"),
+    ):
+        with pytest.raises(InputError, match=word):
+            config.changed(**wrong).check()

@@ -9,14 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization.baselines import ppo, prm_ppo
-from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.algorithms.teacher import Teacher, encode_teacher_prompt, gaps, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from nl_gradient_policy_optimization.teacher import coefficient, encode_teacher_prompt, load_teacher_prompt
 from tests.processes import run_ranks
 from tests.tiny import tokenizer
-from tests.tiny_runs import POSTS, ScriptedRewards, rows, tiny_config
+from tests.tiny_runs import ScriptedRewards, encoded_prompts, ready_batch, rows, tiny_config
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
 from text2grad.losses.teacher import gated, span_sums, weighted
@@ -76,18 +74,20 @@ def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",), fail=("post-2",)))
     seen = []
     update = trainer.update
-    trainer.update = lambda rollouts, step: seen.extend(rollouts) or update(rollouts, step)
+    trainer.update = lambda batch, step: seen.append(batch) or update(batch, step)
     metrics = trainer.step(1)
+    (batch,) = seen
+    taught = batch.extra["taught"]
+    assert taught.tolist() == [float(each.id not in ("post-1", "post-2")) for each in batch.rollouts]
+    assert gaps(batch)[taught == 0].abs().max() == 0
     changed = 0
-    for rollout in seen:
-        labels = torch.tensor([rollout.received.rewards])
-        gap = (rollout.teacher_logprobs - rollout.old_logprobs)[None]
-        if rollout.id in ("post-1", "post-2"):
-            assert not rollout.taught and gap.abs().max() == 0
+    for row, rollout in enumerate(batch.rollouts):
+        size = len(rollout.response_ids)
+        labels, gap = torch.tensor([rollout.received.rewards]), gaps(batch)[row : row + 1, :size]
         expected = weighted(labels, gap, 0.2) if kind == "weight" else gated(labels, span_sums(labels, gap), 0.01)
-        torch.testing.assert_close(rollout.rewards[None], expected)
+        torch.testing.assert_close(batch.rewards[row : row + 1, :size], expected)
         changed += int((expected != labels).sum())
-    assert changed > 0 and metrics["teacher/unread"] == sum(not rollout.taught for rollout in seen)
+    assert changed > 0 and metrics["teacher/unread"] == int((taught == 0).sum())
     assert metrics["seconds/teacher"] > 0
 
 
@@ -99,58 +99,51 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
             tmp_path, teacher=kind, teacher_coef=20.0, learning_rate=3e-3, output_dir=str(tmp_path / kind)
         )
         trainer = prepare("slf5k", config, SpokenRewards())
-        pending = trainer.collect(1, {"rollout": 0.0, "reference": 0.0})
-        trainer.accept(pending.rollouts, pending.feedback())
+        rollouts = trainer.collect(1).rollouts
         with torch.no_grad():  # a random teacher hardly differs from the policy: make it another one
             for name, parameter in trainer.scorer.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(0, 0.2, generator=torch.Generator().manual_seed(len(name)))
-            trainer.score(pending.rollouts)
-        trainer.teach(pending.rollouts)
-        trainer.reward_tokens(pending.rollouts)
-        trainer.estimate_advantages(pending.rollouts)
+        batch = ready_batch(trainer, rollouts)
         if kind == "distill":
-            for rollout in pending.rollouts:
-                rollout.advantages = torch.zeros_like(rollout.advantages)
-        losses = [trainer.update_on(pending.rollouts)["teacher/loss"] for _ in range(12)]
+            batch.advantages = torch.zeros_like(batch.advantages)
+        losses = [trainer.update_on(batch)["teacher/loss"] for _ in range(12)]
         assert losses[-1] < 0.6 * losses[0]
         first[kind] = losses[0]
     assert 0 < first["distill"] < first["all"]
 
 
 def test_the_weight_of_the_distillation_falls():
-    config = PolicyConfig(teacher="distill", teacher_coef=0.5, teacher_steps=4)
-    assert [coefficient(config, step) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
-    assert coefficient(replace(config, teacher_steps=0), 9) == 0.5
+    teacher = Teacher(teacher="distill", teacher_coef=0.5, teacher_steps=4)
+    assert [teacher.coefficient(step) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
+    assert replace(teacher, teacher_steps=0).coefficient(9) == 0.5
 
 
 # What refuses it
 
 
 def test_no_critique_no_teacher(tmp_path):
-    with pytest.raises(InputError, match=r"--teacher gate reads critiques, and no rollout .* or --teacher off"):
+    with pytest.raises(InputError, match="--teacher gate reads critiques"):
         optimize("slf5k", tiny_config(tmp_path, teacher="gate"), ScriptedRewards())
-    config = tiny_config(tmp_path, teacher="all")
-    with pytest.raises(InputError, match="need a critic, and --reward_model is none"):
-        ppo.train(ppo.PPOConfig(task="slf5k", reward_model="scalar"), config)
-    with pytest.raises(InputError, match="leave --teacher off"):
-        prm_ppo.train(prm_ppo.PRMConfig(task="slf5k"), config)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"teacher": "gate", "reward_placement": "last_sum"}, "--teacher gate changes the labels of tokens"),
+        ({"teacher": "gate", "reward_placement": "last_sum"}, "different algorithms"),
+        ({"teacher": "all", "reward_model": "scalar"}, "different algorithms"),
+        ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
         ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
         ({"teacher": "every"}, "--teacher"),
-        ({"teacher_alpha": 1.5}, "--teacher_alpha must be in 0..1"),
-        ({"teacher_scale": 0}, "--teacher_scale must be above 0"),
-        ({"teacher_top_k": 0}, "--teacher_top_k must be 1 or more"),
+        ({"teacher_scale": 0.3}, "add --algorithm teacher"),
+        ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be in 0..1"),
+        ({"teacher": "gate", "teacher_scale": 0}, "--teacher_scale must be above 0"),
+        ({"teacher": "all", "teacher_top_k": 0}, "--teacher_top_k must be 1 or more"),
     ],
 )
 def test_settings_that_cannot_work(tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
-        replace(tiny_config(tmp_path), **settings).check()
+        tiny_config(tmp_path, **settings).check()
 
 
 # Resuming, ranks, the ledger
@@ -170,8 +163,8 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
     moved = 0
     for name, parameter in whole.scorer.named_parameters():
         if parameter.requires_grad:
-            assert torch.equal(whole.teacher.average[name], again.teacher.average[name]), name
-            moved += int(not torch.equal(parameter, whole.teacher.average[name]))
+            assert torch.equal(whole.algorithm.average[name], again.algorithm.average[name]), name
+            moved += int(not torch.equal(parameter, whole.algorithm.average[name]))
     assert moved  # the average lags behind
     both = [rows(Path(run) / "metrics.jsonl")[1] for run in (tmp_path / "run", tmp_path / "again")]
     first, second = ({name: value for name, value in row.items() if "seconds" not in name} for row in both)
@@ -179,7 +172,7 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
     # what is sampled is scored by policy and reference, read by the teacher, and learnt from in two passes
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
     assert first["ledger/critiques"] == sum(bool(row["response"].strip()) for row in rollouts)
-    encoded = {record_id: len(ids) for record_id, _, ids in whole._prompts([row["id"] for row in rollouts])}
+    encoded = {key: len(ids) for key, ids in zip(whole.ids, encoded_prompts(whole), strict=True)}
     tokens = sum(encoded[row["id"]] + len(row["tokens"]) for row in rollouts)
     assert first["ledger/backward_tokens"] == 2 * tokens
     assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's
@@ -198,8 +191,8 @@ def _one_step(folder: str, name: str, ranks: int) -> None:
     )
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",)))
     trainer.ids = [f"post-{index}" for index in range(4)]
-    responses = {len(POSTS[i]): [7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)}
-    encoded = {tuple(ids): responses[len(prompt)] for _, prompt, ids in trainer._prompts(trainer.ids)}
+    responses = [[7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)]
+    encoded = {tuple(ids): response for ids, response in zip(encoded_prompts(trainer), responses, strict=True)}
     trainer.sampler.batches = lambda prompts: iter([([encoded[tuple(ids)] for ids in prompts], None)])
     trainer.train()
     trainer.accelerator.end_training()

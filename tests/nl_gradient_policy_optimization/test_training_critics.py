@@ -8,10 +8,10 @@ import shutil
 
 import pytest
 
-from nl_gradient_policy_optimization.critique_writing import CritiqueWriting
+from nl_gradient_policy_optimization.algorithms.critique import critique_example
+from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback, encode_prompt, make_rollout
-from nl_gradient_policy_optimization.teacher import encode_teacher_prompt, load_teacher_prompt
 from tests import reward_records
 from tests.fault_server import FaultServer
 from tests.nl_gradient_policy_optimization.test_resume import digest
@@ -127,7 +127,7 @@ def test_no_prompt_holds_todays_date(tmp_path):
     rollout.feedback = RolloutFeedback([0.0, 0.0], critique="Fine.")
     teacher = load_teacher_prompt(get_task("slf5k"))
     assert tok.decode(encode_teacher_prompt(rollout, teacher, get_task("slf5k"), tok)).startswith(FIXED_DATE)
-    example = CritiqueWriting(get_task("slf5k"), tok).example(rollout)
+    example = critique_example(rollout, get_task("slf5k"), tok)
     assert tok.decode(example.prompt_ids).startswith(FIXED_DATE)
     config = tiny_config(tmp_path)
     tok.save_pretrained(config.model)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nl_gradient_policy_optimization.optimize import prepare
-from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.weights import save_model, trainable
-from tests.tiny_runs import ScriptedRewards, tiny_config
+from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
 from text2grad.losses.ppo import nl_gradient
 from text2grad.models import load_model
 
@@ -41,8 +41,6 @@ def ready_trainer(tmp_path, **settings):
         gamma=0.97,
         value_clip_range=0.05,
         max_grad_norm=1e9,
-        value_max_grad_norm=1e9,
-        stop_grad_norm=1e9,
         max_new_tokens=12,
         **{"dtype": "float64", **settings},
     )
@@ -53,11 +51,18 @@ def ready_trainer(tmp_path, **settings):
     (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
     for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
         rollout.response_ids = rollout.response_ids[:length]
-    trainer.accept(rollouts, trainer.rewards(rollouts))
-    trainer.score(rollouts)
-    trainer.reward_tokens(rollouts)
-    trainer.estimate_advantages(rollouts)
-    return trainer, rollouts
+    trainer.value_function.max_grad_norm = 1e9
+    trainer.batch_of_test = ready_batch(trainer, rollouts)
+    return trainer, rows_of(trainer.batch_of_test)
+
+
+def rows_of(batch):
+    """Each rollout with what was computed for its tokens, to be read row by row."""
+    named = ("id", "prompt_ids", "response_ids", "feedback", "counts")
+    return [
+        SimpleNamespace(**{name: getattr(each, name) for name in named}, **batch.columns(row))
+        for row, each in enumerate(batch.rollouts)
+    ]
 
 
 def shake(trainer, amount):
@@ -68,8 +73,8 @@ def shake(trainer, amount):
                 parameter.data += amount * torch.randn_like(parameter)
 
 
-def gradients_of_one_update(trainer, rollouts):
-    """What the two optimisers are given when the trainer updates on the rollouts."""
+def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
+    """What the two optimisers are given when the trainer updates on rows of its batch."""
     caught = {}
 
     def catch(name):
@@ -79,7 +84,7 @@ def gradients_of_one_update(trainer, rollouts):
 
     trainer.optimizer.optimizer.register_step_pre_hook(catch("policy"))
     trainer.value_function.optimizer.register_step_pre_hook(catch("value"))
-    trainer.update_on(rollouts)
+    trainer.update_on(trainer.batch_of_test.select(rows))
     return caught
 
 
@@ -136,7 +141,7 @@ def test_gradient_of_an_update(tmp_path, lora_r):
     expected = torch.autograd.grad(policy_part, trainable(trainer.scorer))
     expected_value = torch.autograd.grad(value_part, list(trainer.value_function.head.parameters()))
 
-    found = gradients_of_one_update(trainer, rollouts)
+    found = gradients_of_one_update(trainer)
     assert relative_error(found["policy"], expected) < 1e-6
     assert relative_error(found["value"], expected_value) < 1e-6
 
@@ -144,14 +149,16 @@ def test_gradient_of_an_update(tmp_path, lora_r):
 def test_an_unjudged_rollout_moves_nothing(tmp_path):
     trainer, rollouts = ready_trainer(tmp_path)
     shake(trainer, 0.02)
-    expected = gradients_of_one_update(trainer, [rollouts[2], rollouts[2]])
+    expected = gradients_of_one_update(trainer, [2, 2])
     assert expected == {}  # nothing but a failed critique: no step at all, so momentum cannot move weights either
-    judged = [rollout for rollout in rollouts if rollout.counts]
-    logprobs, *_ = trainer.scorer(*trainer._inputs([rollouts[2]]))
-    with_it = trainer.losses(rollouts, 22.0).policy
-    assert trainer.losses([rollouts[2]], 22.0).policy.item() == 0
-    assert with_it.item() == pytest.approx(sum(trainer.losses([r], 22.0).policy.item() for r in judged), rel=1e-9)
-    assert logprobs.shape == (1, 5)
+
+    def loss(*rows):
+        part = trainer.batch_of_test.select(rows)
+        return (trainer.losses(part).policy * part.mask).sum().item()
+
+    assert [rollout.counts for rollout in rollouts] == [True, True, False, True]
+    assert loss(2) == 0
+    assert loss(0, 1, 2, 3) == pytest.approx(loss(0) + loss(1) + loss(3), rel=1e-9)
 
 
 def test_first_step_is_along_the_nl_gradient(tmp_path):
@@ -163,17 +170,18 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
     parameters = trainable(trainer.scorer)
     expected = [torch.zeros_like(p) for p in parameters]
     for rollout in judged:
-        rollout.advantages = torch.tensor(rollout.feedback.rewards, dtype=torch.float64)
         for t, delta in enumerate(rollout.feedback.rewards):
             if delta:
                 log_prob = token_distributions(trainer.scorer.model, rollout, 0.7)[t, rollout.response_ids[t]]
                 for total, part in zip(expected, torch.autograd.grad(delta * log_prob, parameters), strict=True):
                     total -= part / count
-    logprobs, *_ = trainer.scorer(*trainer._inputs(judged))
-    deltas = padded([rollout.feedback.rewards for rollout in judged], torch.float64)
+    batch = trainer.batch_of_test
+    batch.advantages = batch.given
+    judged = batch.select([0, 1, 3])
+    logprobs, deltas = trainer.scorer(*judged.inputs()).logprobs, judged.given
     own = [-g / count for g in nl_gradient(logprobs, deltas, parameters)]
     assert relative_error(own, expected) < 1e-6
-    assert relative_error(gradients_of_one_update(trainer, rollouts)["policy"], expected) < 1e-6
+    assert relative_error(gradients_of_one_update(trainer)["policy"], expected) < 1e-6
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -219,8 +227,8 @@ def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
 
 
 def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
-    trainer, rollouts = ready_trainer(tmp_path)
-    inputs = trainer._inputs(rollouts)
+    trainer, _ = ready_trainer(tmp_path)
+    inputs = trainer.batch_of_test.inputs()
     whole = trainer.scorer(*inputs, entropy=True)
     (whole[0].sum() + whole[1].sum()).backward()
     expected = [p.grad.clone() for p in trainable(trainer.scorer)]
@@ -237,11 +245,11 @@ def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
     assert sum(rows) == 2 * 27  # every response token once forwards, once more when recomputed backwards
     rows.clear()
     with torch.no_grad():
-        kl = trainer.scorer(*inputs, kl="full", entropy=True)[4]
+        kl = trainer.scorer(*inputs, kl="full", entropy=True).kl
     assert max(rows) <= 4
     trainer.scorer.chunk = 1024
     with torch.no_grad():
-        torch.testing.assert_close(trainer.scorer(*inputs, kl="full", entropy=True)[4], kl)
+        torch.testing.assert_close(trainer.scorer(*inputs, kl="full", entropy=True).kl, kl)
 
 
 def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path):
@@ -254,15 +262,14 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     )
     trainer = prepare("slf5k", config, ScriptedRewards())
     (rollouts,) = trainer.sample(["post-0", "post-1"])
-    trainer.score(rollouts)
-    assert max(rollout.kl.abs().max() for rollout in rollouts) < 1e-6
+    batch = trainer.score(rollouts)
+    assert batch.kl.abs().max() < 1e-6
     names = [name for name, p in trainer.scorer.named_parameters() if p.requires_grad]
     assert names and all(".default." in name for name in names)
-    before = rollouts[0].ref_logprobs
     shake(trainer, 0.05)
-    trainer.score(rollouts)
-    torch.testing.assert_close(rollouts[0].ref_logprobs, before)
-    assert rollouts[0].kl.max() > 1e-4
+    again = trainer.score(rollouts)
+    torch.testing.assert_close(again.ref_logprobs, batch.ref_logprobs)
+    assert again.kl.max() > 1e-4
     assert [name for name, p in trainer.scorer.named_parameters() if p.requires_grad] == names
 
 

@@ -1,8 +1,11 @@
-"""Steps of a response, as a process reward model sees it (appendix N), and the reward at each step's last token.
+"""PRM-PPO: rewards at the ends of steps, right or wrong, in place of δ on quoted tokens (appendix N).
 
 A summary's steps are its sentences, and clauses of three words or more; a program's are its statements. The paper has
 GPT-4o cut and label them; here the cutting is a rule, so that the same response always has the same steps, and the
 labels come from a critic: a step that any poor span touches is wrong (−1), every other one is right (+1).
+
+For a process reward model of its own, turn stage 1's annotations into labels of whole steps
+(``baselines/step_labels.py``), train on them with stage 2, and give that model's folder as ``--critic``.
 """
 
 from __future__ import annotations
@@ -10,8 +13,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rewards import RewardSource, shape
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics.programs.english import sentence_ends, words
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -24,6 +32,51 @@ _CLAUSE_END = re.compile(
     re.IGNORECASE,
 )
 _SHORTEST_CLAUSE = 3  # words
+
+
+@dataclass
+class Steps(Text2Grad):
+    """PPO on the rewards of steps."""
+
+    name = "steps"
+
+    @property
+    def label(self) -> str:
+        return "prm_ppo"
+
+    def check(self, config: PolicyConfig) -> None:
+        super().check(config)
+        if config.scheme != "uniform":
+            raise InputError(f"--algorithm steps rewards the ends of steps; leave --scheme {config.scheme} out")
+
+    def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
+        split_steps("", task)  # refuses a task without steps
+        return StepRewards(rewards, task, config)
+
+
+class StepRewards:
+    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: a critic's feedback, by steps.
+
+    Args:
+        spans: the critic's own source of rewards; its quotes say which steps are wrong, its δ stay for the metrics.
+    """
+
+    def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
+        self.spans, self.task, self.config = spans, task, config
+        self.name, self.remote = f"steps of {spans.name}", spans.remote
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        pairs = zip(rollouts, self.spans(rollouts), strict=True)
+        return [self._by_step(rollout, given) for rollout, given in pairs]
+
+    def _by_step(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+        if given.error is not None or not rollout.response.strip():
+            return given
+        feedback = Feedback(given.critique, given.good, given.poor)
+        steps = split_steps(rollout.response, self.task)
+        labels = label_steps(steps, rollout.response, feedback, self.task)
+        rewards = at_step_ends(steps, labels, rollout.spans)
+        return shape(replace(given, rewards=rewards), rollout, self.config)
 
 
 def split_steps(text: str, task: Task) -> list[Interval]:

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import AuditSettings
+from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.records import fingerprint
@@ -21,6 +26,21 @@ LEAST = 100
 
 COUNTS = ("rollouts", "failures", "tokens", "trusted_delta", "compared", "gap", "signed", "flips", "marked", "missed")
 """What is summed over rollouts and ranks; see :func:`count`."""
+
+
+class Audit(Observer):
+    """The audits' figures, and the rules that end a run by them."""
+
+    def __init__(self, settings: AuditSettings):
+        self.settings = settings
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        audits = torch.tensor([count(rollout.feedback) for rollout in batch.rollouts]).double().sum(0)
+        return figures(dict(zip(COUNTS, self.run.reduce(audits).tolist(), strict=True)))
+
+    def stop_reason(self, metrics: Mapping[str, float]) -> str:
+        flips, gap = self.settings.audit_flip_limit, self.settings.audit_gap_limit
+        return audit_stop_reason(self.run.metrics_log.rows(), flips, gap) if flips or gap else ""
 
 
 class AuditedRewards:

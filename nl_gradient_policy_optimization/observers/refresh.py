@@ -9,7 +9,7 @@ annotated rollouts, and a checkpoint's ``reward_model`` is the reward model as i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.metrics import timed
-from nl_gradient_policy_optimization.pauses import Pauses
+from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import StepLog, padded
 from nl_gradient_policy_optimization.schedule import mixed_seed
+from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.weights import trainable, unsharded
-from text2grad.advantages import Reduce
 from text2grad.critics.asking import Question, ask
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.examples import NO_LOSS, encode, feedback_scores, load_annotated
@@ -45,7 +45,7 @@ FOLDER, OPTIMIZER_FILE = "reward_model", "refresh.pt"
 Example = dict[str, list[int]]
 
 
-class Refresh:
+class Refresh(Observer):
     """Trains the critic's adapter; a reward model of whole weights gets an adapter on top of them.
 
     Args:
@@ -64,47 +64,45 @@ class Refresh:
         records: dict[str, Record],
         config: PolicyConfig,
         accelerator: Accelerator,
-        reduce: Reduce,
     ):
         if not isinstance(rewards, CriticRewards) or not isinstance(rewards.critic, RewardModelCritic):
             raise InputError(f"--refresh_every needs a reward model's folder as --critic, not {config.critic}")
         self.critic, self.trusted, self.records = rewards.critic, trusted, records
         self.task = self.critic.task
-        self.config, self.accelerator, self.reduce = config, accelerator, reduce
+        self.config, self.settings, self.accelerator = config, config.refresh, accelerator
+        self.measured: dict[str, float] = {}  # of the refresh that this step began with
         self.description, self.prompt = RewardModelDescription.load(config.critic, self.task)
         self.log = StepLog(Path(config.output_dir) / REFRESHED_FILE)
         self.done = 0  # the last step that began with a refresh
         self.own: list[Example] = []  # the first ``read`` rows of the log, as far as they fit
         self.read = 0
-        self.old = self._encoded(load_annotated(config.refresh_data, self.task)) if config.refresh_data else []
+        self.old = (
+            self._encoded(load_annotated(config.refresh.refresh_data, self.task)) if config.refresh.refresh_data else []
+        )
         with unsharded():
             self.model = self._adapter().to(accelerator.device)
-        self.optimizer = torch.optim.AdamW(trainable(self.model), lr=config.refresh_learning_rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            trainable(self.model), lr=config.refresh.refresh_learning_rate, weight_decay=0.0
+        )
 
     def due(self, step: int) -> bool:
         """Whether this step begins with a refresh that has not been made."""
-        return step > 1 and (step - 1) % self.config.refresh_every == 0 and self.done < step
+        return step > 1 and (step - 1) % self.settings.refresh_every == 0 and self.done < step
 
-    def __call__(
-        self, step: int, seconds: dict[str, float], rollouts: StepLog, pauses: Pauses, drop: Callable[[], None]
-    ) -> dict[str, float]:
-        """Where a refresh is due: annotate, then learn, before the step's rollouts are judged; every rank calls it.
-
-        Args:
-            rollouts: the run's log.
-            drop: keeps the steps before this one, where it is ended while the trusted critic works.
-
-        Returns:
-            The refresh's metrics; none where none was due.
-        """
-        seconds["refresh"] = 0.0
+    def before_step(self, step: int) -> None:
+        """Where a refresh is due: annotate, then learn, before the step's rollouts are judged."""
+        run, self.measured = self.run, {}
+        run.seconds["refresh"] = 0.0
         if not self.due(step):
-            return {}
-        with timed(seconds, "refresh"):
-            with pauses.droppable(drop, common=True):
-                rows = self.latest(rollouts)
-                annotated = self.gathered(pauses.together(partial(self.annotate, rows)))
-            return self.learn(step, annotated)
+            return
+        with timed(run.seconds, "refresh"):
+            with run.pauses.droppable(run.drop, common=True):
+                rows = self.latest(run.rollout_log)
+                annotated = self.gathered(run.pauses.together(partial(self.annotate, rows)))
+            self.measured = self.learn(step, annotated)
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        return self.measured
 
     def latest(self, rollouts: StepLog) -> list[dict[str, Any]]:
         """This rank's share of the run's latest rollouts: ``id``, ``response`` and ``audit`` of each.
@@ -114,7 +112,7 @@ class Refresh:
         """
         latest: list[Any] = [None]
         if self.accelerator.is_main_process:
-            rows = rollouts.latest(self.config.refresh_records)
+            rows = rollouts.latest(self.settings.refresh_records)
             latest = [[{name: row.get(name) for name in ("id", "response", "audit")} for row in rows]]
         if self.accelerator.num_processes > 1:
             broadcast_object_list(latest)
@@ -142,7 +140,7 @@ class Refresh:
         annotated = gather_object(annotated) if self.accelerator.num_processes > 1 else annotated
         if not annotated:
             raise InputError(
-                f"--audit_critic {self.config.audit_critic}: gave no feedback on any of the latest rollouts"
+                f"--audit_critic {self.config.audit.audit_critic}: gave no feedback on any of the latest rollouts"
             )
         return annotated
 
@@ -161,10 +159,10 @@ class Refresh:
         self.read = len(rows)
         if not self.own:
             raise InputError("--refresh_every: none of the annotated rollouts fits the reward model's lengths")
-        draw, size = random.Random(f"{self.config.seed} {step}"), self.config.refresh_batch_size
+        draw, size = random.Random(f"{self.config.seed} {step}"), self.settings.refresh_batch_size
         self.model.train()
         losses = []
-        for _ in range(self.config.refresh_updates):
+        for _ in range(self.settings.refresh_updates):
             old = draw.choices(self.old, k=size // 2) if self.old else []
             losses.append(self._update(old + draw.choices(self.own, k=size - len(old))))
         self.done = step
@@ -186,11 +184,11 @@ class Refresh:
             total += loss.detach().double().cpu()
         for weight in trainable(self.model):
             gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            weight.grad = self.reduce(gradient)
+            weight.grad = self.run.reduce(gradient)
         torch.nn.utils.clip_grad_norm_(trainable(self.model), self.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return float(self.reduce(total))
+        return float(self.run.reduce(total))
 
     def _inputs(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         ids = padded([example["input_ids"] for example in examples], torch.long)
@@ -232,12 +230,12 @@ class Refresh:
         self.description.save(target, self.prompt)
         torch.save({"optimizer": self.optimizer.state_dict(), "done": self.done}, folder / OPTIMIZER_FILE)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`save`, bit for bit."""
         set_peft_model_state_dict(self.model, load_file(folder / FOLDER / "adapter_model.safetensors"))
-        state = torch.load(folder / OPTIMIZER_FILE, weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.done = state["done"]
+        saved = torch.load(folder / OPTIMIZER_FILE, weights_only=True)
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.done = saved["done"]
         if self.done:
             self._use()
 

@@ -1,8 +1,5 @@
 """CAPO: several critiques vote on which tokens are wrong, and GRPO learns from the outcome and these penalties.
 
-    python nl_gradient_policy_optimization/baselines/capo.py --task kodcode --votes 4 \\
-        --data_path prompts.json --critic openai:gpt-4o --output_dir runs/capo --rollouts_per_prompt 4
-
 Source: CAPO (arXiv 2508.02298). A critic that always says the same needs one vote. What is praised counts for nothing.
 """
 
@@ -10,14 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rewards import RewardSource, shape
+from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from text2grad.configs import TaskConfig, parse, setting
-from text2grad.errors import InputError, command
-from text2grad.tasks import get_task, settings_of_task
+from text2grad.configs import setting
+from text2grad.errors import InputError
+from text2grad.tasks import Task
+
+
+@dataclass
+class CAPO(Text2Grad):
+    """Outcome and penalties, against the other responses to each prompt."""
+
+    name = "capo"
+
+    advantage: Literal["gae", "group"] = setting("group", "capo: as in text2grad")
+    votes: int = setting(4, "capo: critiques of each response; a token is wrong where more than half of them blame it")
+
+    def configure(self, config: PolicyConfig) -> None:
+        config.outcome_coef = config.outcome_coef or 1.0
+
+    def check(self, config: PolicyConfig) -> None:
+        super().check(config)
+        if self.votes < 1:
+            raise InputError(f"--votes must be at least 1, not {self.votes}")
+        if config.scheme != "uniform":
+            raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
+
+    def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
+        voters = rewards.voters(self.votes) if isinstance(rewards, CriticRewards) else [rewards]
+        return VotedRewards(voters, config)
 
 
 class VotedRewards:
@@ -45,29 +67,3 @@ class VotedRewards:
         faulty = 2 * sum(bool(given.poor) for given in valid) > len(valid)
         typical = next(given for given in valid if bool(given.poor) == faulty)
         return shape(replace(typical, rewards=list(deltas), deltas=deltas), rollout, self.config)
-
-
-@dataclass
-class CAPOConfig(TaskConfig):
-    """What the task's own settings do not say."""
-
-    votes: int = setting(4, "critiques of each response; a token is wrong where more than half of them blame it")
-
-
-def train(capo: CAPOConfig, config: PolicyConfig) -> None:
-    """Optimise the policy on outcome and penalties, against the other rollouts of each prompt."""
-    if capo.votes < 1:
-        raise InputError(f"--votes must be at least 1, not {capo.votes}")
-    if config.reward_placement != "token" or config.scheme != "uniform" or config.teacher != "off":
-        raise InputError("CAPO places its own penalties; leave --reward_placement, --scheme and --teacher alone")
-    config = replace(config, method="capo", advantage="group", outcome_coef=config.outcome_coef or 1.0)
-    optimize(get_task(capo.task), config, wrap=lambda spans: VotedRewards(spans.voters(capo.votes), config))
-
-
-@command
-def main() -> None:
-    train(*parse(CAPOConfig, PolicyConfig, default_config=settings_of_task("policy_config")))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,33 @@
+"""The methods that a policy can be trained by, one file each; ``--algorithm`` names one.
+
+A new method is a class in a new file, a subclass of :class:`~.base.Algorithm` or of a method that it changes, and a
+line below. Its dataclass fields are flags. Nothing here loads torch: ``--help`` need not wait for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nl_gradient_policy_optimization.algorithms.base import Algorithm
+
+ALGORITHMS = {
+    "text2grad": "text2grad.Text2Grad",
+    "grpo": "grpo.GRPO",
+    "rtt": "rtt.RTT",
+    "scalar": "scalar.Scalar",
+    "steps": "steps.Steps",
+    "capo": "capo.CAPO",
+    "teacher": "teacher.Teacher",
+    "sdpo": "teacher.SDPO",
+    "critique": "critique.CritiqueWriting",
+    "second": "second.SecondAttempts",
+}
+"""``--algorithm`` and the class behind it, in this package."""
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of an algorithm; the first call loads torch."""
+    module, _, kind = ALGORITHMS[name].partition(".")
+    return getattr(import_module(f"{__name__}.{module}"), kind)

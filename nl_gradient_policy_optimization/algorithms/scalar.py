@@ -1,0 +1,80 @@
+"""PPO with one number for each response, on its last token; everything else as in Text2Grad.
+
+The number is the sum or the mean of the critic's δ, the same feedback with its places forgotten; or the score of a
+trained scalar reward model (``--reward_model``, see ``baselines/scalar_reward.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
+from nl_gradient_policy_optimization.config import Placement, PolicyConfig
+from nl_gradient_policy_optimization.rewards import RewardSource, shape
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from text2grad.configs import setting
+from text2grad.errors import InputError
+from text2grad.tasks import Task
+
+
+@dataclass
+class Scalar(Text2Grad):
+    """PPO on the scalar that its settings name."""
+
+    name = "scalar"
+
+    reward_placement: Placement = setting(
+        "last_sum", "scalar: what of the critic's δ lies on the last token, their sum or their mean"
+    )
+    reward_model: str = setting("", "scalar: a scalar reward model's folder (scalar_reward.py) in the critic's place")
+
+    @property
+    def label(self) -> str:
+        return "ppo_scalar" if self.reward_model else f"ppo_{self.reward_placement}"
+
+    def configure(self, config: PolicyConfig) -> None:
+        if self.reward_model:
+            config.critic = f"scalar:{self.reward_model}"
+
+    def check(self, config: PolicyConfig) -> None:
+        super().check(config)
+        if self.reward_placement == "token":
+            raise InputError("--reward_placement token: with rewards on their own tokens it is --algorithm text2grad")
+        if self.reward_model and config.outcome_coef:
+            raise InputError("--outcome_coef needs a critic, and --reward_model is none; leave one of them out")
+
+    def source(self, task: Task, config: PolicyConfig) -> RewardSource | None:
+        if not self.reward_model:
+            return None
+        from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
+
+        return ScalarRewards(self.reward_model, task, config)
+
+    def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
+        return rewards if self.reward_model else LastTokenRewards(rewards, self.reward_placement, config)
+
+
+class LastTokenRewards:
+    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: the δ of another one, all on the last token."""
+
+    def __init__(self, spans: RewardSource, placement: Placement, config: PolicyConfig):
+        self.spans, self.placement, self.config = spans, placement, config
+        self.name, self.remote = spans.name, spans.remote
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        return [self._moved(rollout, given) for rollout, given in zip(rollouts, self.spans(rollouts), strict=True)]
+
+    def _moved(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+        if given.error is not None or not rollout.response.strip():
+            return given
+        rewards = on_last_token(given.labels, self.placement)
+        return shape(replace(given, rewards=rewards, deltas=given.labels), rollout, self.config)
+
+
+def on_last_token(deltas: Sequence[float], placement: Placement) -> list[float]:
+    """``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token."""
+    total = sum(deltas)
+    if placement == "last_mean":
+        total /= max(len(deltas), 1)
+    return [0.0] * (len(deltas) - 1) + [total]

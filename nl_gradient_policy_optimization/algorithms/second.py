@@ -1,0 +1,120 @@
+"""A second attempt after the critique, trained back into the first: RLTF-SD and Critique-GRPO.
+
+Half of a step's responses are first attempts y0. The policy reads the critique of each, ``prompts/teacher.txt`` says
+how, and answers again: y1. The critic judges y1 as well. A response's reward R is the sum of its r_t, so the KL to the
+reference is in it. All tokens of a response share its advantage.
+
+- ``rltf_sd`` (arXiv 2602.02482) learns log π(y1 | x) with A = R(y1) − mean R(y0) of the prompt. y0 is not learnt.
+- ``critique_grpo`` (arXiv 2506.03106) learns both with A = R − mean R of the prompt's first and second attempts. On y1
+  π/(π + γ) takes the place of PPO's clipped ratio.
+
+Both take the same reading prompt here. Their authors' also shows y0: ``--teacher_prompt`` names a file with
+``${response}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from accelerate.utils import set_seed
+from torch import Tensor
+
+from nl_gradient_policy_optimization.algorithms.base import LossInputs, per_response
+from nl_gradient_policy_optimization.algorithms.teacher import CritiqueReader
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, corrected
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import Rollout
+from nl_gradient_policy_optimization.schedule import mixed_seed
+from text2grad.configs import setting
+from text2grad.errors import InputError
+from text2grad.losses.ppo import policy_loss, refinement_loss
+
+Learn = Literal["rltf_sd", "critique_grpo"]
+
+
+@dataclass
+class SecondAttempts(Text2Grad):
+    """Second attempts; advantages are not whitened, which would take their baseline away again."""
+
+    name = "second"
+    uses_values = False
+
+    learn: Learn = setting("rltf_sd", "second: how second attempts are learnt")
+    teacher_prompt: str = setting(
+        "", "teacher, second: file of what the policy reads; by default the task's prompts/teacher.txt"
+    )
+
+    @property
+    def label(self) -> str:
+        return self.learn
+
+    def check(self, config: PolicyConfig) -> None:
+        if config.deepspeed or config.generation.startswith("vllm"):
+            raise InputError(
+                "--algorithm second is for runs without --deepspeed, and with --generation auto, decoder or "
+                "transformers"
+            )
+        for name in ("rollouts_per_prompt", "minibatches", "micro_batch_size"):
+            parts = getattr(config, name) * (config.micro_batch_size if name == "minibatches" else 1)
+            if config.rollouts_per_device % (2 * parts):
+                raise InputError(
+                    f"half of --rollouts_per_device {config.rollouts_per_device} are first attempts; make that half a "
+                    f"multiple of --{name} ({parts})"
+                )
+
+    def begin(self, run) -> None:
+        super().begin(run)
+        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.scorer)
+
+    def sampled(self, count: int) -> int:
+        return count // 2
+
+    def learnt(self, count: int) -> int:
+        return count // 2 if self.learn == "rltf_sd" else count
+
+    def on_batch(self, batch: Batch) -> Batch:
+        """The first attempts with their feedback, and the second ones with theirs."""
+        second = self.run.score(self.try_again(batch.rollouts))
+        if second.has("sampler_logprobs"):  # another prompt sampled them: no ratio corrects for that
+            second.sampler_logprobs = second.old_logprobs
+        self.run.receive(second, self.run.rewards(second.rollouts))
+        both = batch.joined(second)
+        both.extra["refined"] = torch.arange(len(both)) >= (len(batch) if self.learn == "critique_grpo" else len(both))
+        return both
+
+    def try_again(self, first: Sequence[Rollout]) -> list[Rollout]:
+        """y1 of each rollout: sampled by the policy that has read the critique, with the prompt of y0."""
+        run = self.run
+        set_seed(mixed_seed(run.config.seed, run.finished_steps + 1, run.accelerator.process_index, 1))
+        prompts = [self.reader.prompt_ids(each) or each.prompt_ids for each in first]
+        return list(run.sample_after(first, prompts))
+
+    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        first, second = (batch.rewards * batch.mask).sum(1).chunk(2)
+        group_size = self.run.config.rollouts_per_prompt
+        advantages = torch.cat(attempt_advantages(first, second, group_size, self.learn))
+        return per_response(advantages, batch.mask), torch.zeros_like(batch.mask)
+
+    def to_learn(self, batch: Batch) -> Batch:
+        return batch.select(range(len(batch) // 2, len(batch))) if self.learn == "rltf_sd" else batch
+
+    def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+        batch, logprobs = inputs.batch, inputs.scores.logprobs
+        term, clipped = policy_loss(logprobs, batch.old_logprobs, batch.advantages, self.run.config.clip_range)
+        refined = refinement_loss(logprobs, batch.advantages)
+        return corrected(torch.where(batch.extra["refined"][:, None], refined, term), batch), clipped
+
+
+def attempt_advantages(first: Tensor, second: Tensor, group_size: int, learn: Learn) -> tuple[Tensor, Tensor]:
+    """A of the first and of the second attempts, from their rewards R: all ``[N]``.
+
+    Args:
+        group_size: entries i·group_size … (i+1)·group_size − 1 answer the same prompt.
+    """
+    groups = [first.view(-1, group_size)] + ([second.view(-1, group_size)] if learn == "critique_grpo" else [])
+    baseline = torch.cat(groups, 1).mean(1).repeat_interleave(group_size)
+    return (torch.zeros_like(first) if learn == "rltf_sd" else first - baseline), second - baseline

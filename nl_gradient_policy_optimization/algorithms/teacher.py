@@ -1,0 +1,304 @@
+"""The critique as a teacher: the policy, once it has read the critique, scores its own rollout.
+
+    Δ_t = log π_T(y_t | x, c, y_<t) − log π(y_t | x, y_<t)
+
+``weight`` and ``gate`` let Δ change the labels that the quotes gave. ``distill`` draws the policy towards the teacher's
+whole distribution on poor spans, and ``all`` on every token, without any quotes: SDPO. The formulas are in
+``text2grad/losses/teacher.py``. What the teacher reads is a text file of the task, ``prompts/teacher.txt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from nl_gradient_policy_optimization.algorithms.base import LossInputs, LossOutputs
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.rollouts import Rollout
+from nl_gradient_policy_optimization.timing import timed
+from text2grad.configs import setting
+from text2grad.errors import InputError
+from text2grad.feedback import without_quotes
+from text2grad.losses.kl import sampled_kl
+from text2grad.losses.teacher import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+from text2grad.models import chat_ids
+from text2grad.prompts import Prompt, load_prompt, prompt_path
+from text2grad.tasks import Task
+
+WEIGHTS = "teacher.pt"
+TeacherKind = Literal["off", "weight", "gate", "distill", "gate+distill", "all"]
+
+
+@dataclass
+class Teacher(Text2Grad):
+    """Text2Grad with the policy that has read the critique, whose weights are the reference's or an average of its own.
+
+    A batch has ``extra["taught"]`` (``[B]``: 1 where the critique was read), ``teacher_logprobs`` (``[B, T]``), and for
+    a distillation ``top_ids`` and ``teacher_top`` (``[B, T, K]``): the policy's likeliest tokens, and the teacher's
+    log-probabilities of them.
+    """
+
+    name = "teacher"
+
+    teacher: TeacherKind = setting(
+        "gate",
+        "teacher: what the critique's words change: the size of labels (weight), labels it contradicts (gate), what to "
+        "write in place of poor spans (distill), or every token, without quotes (all)",
+    )
+    teacher_prompt: str = setting(
+        "", "teacher, second: file of what the policy reads; by default the task's prompts/teacher.txt"
+    )
+    teacher_weights: Literal["reference", "average"] = setting(
+        "reference", "teacher: its weights are the reference's, or a moving average of the policy's"
+    )
+    teacher_rate: float = setting(0.05, "teacher: how far the average moves towards the policy in each step")
+    teacher_clip: float = setting(0.2, "teacher weight: a label's size stays within 1 ± this")
+    teacher_scale: float = setting(0.1, "teacher gate: nats of disagreement over which a label shrinks")
+    teacher_unit: Literal["span", "token"] = setting("span", "teacher gate: what it agrees or disagrees with")
+    teacher_coef: float = setting(1.0, "teacher distill, all: weight of the divergence from the teacher")
+    teacher_steps: int = setting(0, "teacher distill, all: steps over which that weight falls to 0; 0: it stays")
+    teacher_top_k: int = setting(
+        100, "teacher distill, all: tokens of the vocabulary that are compared; the rest counts as one"
+    )
+    teacher_alpha: float = setting(
+        1.0,
+        "teacher distill, all: 1 is KL of the policy from the teacher, 0 of the teacher from the policy, ½ "
+        "Jensen-Shannon",
+    )
+
+    @property
+    def label(self) -> str:
+        return f"teacher_{self.teacher}"
+
+    @property
+    def distils(self) -> bool:
+        """Whether the loss needs the teacher's distribution, and not only its view of the sampled tokens."""
+        return self.teacher in ("distill", "gate+distill", "all")
+
+    def check(self, config: PolicyConfig) -> None:
+        super().check(config)
+        if self.teacher == "off":
+            raise InputError("--teacher off: without a teacher it is --algorithm text2grad")
+        for name, low, high in (
+            ("teacher_rate", 0, 1), ("teacher_clip", 0, 1), ("teacher_alpha", 0, 1), ("teacher_coef", 0, None),
+            ("teacher_steps", 0, None), ("teacher_top_k", 1, None),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value < low or (high is not None and value > high):
+                raise InputError(f"--{name} must be {f'in {low}..{high}' if high else f'{low} or more'}, not {value}")
+        if self.teacher_scale <= 0:
+            raise InputError(f"--teacher_scale must be above 0, not {self.teacher_scale}")
+        if not config.critique:
+            raise InputError("--critique false leaves --teacher nothing to read; leave one of them out")
+        if self.teacher_weights == "average" and config.deepspeed:
+            raise InputError("--teacher_weights average is for runs without --deepspeed; use reference")
+
+    def begin(self, run) -> None:
+        super().begin(run)
+        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.scorer)
+        self.average: dict[str, Tensor] = {}
+        if self.teacher_weights == "average":
+            self.average = {name: weight.detach().clone() for name, weight in self._trained()}
+
+    # A step
+
+    def score_options(self) -> dict[str, Any]:
+        return {"top_k": self.teacher_top_k} if self.distils else {}
+
+    def pass_options(self, batch: Batch) -> dict[str, Any]:
+        return {"at": batch.extra["top_ids"]} if self.distils else {}
+
+    def on_batch(self, batch: Batch) -> Batch:
+        with timed(self.run.seconds, "teacher"):
+            self.read(batch)
+        return batch
+
+    def read(self, batch: Batch) -> None:
+        """Give the batch the teacher's log-probabilities; without a critique they are the policy's own.
+
+        Raises:
+            InputError: none of the step's rollouts has a critique.
+        """
+        ids = [self.reader.prompt_ids(rollout) for rollout in batch.rollouts]
+        taught = torch.tensor([float(bool(chosen)) for chosen in ids], dtype=batch.dtype)
+        if float(self.run.reduce(taught.sum())) == 0:
+            raise InputError(
+                f"--teacher {self.teacher} reads critiques, and no rollout of this step has one that fits; use a "
+                "critic that writes them (a reward model trained with critiques, an LLM, a program), or --algorithm "
+                "text2grad"
+            )
+        prompts = [chosen or rollout.prompt_ids for chosen, rollout in zip(ids, batch.rollouts, strict=True)]
+        readers = batch.with_prompts(prompts)
+        with self._as_teacher() as as_reference:
+            options = {"at": "top_ids"} if self.distils else {}
+            scores = self.run.forward(readers, as_reference=as_reference, **options)
+        batch.extra["taught"] = taught
+        batch.extra["teacher_logprobs"] = torch.where(taught[:, None] > 0, scores["logprobs"], batch.old_logprobs)
+        if self.distils:
+            batch.extra["teacher_top"] = scores["at"]
+
+    def token_rewards(self, batch: Batch) -> Tensor:
+        return batch.given + (self.taught_labels(batch.deltas, gaps(batch)) - batch.deltas)
+
+    def taught_labels(self, labels: Tensor, gap: Tensor) -> Tensor:
+        """δ'_t of ``weight`` and ``gate``; the labels themselves for the other kinds."""
+        if self.teacher == "weight":
+            return weighted(labels, gap, self.teacher_clip)
+        if self.teacher in ("gate", "gate+distill"):
+            judged = span_sums(labels, gap) if self.teacher_unit == "span" else gap
+            return gated(labels, judged, self.teacher_scale)
+        return labels
+
+    def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+        """With ``all`` nothing but the KL to the reference, which the rewards would hold otherwise."""
+        if self.teacher != "all":
+            return super().surrogate(inputs)
+        held = self.run.kl.coef * sampled_kl("k3", inputs.scores.logprobs, inputs.batch.ref_logprobs)
+        return held, torch.zeros_like(held)
+
+    def loss(self, inputs: LossInputs) -> LossOutputs:
+        outputs = super().loss(inputs)
+        if not self.distils:
+            return outputs
+        taught = self.distillation(inputs)
+        return outputs._replace(policy=outputs.policy + taught, figures={**outputs.figures, "teacher/loss": taught})
+
+    def distillation(self, inputs: LossInputs) -> Tensor:
+        """The divergence from the teacher where it teaches, ``[b, t]``: on poor spans, or with ``all`` everywhere."""
+        batch, scores = inputs.batch, inputs.scores
+        assert scores.at is not None
+        where = batch.mask * batch.extra["taught"][:, None]
+        if self.teacher != "all":
+            where = where * (batch.deltas < 0)
+        apart = divergence(with_tail(scores.at), with_tail(batch.extra["teacher_top"]), self.teacher_alpha)
+        weight = self.coefficient(self.run.finished_steps + 1)
+        return weight * apart * capped_ratio(scores.logprobs, batch.old_logprobs) * where.to(apart)
+
+    def coefficient(self, step: int) -> float:
+        """β of the distillation at a step: constant, or falling to 0 over ``teacher_steps``."""
+        left = 1 - (step - 1) / self.teacher_steps if self.teacher_steps else 1.0
+        return self.teacher_coef * max(left, 0.0)
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        """Whether teacher and quotes agree, over all ranks: on labelled tokens of rollouts whose critique was read."""
+        taught = batch.extra["taught"].double()
+        labels, gap = batch.deltas.double() * taught[:, None], gaps(batch).double()
+        good, poor = labels > 0, labels < 0
+        kept = self.taught_labels(labels, gap).abs()
+        sums = [good.sum(), poor.sum(), gap[good].sum(), gap[poor].sum(), (labels * gap > 0).sum(), kept.sum()]
+        sums += [labels.abs().sum(), (1 - taught).sum()]
+        goods, poors, gap_good, gap_poor, agree, kept_sum, total, unread = self.run.reduce(
+            torch.stack([each.double() for each in sums])
+        ).tolist()
+        return {
+            "teacher/gap_good": gap_good / max(goods, 1),
+            "teacher/gap_poor": gap_poor / max(poors, 1),
+            "teacher/agreement": agree / max(goods + poors, 1),
+            "teacher/kept": kept_sum / total if total else 1.0,
+            "teacher/unread": unread,
+        }
+
+    # The average of the policy's weights
+
+    def after_update(self) -> None:
+        with timed(self.run.seconds, "update"):
+            for name, parameter in self._trained():
+                if name in self.average:
+                    self.average[name].lerp_(parameter.detach(), self.teacher_rate)
+
+    def save(self, folder: Path) -> None:
+        if self.average:
+            torch.save(self.average, folder / WEIGHTS)
+
+    def load(self, folder: Path) -> None:
+        if self.average:
+            saved: Mapping[str, Tensor] = torch.load(folder / WEIGHTS, weights_only=True)
+            self.average = {name: saved[name].to(own.device) for name, own in self.average.items()}
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, p) for name, p in self.run.scorer.named_parameters() if p.requires_grad]
+
+    @contextmanager
+    def _as_teacher(self) -> Iterator[bool]:
+        """Inside the block the policy has the teacher's weights; yields whether they are the reference's."""
+        if not self.average:
+            yield True
+            return
+        own = {name: parameter.data for name, parameter in self._trained()}
+        try:
+            for name, parameter in self._trained():
+                parameter.data = self.average[name]
+            yield False
+        finally:
+            for name, parameter in self._trained():
+                parameter.data = own[name]
+
+
+@dataclass
+class SDPO(Teacher):
+    """SDPO (arXiv 2601.20802): Jensen-Shannon divergence from a slowly following teacher, on every token."""
+
+    name = "sdpo"
+
+    teacher: TeacherKind = setting("all", "sdpo: as in teacher")
+    teacher_weights: Literal["reference", "average"] = setting("average", "sdpo: as in teacher")
+    teacher_alpha: float = setting(0.5, "sdpo: as in teacher")
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+class CritiqueReader:
+    """What a policy is given to read of a rollout's critique: the task's teacher prompt, or the file of a setting."""
+
+    def __init__(self, path: str, task: Task, tokenizer: PreTrainedTokenizerBase, scorer):
+        self.prompt, self.task, self.tokenizer = load_teacher_prompt(task, path), task, tokenizer
+        self.positions = getattr(scorer.config.get_text_config(), "max_position_embeddings", None)
+
+    def prompt_ids(self, rollout: Rollout) -> list[int]:
+        """Empty where there is nothing to read, or where it would be longer than the model's positions."""
+        if not rollout.counts or not rollout.received.critique.strip():
+            return []
+        ids = encode_teacher_prompt(rollout, self.prompt, self.task, self.tokenizer)
+        fits = self.positions is None or len(ids) + len(rollout.response_ids) <= self.positions
+        return ids if fits else []
+
+
+def load_teacher_prompt(task: Task, path: str = "") -> Prompt:
+    """The task's own file, or the one that a setting names."""
+    return load_prompt(
+        path or prompt_path(task, "teacher"), ("prompt", "critique"), offered=("prompt", "critique", "response")
+    )
+
+
+def encode_teacher_prompt(
+    rollout: Rollout, prompt: Prompt, task: Task, tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    """The policy's own request, its last message rewritten to hold the critique.
+
+    The critique loses what it quotes of the poor spans: a model that has just read its own wrong words repeats them.
+    Where the file shows it the whole response, the critique stays unchanged.
+    """
+    messages = task.messages(rollout.prompt)
+    critique = rollout.received.critique
+    if "response" not in prompt.names:
+        critique = without_quotes(critique, rollout.received.poor)
+    fields = {"prompt": messages[-1]["content"], "critique": critique, "response": rollout.response}
+    text = prompt.fill(fields)
+    chat = [*messages[:-1], {**messages[-1], "content": text}]
+    return chat_ids(chat, tokenizer)
+
+
+def gaps(batch: Batch) -> Tensor:
+    """Δ_t, ``[B, T]``; 0 where there was nothing to read."""
+    return batch.extra["teacher_logprobs"] - batch.old_logprobs

@@ -1,0 +1,79 @@
+"""Text2Grad itself: δ on the tokens that the critique quotes, GAE with a value head, clipped PPO (algorithm 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nl_gradient_policy_optimization.algorithms.base import Algorithm, LossInputs, LossOutputs
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import PolicyConfig
+from text2grad.advantages import discounted_sums, gae, group_advantages, whiten
+from text2grad.configs import setting
+from text2grad.errors import InputError
+from text2grad.losses.ppo import policy_loss, sampler_correction, value_loss
+
+
+@dataclass
+class Text2Grad(Algorithm):
+    """Algorithm 4: advantages by GAE, then clipped PPO on policy and value head."""
+
+    name = "text2grad"
+
+    advantage: Literal["gae", "group"] = setting(
+        "gae", "gae: with a value head; group: against the other rollouts of a prompt, without a value head"
+    )
+
+    @property
+    def has_values(self) -> bool:
+        return self.uses_values and self.advantage == "gae"
+
+    def check(self, config: PolicyConfig) -> None:
+        if self.advantage == "group":
+            needs_groups("--advantage group", config)
+
+    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """A_t, whitened over all ranks, and the returns."""
+        config, mask = self.run.config, batch.mask
+        advantages, returns = gae(batch.rewards, batch.values, mask, config.gamma, config.lam)
+        if config.value_target == "rewards":
+            returns = discounted_sums(batch.rewards, mask, config.gamma)
+        if self.advantage == "group":
+            group_size = config.rollouts_per_prompt
+            advantages = group_advantages(batch.rewards, mask, group_size, config.gamma * config.lam)
+        return whiten(advantages, mask, self.run.reduce), returns
+
+    def loss(self, inputs: LossInputs) -> LossOutputs:
+        """Clipped PPO with an entropy bonus, and the value loss."""
+        config, batch, scores = self.run.config, inputs.batch, inputs.scores
+        surrogate, clipped = self.surrogate(inputs)
+        value_error = torch.zeros_like(surrogate)
+        if inputs.values is not None:
+            value_error = value_loss(inputs.values, batch.values, batch.returns, config.value_clip_range)
+        return LossOutputs(
+            policy=surrogate - config.entropy_coef * scores.entropy,
+            value=value_error,
+            figures={"policy/loss": surrogate, "policy/clip_fraction": clipped, "value/loss": value_error},
+        )
+
+    def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+        """PPO's policy term, and where its clip held the gradient back."""
+        batch, clip_range = inputs.batch, self.run.config.clip_range
+        term, clipped = policy_loss(inputs.scores.logprobs, batch.old_logprobs, batch.advantages, clip_range)
+        return corrected(term, batch), clipped
+
+
+def corrected(term: Tensor, batch: Batch) -> Tensor:
+    """A policy term per token, weighted where another engine than the policy itself sampled."""
+    if not batch.has("sampler_logprobs"):
+        return term
+    return term * sampler_correction(batch.old_logprobs, batch.sampler_logprobs)
+
+
+def needs_groups(what: str, config: PolicyConfig) -> None:
+    """Refuse a method that compares the responses to a prompt where each prompt has one."""
+    if config.rollouts_per_prompt < 2:
+        raise InputError(f"{what} compares a prompt's responses; set --rollouts_per_prompt to 2 or more")

@@ -1,0 +1,52 @@
+"""What the trainer tells those who watch a run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl_gradient_policy_optimization.batch import Batch
+
+if TYPE_CHECKING:
+    from nl_gradient_policy_optimization.trainer import NLGradientTrainer
+
+
+class Observer:
+    """Watches a run; every hook may be left out. The trainer is ``self.run`` once it is ready."""
+
+    run: NLGradientTrainer
+
+    def begin(self, run: NLGradientTrainer) -> None:
+        """The trainer is ready, its models are loaded."""
+        self.run = weakref.proxy(run)  # a run that nobody holds any more frees its memory and files at once
+
+    def before_step(self, step: int) -> None:
+        """Nothing of the step is computed yet. Every rank calls it."""
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        """Metrics of a step whose updates are made, equal on all ranks. Every rank calls it."""
+        return {}
+
+    def after_step(self, metrics: Mapping[str, float]) -> None:
+        """The step is logged."""
+
+    def stop_reason(self, metrics: Mapping[str, float]) -> str:
+        """Why the run should end after this step; empty: it should not."""
+        return ""
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint's ``state.json`` keeps."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Write what is too large for that; the main process calls it."""
+
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """The inverse of both; every rank calls it."""
+
+    def rewind(self, finished: int) -> None:
+        """Take back what was written after so many steps; the main process calls it."""
