@@ -11,7 +11,7 @@ from evaluation.results import Figure
 from text2grad.critics import load_critic, version_of
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
-from text2grad.feedback import FeedbackError
+from text2grad.feedback import FeedbackError, verdict
 from text2grad.journal import map_records
 from text2grad.models import model_identity
 from text2grad.tasks import Record, Task
@@ -40,10 +40,10 @@ def figures_by_critic(
     batch_size: int = 8,
     retry_failed: bool = False,
 ) -> CriticFigures:
-    """Mean δ per token, shares of poor and good tokens, share of quotes that were found.
+    """Mean δ per token, shares of poor and good tokens, share of quotes found, missing things, verdict on the whole.
 
-    Responses are encoded by ``tokenizer``, so that systems with different tokenizers compare. All four
-    are over the tokens (or quotes) of all responses together: a long response weighs more than a short one.
+    Responses are encoded by ``tokenizer``, so that systems with different tokenizers compare. The first
+    four are over the tokens (or quotes) of all responses together: a long response weighs more than a short one.
 
     Args:
         spec: ``programmatic``, a reward model's folder, or an endpoint (:func:`~text2grad.critics.load_critic`).
@@ -76,6 +76,8 @@ def figures_by_critic(
         raise InputError(f"{outcome.stopped}; {len(outcome.results)} records are done, run again to continue")
     delta: dict[str, tuple[float, int]] = {}
     poor, good, found = dict(delta), dict(delta), dict(delta)
+    missing: dict[str, float] = {}
+    verdicts: dict[str, float] = {}
     for key, stored in outcome.results.items():
         ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)
         given = task.fields.from_dict(stored)
@@ -85,6 +87,9 @@ def figures_by_critic(
         poor[key] = (sum(value < 0 for value in rewards.values), count)
         good[key] = (sum(value > 0 for value in rewards.values), count)
         found[key] = (rewards.matched, rewards.matched + rewards.unmatched)
+        missing[key] = len(given.missing)
+        if given.score is not None:
+            verdicts[key] = verdict(given).value
     figures = {
         "mean_delta": Figure(delta),
         "poor_tokens": Figure(poor),
@@ -92,4 +97,6 @@ def figures_by_critic(
         "spans_found": Figure(found),
         "critic_failures": Figure.mean({key: float(key in outcome.failures) for key in records}),
     }
+    if verdicts or any(missing.values()):  # else the critic knows of neither
+        figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
     return CriticFigures(figures, outcome.results, outcome.failures)

@@ -61,8 +61,8 @@ def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Reco
 
 def share_finished(records: Mapping[str, Record]) -> Figure:
     """The share of answers that the policy ended itself, of those where generation recorded it."""
-    ended = {key: record["generation"]["finished"] for key, record in records.items() if "generation" in record}
-    return Figure.mean(ended)
+    ended = {key: (record.get("generation") or {}).get("finished") for key, record in records.items()}
+    return Figure.mean({key: value for key, value in ended.items() if value is not None})
 
 
 def critic_figures(
@@ -87,10 +87,11 @@ def compare_and_save(
 ) -> dict[str, Any]:
     """Compare, write the result file, print the figures, and return the result.
 
-    The file holds each prompt once, so that the report can show it beside its responses.
+    The file holds each prompt once for the report to show, and which models, by their weights, wrote the responses.
     """
     responses = {key: task.response(record) for key, record in records.items()}
     asked = {prompt_of(key): task.prompt(record) for key, record in records.items()}
+    models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
     compared: dict[str, Any] = {}
     if config.compare_with:
         other = load_result(config.compare_with)
@@ -103,7 +104,12 @@ def compare_and_save(
         figures=figures,
         responses=responses,
         settings=asdict(config),
-        extra={"prompts": asked, **extra, **({"compared_with": compared} if compared else {})},
+        extra={
+            "prompts": asked,
+            "models": sorted(models),
+            **extra,
+            **({"compared_with": compared} if compared else {}),
+        },
     )
     prompts = len(by_prompt(responses))
     count = f"{prompts} prompts" if prompts == len(responses) else f"{len(responses)} answers to {prompts} prompts"

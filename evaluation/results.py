@@ -275,11 +275,14 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         where = f"{path}: record {index if key is None else repr(key)}"
         if not isinstance(record, dict):
             raise InputError(f"{where} is not an object but {type(record).__name__}")
+        made = record.get("generation") or {}
+        if not isinstance(made, dict) or not isinstance(made.get("finished", False), bool):
+            raise InputError(f"{where}: its 'generation' is not what evaluation/generate.py writes; remove it")
         try:
             if not task.prompt(record).strip():
                 raise InputError("its prompt is empty")
             task.response(record)
-            key = (record.get("generation") or {}).get("id") or key or task.prompt_id(record)
+            key = made.get("id") or key or task.prompt_id(record)
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:

@@ -114,6 +114,8 @@ class ResultFile(TypedDict):
     records: dict[str, dict[str, Text | Number | None]]
     settings: NotRequired[dict[str, Any]]
     statistics: NotRequired[dict[str, Annotated[Statistic, AfterValidator(_whole_rows)]]]
+    n: NotRequired[Count | None]
+    trivial: NotRequired[dict[str, dict[str, Metric]]]
     models: NotRequired[list[Text]]
     prompts: NotRequired[dict[str, Text]]
     feedback: NotRequired[dict[str, dict[str, Any]]]

@@ -76,8 +76,29 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
         "metrics": listed,
         "groups": metric_groups(listed, cells),
         "cells": cells,
-        "trivial": None,
+        "trivial": _trivial(systems, results, cells),
     }
+
+
+TRIVIAL = ("mean_delta", "verdict", "closeness", "logprob", "rougeL", "facts_told", "copied_words", "words")
+
+
+def _trivial(systems: list[str], results: list[dict[str, Any]], cells: dict[str, Any]) -> dict[str, Any] | None:
+    """The systems and trivial answers to the same prompts (``evaluation/slf5k/trivial.py``); None where none are."""
+    found = next((result for result in results if result.get("trivial")), None)
+    if found is None:
+        return None
+    names = [name for name in TRIVIAL if name in found["metrics"]]
+    rows = [
+        {
+            "name": system,
+            "values": {name: cells[system].get(f"{found['benchmark']}/{name}", {}).get("value") for name in names},
+        }
+        for system in systems
+    ]
+    for label, row in found["trivial"].items():
+        rows.append({"name": label, "values": {name: row[name]["value"] for name in names if name in row}})
+    return {"metrics": names, "rows": rows}
 
 
 def primary(table: dict[str, Any]) -> str | None:

