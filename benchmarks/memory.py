@@ -362,8 +362,9 @@ def measured_step(job: Job, zero: int, ranks: int, tiny: bool = False) -> dict[s
     with tempfile.TemporaryDirectory() as folder:
         save_json(f"{folder}/job.json", {"job": asdict(job), "zero": zero, "tiny": tiny})
         launcher = f"-m torch.distributed.run --standalone --nproc_per_node {ranks}" if zero else ""
-        # The allocator returns freed memory at once, so that resident memory is memory in use.
-        run_in_a_process(shlex.split(launcher), "--one_step", folder, MALLOC_MMAP_THRESHOLD_="65536")
+        # Freed memory is returned at once, so that what is resident is in use, and rows are padded as on a GPU.
+        environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "TEXT2GRAD_PACKED": "0"}
+        run_in_a_process(shlex.split(launcher), "--one_step", folder, **environment)
         found = [load_json(path) for path in Path(folder).glob("peaks-*.json")]
     return {name: max(peaks[name] for peaks in found) for name in found[0]}
 

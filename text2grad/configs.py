@@ -272,10 +272,22 @@ def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
     return Path(split[index + 1]), split[:index] + split[index + 2 :]
 
 
+def _loaded(path: Path) -> Any:
+    """What a YAML file holds, over what the file holds that its ``extends`` names, relative to its own folder."""
+    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict) or "extends" not in value:
+        return value
+    base = path.parent / str(value.pop("extends"))
+    if not base.is_file():
+        raise InputError(f"{path}: extends {base}, which does not exist")
+    inherited = _loaded(base)
+    return {**inherited, **value} if isinstance(inherited, dict) else inherited
+
+
 def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
     """The file's settings by field name."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = _loaded(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # bytes, numbers and depth that YAML cannot hold

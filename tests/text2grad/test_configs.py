@@ -32,6 +32,20 @@ def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     assert "--form {cot,no_cot}" in text and "--size N, --extent N" in text
 
 
+def test_a_file_goes_over_the_one_that_it_extends(tmp_path):
+    (tmp_path / "task").mkdir()
+    (tmp_path / "base.yaml").write_text("size: 5\norder: one\n")
+    own = tmp_path / "task" / "config.yaml"
+    own.write_text("extends: ../base.yaml\nextent: 7\n")  # another name of size
+    assert parse(Settings, args=["--config", str(own)]) == Settings(7, "one")
+    own.write_text("extends: ../nowhere.yaml\n")
+    with pytest.raises(InputError, match="extends"):
+        parse(Settings, args=["--config", str(own)])
+    own.write_text("extends: config.yaml\n")
+    with pytest.raises(InputError, match="not YAML"):
+        parse(Settings, args=["--config", str(own)])
+
+
 def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tmp_path, capsys, monkeypatch):
     own, other = tmp_path / "config.yaml", tmp_path / "other.yaml"
     own.write_text("extent: 5\n")
