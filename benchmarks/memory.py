@@ -28,9 +28,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.policy import SCORES_IN_MEMORY, PolicyScorer
+from quickstart.tiny_model import make_tiny_model
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models import load_tokenizer, model_path
+from text2grad.models import model_path
 from text2grad.records import load_json, save_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,9 +87,6 @@ class PlanConfig(Job):
     nodes: int = setting(1, "machines")
     check: bool = setting(False, "compare the plan's arithmetic with real steps on this machine; plans nothing")
     vocabulary: bool = setting(False, "measure an update at several sizes of the vocabulary; plans nothing")
-
-
-# Bytes, counted
 
 
 @dataclass
@@ -227,9 +225,6 @@ def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool
     return whole + cache + job.rollouts * job.prompt * _passing(shape, job, trained_size)
 
 
-# A plan
-
-
 def serving_gpus(shape: Shape, job: Job, gpu: str, ranks: int) -> int:
     """GPUs, a power of two, that a vLLM server needs for the weights and the cache of all ranks' rollouts."""
     cache = job.rollouts * ranks * (job.prompt + job.response) * shape.layers * 2 * shape.key_value
@@ -297,8 +292,6 @@ def plan(args: PlanConfig) -> str:
         text += f"The first command runs on {servers} more GPUs, at HOST.\n\n"
     return text + "\n".join(launch_lines(args, *chosen))
 
-
-# Against real steps
 
 LORA = Job(rollouts=4, micro_batch=4, prompt=128, response=64, ppo_epochs=1, lora_dropout=0.0, optimizer="adamw")
 FULL = replace(LORA, lora_r=0, rollouts=2, micro_batch=1, response=8)
@@ -388,7 +381,8 @@ def run_one_step(folder: Path) -> None:
     given = load_json(folder / "job.json")
     job, model = Job(**given["job"]), "smollm2"
     if given["tiny"]:
-        model = _tiny_model(f"{folder}/tiny-{os.environ.get('RANK', 0)}")
+        model = f"{folder}/tiny-{os.environ.get('RANK', 0)}"
+        make_tiny_model(model)
     trainer = prepare("slf5k", _policy(job, given["zero"], folder, model))
     assert isinstance(trainer.sampler, TransformersSampler)
     trainer.sampler.settings.min_new_tokens = job.response
@@ -406,16 +400,6 @@ def _status(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise InputError("/proc/self/status does not report resident memory; measure on Linux")
-
-
-def _tiny_model(folder: str) -> str:
-    """A model with SmolLM2's tokenizer and hardly any weights."""
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": True}
-    settings = load_config("smollm2").to_dict() | sizes | heads
-    LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(folder)
-    load_tokenizer("smollm2").save_pretrained(folder)
-    return folder
 
 
 def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
@@ -445,9 +429,6 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
         log_rollouts_every=0,
         report_to=["none"],
     )
-
-
-# The vocabulary
 
 
 def small_llama(vocabulary: int) -> LlamaForCausalLM:
