@@ -154,7 +154,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     if outcome.failures:
         print(f"  {len(outcome.failures)} judgements failed, e.g. {next(iter(outcome.failures.values()))}")
         print("  --retry_failed asks for them again")
-    print_next_step(config.output_path)
+    print_next_step(config.output_path, task=task)
     return result
 
 

@@ -116,5 +116,5 @@ def compare_and_save(
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
-    print_next_step(*filter(None, (config.compare_with, config.output_path)))
+    print_next_step(*filter(None, (config.compare_with, config.output_path)), task=task)
     return result

@@ -21,7 +21,7 @@ from text2grad.records import load_json, save_json
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import own_task, say_next
 
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
@@ -243,10 +243,11 @@ def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
         print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
 
 
-def print_next_step(*result_paths: str | Path) -> None:
+def print_next_step(*result_paths: str | Path, task: Task | None = None) -> None:
     """The command that shows result files as a page."""
     paths = " ".join(str(path) for path in result_paths)
-    say_next(f"python evaluation/report.py --results {paths} --output_path report.html")
+    own = own_task(task) if task else ""
+    say_next(f"python evaluation/report.py --results {paths}{own} --output_path report.html")
 
 
 def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) -> None:

@@ -58,7 +58,7 @@ from text2grad.records import (
 )
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import own_task, say_next
 
 
 def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
@@ -325,7 +325,7 @@ def print_summary(trainer: NLGradientTrainer) -> None:
     )
     say_next(
         f"{evaluation_command(trainer.task, policy)}\n"
-        f"      python evaluation/report.py {run} --output_path {run / 'report.html'}   # curves and samples"
+        f"      python evaluation/report.py {run}{own_task(trainer.task)} --output_path {run / 'report.html'}   # curves and samples"
     )
 
 

@@ -10,7 +10,6 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE,
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading
 from text2grad.prompts import Prompt
-from text2grad.tasks import task_of
 from text2grad.tasks.commands import stage_command
 
 _METRICS = {
@@ -33,7 +32,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     """
     data, kind = description.data, "adapter" if adapter else "model"
     written = "a critique, then" if description.critique else "without a critique,"
-    task = task_of(vars(description))
+    task = description.task, description.task_source
     metrics = {name: value for name, value in description.metrics.items() if value is not None}
     rows = [[label, f"{metrics[name]:.4g}"] for name, label in _METRICS.items() if name in metrics]
     table = "Not measured yet.\n"
@@ -43,8 +42,8 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     settings += changes_shown(description.changes)
     versions = ", ".join(f"{name} {version}" for name, version in description.versions.items())
     own = f" and validation records from {Path(data['validation_path']).name}" if data.get("validation_path") else ""
-    return f"""{card_header(description.base_model, adapter, ["reward-model", task.name])}
-# A reward model for {task.name}, trained from {description.base_model}
+    return f"""{card_header(description.base_model, adapter, ["reward-model", description.task])}
+# A reward model for {description.task}, trained from {description.base_model}
 
 This {kind} writes feedback on a response in natural language: {written} the good and the poor parts of the
 response as quotes. Policies are trained with it by [Text2Grad](https://arxiv.org/abs/2505.22338). The feedback is one
@@ -66,13 +65,13 @@ measure all of them, label by label and against chance.
 
 ```bash
 # as the critic that trains a policy
-{stage_command("policy", task)} --critic THIS_FOLDER --data_path PROMPTS --output_dir RUN
+{stage_command("policy", *task)} --critic THIS_FOLDER --data_path PROMPTS --output_dir RUN
 # feedback on a file of responses
-{stage_command("feedback", task)} --model THIS_FOLDER --data_path RESPONSES --output_path OUT.json
+{stage_command("feedback", *task)} --model THIS_FOLDER --data_path RESPONSES --output_path OUT.json
 # from a server: merge the adapter, serve the folder, name its prompt
 python nl_reward_model/merge_lora.py --model THIS_FOLDER --output_dir MERGED
 vllm serve MERGED --served-model-name reward_model
-{stage_command("policy", task)} --critic http://localhost:8000/v1#reward_model \\
+{stage_command("policy", *task)} --critic http://localhost:8000/v1#reward_model \\
     --critic_prompt THIS_FOLDER/{PROMPT_FILE} --data_path PROMPTS --output_dir RUN
 ```
 

@@ -16,8 +16,7 @@ from text2grad.configs import parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
-from text2grad.records import check_writable, save_text
-from text2grad.tasks import task_of
+from text2grad.records import check_writable, load_json, save_text
 from text2grad.tasks.commands import say_next, stage_command
 
 
@@ -55,7 +54,11 @@ def merge(config: MergeConfig) -> None:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{adapter}: does not fit {config.base_model or 'its base'}: {error}") from None
+        trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{adapter}: does not fit {base or 'its base'} ({reason}); it was trained from {trained}"
+        ) from None
     if not config.merge_and_save:
         print(f"{adapter}: fits its base; nothing written (--merge_and_save False)")
         return
@@ -66,7 +69,7 @@ def merge(config: MergeConfig) -> None:
     if (adapter / DESCRIPTION_FILE).is_file():
         description, prompt = RewardModelDescription.load(adapter)
         save_text(output / "README.md", reward_model_card(description, prompt, adapter=False))
-        train = stage_command("policy", task_of(vars(description)))
+        train = stage_command("policy", description.task, description.task_source)
         say_next(
             f"serve the folder, vllm serve {output} --served-model-name reward_model, and train with it, "
             f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {output / PROMPT_FILE} "

@@ -64,8 +64,11 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert get_task("songs.py") is get_task("songs:TASK") is task
     assert task_of({"task": "songs"}) is task
-    TASKS.pop("songs")  # as in the process of a later stage
-    assert task_of({"task": "songs", "task_source": str(file)}).name == "songs"
+    TASKS.pop("songs")  # as in the process of a later stage: a file of an earlier one names no code to run
+    file.write_text("raise SystemExit('executed')")
+    for name in ("songs", f"{file}", "songs:TASK"):
+        with pytest.raises(InputError, match="--task"):
+            task_of({"task": name, "task_source": str(file)})
 
 
 def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):

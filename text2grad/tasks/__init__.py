@@ -70,10 +70,16 @@ def get_task(name: str | Task) -> Task:
 
 
 def task_of(about: Mapping[str, Any]) -> Task:
-    """The task that a file of an earlier stage names: ``task``, and ``task_source`` where it is a user's own."""
-    if about["task"] not in TASKS and about.get("task_source"):
-        return get_task(about["task_source"])
-    return get_task(about["task"])
+    """The task that a file of an earlier stage names. A user's own must be known already: files name no code to run.
+
+    Raises:
+        InputError: it is not; the message says what ``--task`` was when the file was written.
+    """
+    name, source = about["task"], about.get("task_source")
+    if isinstance(name, str) and name in TASKS:
+        return TASKS[name]
+    then = f" (it was {source} then)" if source else ""
+    raise InputError(f"it is about the task {name!r}, which is your own; add --task FILE.py{then}")
 
 
 def settings_of_task(kind: str) -> Path | None:

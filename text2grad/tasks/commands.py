@@ -19,12 +19,22 @@ _SCRIPTS = {
 """Each stage's script for a task that has one, and the script for any task."""
 
 
-def stage_command(stage: str, task: Task) -> str:
-    """``python SCRIPT``, with ``--task`` where the task has no script of its own."""
+def stage_command(stage: str, task: Task | str, source: str = "") -> str:
+    """``python SCRIPT``, with ``--task`` where the task has no script of its own.
+
+    Args:
+        task: a task; or its name, where a file names it, which also says its ``source``.
+    """
+    name, source = (task, source) if isinstance(task, str) else (task.name, task.source)
     own, general = _SCRIPTS[stage]
-    if (PROJECT / own.format(task.name)).is_file():
-        return f"python {own.format(task.name)}"
-    return f"python {general} --task {task.source or task.name}"
+    if (PROJECT / own.format(name)).is_file():
+        return f"python {own.format(name)}"
+    return f"python {general} --task {source or name}"
+
+
+def own_task(task: Task) -> str:
+    """`` --task FILE.py`` for a task of the user's own, to be added to a command that reads files about it."""
+    return f" --task {task.source}" if task.source else ""
 
 
 def say_next(text: str) -> None:
