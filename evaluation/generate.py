@@ -96,6 +96,7 @@ def answer_chats(
         workers=policy.workers,
         retry_failed=retry_failed,
         allow_changed=allow_changed,
+        result_type=dict,
         description=description,
     )
     if outcome.stopped:

@@ -323,10 +323,8 @@ def print_summary(trainer: NLGradientTrainer) -> None:
         f"{run}: finished after step {trainer.finished_steps}. The policy is in {policy} ({kind}), "
         f"the figures of each step are in {run / METRICS_FILE}."
     )
-    say_next(
-        f"{evaluation_command(trainer.task, policy)}\n"
-        f"      python evaluation/report.py {run}{own_task(trainer.task)} --output_path {run / 'report.html'}   # curves and samples"
-    )
+    report = f"python evaluation/report.py {run}{own_task(trainer.task)} --output_path {run / 'report.html'}"
+    say_next(f"{evaluation_command(trainer.task, policy)}\n      {report}   # curves and samples")
 
 
 @command

@@ -108,6 +108,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
             **({"opinion": config.opinion, "temperature": config.temperature} if config.opinion else {}),
         },
         batch_size=config.concurrency if config.base_url else config.batch_size,
+        result_type=str,
         description="feedback",
     )
     rows = {

@@ -124,6 +124,7 @@ def annotate(
             workers=config.concurrency if work.client and not config.batch_api else 0,
             retry_failed=config.retry_failed,
             allow_changed=config.allow_changed,
+            result_type=dict,
             description=f"annotating {task.name}",
             status=work.status,
         )

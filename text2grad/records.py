@@ -277,8 +277,9 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: its folder cannot be made ({error.strerror}); choose another output path") from None
+    except (OSError, RecursionError) as error:
+        reason = getattr(error, "strerror", "") or "too many folders"
+        raise InputError(f"{path}: its folder cannot be made ({reason}); choose another output path") from None
     if os.path.isdir(path):
         raise InputError(f"{path}: is a folder; give the path of a file to write")
     target = path if os.path.exists(path) else path.parent

@@ -98,6 +98,7 @@ def prepare(config: TestCaseConfig) -> None:
         settings={"stage": "tests", "seconds": config.seconds, "memory_mb": config.memory_mb, "verdicts": VERDICTS},
         workers=config.workers,
         retry_failed=config.retry_failed,
+        result_type=dict,
         description="running tests",
     )
     tested = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}

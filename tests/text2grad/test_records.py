@@ -456,3 +456,31 @@ def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, mon
             save_json(path, 2)
     check_output(path)
     assert json.loads(path.read_text()) == 1
+
+
+@pytest.mark.parametrize("content", ["notes", "notes\n", '{"precious": 1}', '{"precious": 1}\n', "[1]"])
+def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
+    mine = tmp_path / "mine"
+    mine.write_text(content)
+    (tmp_path / "j.jsonl").symlink_to(mine)
+    for path in (mine, tmp_path / "j.jsonl"):
+        with pytest.raises(InputError, match=r"is another file|line 1 is broken"):
+            Journal(path, {})
+    assert mine.read_text() == content
+
+
+@pytest.mark.parametrize("result", ["null", "5", "[]"])
+def test_a_result_of_another_type_is_a_broken_line(tmp_path, result):
+    path = tmp_path / "j.jsonl"
+    Journal(path, {}).add("a", "hash", {})
+    path.write_text(path.read_text() + f'{{"id": "b", "input": "hash", "result": {result}}}\n')
+    with pytest.raises(InputError, match="line 3 is broken"):
+        Journal(path, {}, result_type=dict)
+
+
+def test_a_journal_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("fifo", "loop", "/".join("d" * 2000)):
+        with pytest.raises(InputError, match="another output"):
+            Journal(tmp_path / name, {})

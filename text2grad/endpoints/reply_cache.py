@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ class ReplyCache:
         for number, row in enumerate(self._log.rows(), 1):
             try:
                 if "sent" in row:
+                    if not isinstance(row["sent"], int) or not math.isfinite(row["bound"]):
+                        raise TypeError("the request is no number, or has no bound")
                     open_bounds[row["sent"]] = float(row["bound"])
                     self._next = max(self._next, row["sent"] + 1)
                 elif "reply" in row:

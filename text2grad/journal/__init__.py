@@ -36,7 +36,12 @@ class LockedLog:
         self.path, self._to_disk = Path(path), to_disk
         self._lock = threading.Lock()
         check_writable(self.path)
-        self._file = self.path.open("a+b", buffering=0)
+        if self.path.exists() and not self.path.is_file():
+            raise InputError(f"{self.path}: is no regular file; choose another output path")
+        try:
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be opened ({error.strerror}); choose another output path") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -44,12 +49,12 @@ class LockedLog:
             raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
 
     def rows(self) -> list[dict[str, Any]]:
-        """What the file holds; ``InputError`` names a line that is no JSON object."""
+        """What the file holds; ``InputError`` names a line that is no JSON object. A file of another kind is kept."""
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        self._file.truncate(len(whole))
-        rows = []
+        rest = content[len(whole) :]
+        rows: list[dict[str, Any]] = []
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 rows.append(read_json(line))
@@ -57,13 +62,33 @@ class LockedLog:
                 raise self.broken(number, str(error)) from None
             if not isinstance(rows[-1], dict):
                 raise self.broken(number, "it is no object")
+        if rest and not rows and not self._cut_off(rest):
+            raise self.foreign()
+        if rest:
+            self._file.truncate(len(whole))
         return rows
+
+    @staticmethod
+    def _cut_off(line: bytes) -> bool:
+        """Whether a first line is one of a log that a kill cut off."""
+        if not line.startswith(b'{"'):
+            return False
+        try:
+            read_json(line)
+        except UnreadableError:
+            return True
+        return False
 
     def broken(self, number: int, why: str = "") -> InputError:
         """Close the file; the error says which line cannot be used."""
         self._file.close()
         reason = f" ({why})" if why else ""
         return InputError(f"{self.path}: line {number} is broken{reason}; remove that line and run again")
+
+    def foreign(self) -> InputError:
+        """Close the file; it was never a log."""
+        self._file.close()
+        return InputError(f"{self.path}: is another file than this program's log; move it, or choose another output")
 
     def clear(self) -> None:
         self._file.truncate(0)
@@ -120,13 +145,16 @@ class Journal:
 
     Args:
         allow_changed: go on with other settings; a further line of settings says where they begin to apply.
+        result_type: of every result, as Python decodes it.
 
     Attributes:
         changes: ``{"from_record", "settings"}`` of each such line: which record came next, and what was changed.
     """
 
-    def __init__(self, path: str | Path, settings: dict[str, Any], allow_changed: bool = False):
-        self.path = Path(path)
+    def __init__(
+        self, path: str | Path, settings: dict[str, Any], allow_changed: bool = False, result_type: type = object
+    ):
+        self.path, self._result_type = Path(path), result_type
         self.changes: list[dict[str, Any]] = []
         self._allow_changed = allow_changed
         self.results: dict[str, tuple[str, Any]] = {}
@@ -137,6 +165,8 @@ class Journal:
 
     def _read(self, settings: dict[str, Any]) -> None:
         rows = self._log.rows()
+        if len(rows) == 1 and "settings" not in rows[0]:
+            raise self._log.foreign()
         if len(rows) < 2:  # nothing was finished yet, so that a slip in the settings costs nothing
             self._log.clear()
             self._log.append({"settings": settings})
@@ -144,7 +174,7 @@ class Journal:
         last: dict[str, Any] = {}
         for number, row in enumerate(rows, 1):
             try:
-                _check_row(row, first=number == 1)
+                _check_row(row, number == 1, self._result_type)
             except UnreadableError as error:
                 raise self._log.broken(number, str(error)) from None
             if "settings" in row:
@@ -186,7 +216,7 @@ class Journal:
         self._log.close()
 
 
-def _check_row(row: dict[str, Any], first: bool) -> None:
+def _check_row(row: dict[str, Any], first: bool, result_type: type) -> None:
     """Raise ``UnreadableError`` where a row is none of a journal."""
     about_settings = first or "settings" in row
     kinds = {"settings": dict} if about_settings else {"id": str, "input": str}
@@ -194,7 +224,10 @@ def _check_row(row: dict[str, Any], first: bool) -> None:
         raise UnreadableError(f"it lacks {' or '.join(kinds)}")
     if about_settings and not first and not row["settings"]:
         raise UnreadableError("it holds no settings")
-    if not about_settings and not (isinstance(row.get("error"), str) or "result" in row):
+    if about_settings or isinstance(row.get("error"), str):
+        return
+    result = row.get("result")
+    if result is None or not isinstance(result, result_type):
         raise UnreadableError("it holds neither a result nor an error")
 
 
@@ -223,6 +256,7 @@ def map_records(
     workers: int = 0,
     retry_failed: bool = False,
     allow_changed: bool = False,
+    result_type: type = object,
     description: str = "",
     status: Callable[[], dict[str, Any]] | None = None,
 ) -> Outcome:
@@ -240,10 +274,11 @@ def map_records(
             thread calls it, and a signal ends it at once, which suits work that nobody pays for.
         retry_failed: try the records again that an earlier run gave up on; they stay failed otherwise.
         allow_changed: go on with other settings than the journal was begun with.
+        result_type: of every result; a journal that holds another is refused.
         description, status: label and figures of the progress bar.
     """
     hashes = {record_id: fingerprint(value) for record_id, value in records.items()}
-    book = Journal(journal, settings, allow_changed)
+    book = Journal(journal, settings, allow_changed, result_type)
 
     done, failed = _current(book.results, hashes), _current(book.errors, hashes)
     todo = [record_id for record_id in records if record_id not in done and (retry_failed or record_id not in failed)]
