@@ -23,7 +23,7 @@ from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import StopRunError
 from text2grad.feedback import Feedback
 from text2grad.integrations import serve
-from text2grad.integrations.http_app import make_app
+from text2grad.integrations.http_app import PromptHeaders, make_app
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
 
@@ -52,7 +52,7 @@ def _no_token(monkeypatch):
 @contextmanager
 def served(service: CriticService, **options: float) -> Iterator[str]:
     """The address of a server in a thread of this process."""
-    server = uvicorn.Server(uvicorn.Config(make_app(service, **options), log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(make_app(service, **options), http=PromptHeaders, log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -73,6 +73,21 @@ def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait()
         given = list(pool.map(lambda response: critic(["x"], [response]), asked))
     assert given == [[Feedback(f"On {response}.")] for response in asked]
     assert sorted(slow.asked) == sorted(asked)
+
+
+def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkeypatch):
+    monkeypatch.setattr(PromptHeaders, "seconds", 0.5)
+    with served(CriticService(Slow(1.0), PLAIN, {}, window=0)) as url:
+        critic = ServedCritic(url, PLAIN)
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10) as dripping:
+            dripping.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert dripping.recv(4096).startswith(b"HTTP/1.1 200")
+            dripping.sendall(b"GET /health HTTP/1.1\r\n")
+            begun = time.monotonic()
+            while dripping.recv(4096):
+                pass
+            assert time.monotonic() - begun < 5
+        assert critic(["x"], ["good"]) == [Feedback("On good.")]
 
 
 def test_an_item_fails_when_the_critic_answers_nobody_not_when_many_wait_before_it():
@@ -177,3 +192,12 @@ def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
         assert process.wait(30) == 0
     finally:
         process.kill()
+
+
+def test_a_server_that_is_not_there_is_told_of_once_in_a_while(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(StopRunError):
+        ServedCritic(url, PLAIN, patience=4.0)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "no answer yet" in told[0] and url in told[0]

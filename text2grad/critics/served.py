@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ FIELDS = FeedbackFields("critique", "good", "poor")
 """Feedback as the server writes it, whatever the task calls it."""
 
 _PER_REQUEST = 32  # responses
+_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 30.0  # seconds without an answer after which a line says so
 _LONGEST_WAIT = 15.0  # seconds between two attempts
 _CUT_OFF = 5  # answers that may break off before patience ends all the same: the request itself may kill the server
 _PASSING = (408, 429, 500, 502, 503, 504)
@@ -48,6 +50,7 @@ class ServedCritic:
         if urlsplit(url).scheme not in ("http", "https"):
             raise InputError(f"served:{redacted(url)}: not an address; write served:http://HOST:PORT")
         self.url, self.concurrency, self.timeout, self.patience = url.rstrip("/"), concurrency, timeout, patience
+        self._told = time.monotonic() - _NEXT_NOTICE
         about = self._send("/health", None)
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: holds a critic of {shown(about.get('task'))}, not {task.name}")
@@ -78,7 +81,8 @@ class ServedCritic:
 
     def _send(self, path: str, body: dict | None) -> dict[str, Any]:
         """The answer to a request, after as many attempts as there is patience for."""
-        end, attempt, cut_off = time.monotonic() + self.patience, 0, 0
+        begun = time.monotonic()
+        end, attempt, cut_off = begun + self.patience, 0, 0
         while True:
             wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
             try:
@@ -96,6 +100,15 @@ class ServedCritic:
                     wait = 0.25
             if time.monotonic() + wait > end:
                 raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
+            now = time.monotonic()
+            if now + wait - begun > _FIRST_NOTICE and now - self._told > _NEXT_NOTICE:  # one line for all threads
+                self._told = now
+                print(
+                    f"served:{redacted(self.url)}: no answer yet ({redacted(problem)}); waiting up to "
+                    f"{self.patience:g} seconds",
+                    file=sys.stderr,
+                    flush=True,
+                )
             time.sleep(wait)
             attempt += 1
 

@@ -1,4 +1,4 @@
-"""The HTTP side of ``text2grad serve``: routes, the bearer token, limits on bodies, health and metrics."""
+"""The HTTP side of ``text2grad serve``: routes, the bearer token, limits on headers and bodies, health and metrics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from text2grad.integrations.service import CriticService, RequestError, logged
 
@@ -23,6 +24,40 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class PromptHeaders(AutoHTTPProtocol):
+    """A connection that is closed where the headers of a request do not arrive in time.
+
+    The server's limit on connections counts half-open ones, and uvicorn waits for them without end.
+    """
+
+    seconds = 10.0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(error)
+
+    def _watch(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering:
+            self._stop()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.seconds, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class RequestMetrics:

@@ -112,7 +112,7 @@ def serve(task: Task, config: ServeConfig) -> None:
     try:
         import uvicorn
 
-        from text2grad.integrations.http_app import make_app
+        from text2grad.integrations.http_app import PromptHeaders, make_app
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs FastAPI and uvicorn ({error}); run `pip install 'text2grad[serve]'`") from None
     token = checked_token(config.host)
@@ -126,6 +126,7 @@ def serve(task: Task, config: ServeConfig) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=PromptHeaders,
             log_level="warning",
             access_log=False,
             server_header=False,
