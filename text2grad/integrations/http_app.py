@@ -35,7 +35,7 @@ class PromptHeaders(AutoHTTPProtocol):
     seconds = 10.0
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._watch()
 
