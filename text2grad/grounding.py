@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Iterator
 
 from text2grad.tasks.base import Interval
 
@@ -52,12 +53,32 @@ def _is_spelt(char: str) -> bool:
 
 
 def _occurrences(quote: str, text: str) -> list[Interval]:
-    found = []
+    found: list[Interval] = []
     start = text.find(quote)
     while start != -1:
+        if found and start < found[-1][1]:
+            return found + [(place, place + len(quote)) for place in _overlapping(quote, text, start)]
         found.append((start, start + len(quote)))
         start = text.find(quote, start + 1)
     return found
+
+
+def _overlapping(quote: str, text: str, start: int) -> Iterator[int]:
+    """Where ``quote`` begins in ``text``, from ``start`` on, in linear time (Knuth, Morris and Pratt 1977)."""
+    borders = [0]  # of each beginning of the quote, the longest end that is a shorter beginning as well
+    matched = 0
+    for char in quote[1:]:
+        while matched and char != quote[matched]:
+            matched = borders[matched - 1]
+        matched += char == quote[matched]
+        borders.append(matched)
+    matched = 0
+    for place in range(start, len(text)):
+        while matched and (matched == len(quote) or text[place] != quote[matched]):
+            matched = borders[matched - 1]
+        matched += text[place] == quote[matched]
+        if matched == len(quote):
+            yield place + 1 - len(quote)
 
 
 def _forgiving(quote: str, response: str) -> list[Interval]:

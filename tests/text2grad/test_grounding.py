@@ -98,6 +98,7 @@ def test_time_grows_no_faster_than_text_and_quotes():
     within(10, lambda: [ground(f"not here {number}", text) for number in range(10_000)])
     within(5, lambda: ground("x", "a" + "\u0301\u0316" * 100_000))
     within(5, lambda: ground("aaab", "a" * 20_000))
+    within(5, lambda: ground("a" * 200_000, "a" * 400_000))
     task = get_task("kodcode")
     within(2, lambda: task.rewarded("~" * 100_000 + "`"))
     within(2, lambda: task.rewarded(" " * 100_000 + "~~~x\n" * 1000))
@@ -106,6 +107,12 @@ def test_time_grows_no_faster_than_text_and_quotes():
     many = Feedback("c", good=words[:1500], poor=words[500:])
     within(10, lambda: span_intervals(many, response, get_task("ultrafeedback")))
     within(5, lambda: span_intervals(Feedback("c", good=["a"] * 3000), "a " * 2000, get_task("ultrafeedback")))
+
+
+@given(quote=st.text("ab", min_size=1, max_size=8), response=st.text("ab", max_size=30))
+def test_places_that_overlap_are_all_found(quote, response):
+    places = [(start, start + len(quote)) for start in range(len(response)) if response.startswith(quote, start)]
+    assert ground(quote, response) == places
 
 
 def test_decomposed_hangul_is_composed_hangul():

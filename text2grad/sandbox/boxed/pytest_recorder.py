@@ -87,9 +87,10 @@ def pytest_assertion_pass() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    if call.excinfo is not None:
+    report = yield
+    if call.excinfo is not None:  # of a unittest.TestCase it is there only now
         _errors[item.nodeid] = _described(call.excinfo.value)
-    return (yield)
+    return report
 
 
 def pytest_exception_interact(node, call, report) -> None:

@@ -130,6 +130,8 @@ def _approved(verdict: str, quotes: LineQuotes, findings: list[Finding]) -> Feed
 def _rejected(
     run: TestRun, tests: str, lines: set[int], blames: list[Blame], quotes: LineQuotes, findings: list[Finding]
 ) -> Feedback:
+    every = {number for number in range(1, len(quotes.places) + 1) if quotes.line(number)}
+    lines = lines & every or every  # the program says itself where it failed
     good, remarks = improvable(quotes, findings, lines)
     parts = [_count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
     unnamed = [line for line in sorted(lines) if f"`{quotes.line(line)}`" not in " ".join(parts)]
@@ -138,8 +140,7 @@ def _rejected(
     if remarks:
         parts.append("Besides: " + " ".join(remarks))
     missing = dict.fromkeys(f"a definition of {found.missing}" for found in blames if found.missing)
-    poor = quotes.of(lines) or quotes.of(set(range(1, len(quotes.places) + 1)))  # it says itself where it failed
-    return Feedback(" ".join(parts), good, poor, missing=list(missing), score=_score(run))
+    return Feedback(" ".join(parts), good, quotes.of(lines), missing=list(missing), score=_score(run))
 
 
 def _score(run: TestRun) -> float:
