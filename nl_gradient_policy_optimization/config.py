@@ -152,7 +152,7 @@ class CriticSettings(CriticEndpoint):
         0.0, "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes"
     )
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
-    critic_constrained: Literal["none", "json", "quotes"] = setting(
+    critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
     critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")

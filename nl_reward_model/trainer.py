@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import cross_entropy
 from trl import SFTTrainer
 
-from text2grad.critics.reward_model.examples import NO_LOSS, feedback_scores
+from text2grad.critics.reward_model.examples import NO_LOSS, score_feedback
 
 
 class RewardTrainer(SFTTrainer):
@@ -24,8 +23,7 @@ class RewardTrainer(SFTTrainer):
         shared = self.args.responses_per_row > 1
         if return_outputs or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        logits, labels = feedback_scores(model, inputs)
-        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
+        loss, logits, labels = score_feedback(model, inputs)
         known = labels != NO_LOSS
         self._record("train" if model.training else "eval", logits.detach(), labels, known)
         if num_items_in_batch is None:

@@ -21,7 +21,6 @@ from accelerate.utils import broadcast_object_list, gather_object, set_seed
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -33,7 +32,7 @@ from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.weights import trainable, unsharded
 from text2grad.critics.asking import Question, ask
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
-from text2grad.critics.reward_model.examples import NO_LOSS, encode, feedback_scores, load_annotated
+from text2grad.critics.reward_model.examples import NO_LOSS, encode, load_annotated, score_feedback
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.journal.checksums import save_checksums
@@ -176,10 +175,8 @@ class Refresh(Observer):
         mine = mine[self.accelerator.process_index :: self.accelerator.num_processes]
         total = torch.zeros(1, dtype=torch.float64)
         for start in range(0, len(mine), self.config.micro_batch_size):
-            scores, labels = feedback_scores(
-                self.model, self._inputs(mine[start : start + self.config.micro_batch_size])
-            )
-            loss = cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum") / tokens
+            inputs = self._inputs(mine[start : start + self.config.micro_batch_size])
+            loss = score_feedback(self.model, inputs).loss / tokens
             loss.backward()
             total += loss.detach().double().cpu()
         for weight in trainable(self.model):

@@ -122,7 +122,7 @@ def test_help_shows_the_choices(monkeypatch, capsys):
         importlib.import_module(f"{STAGE}.slf5k.train").main()
     said = " ".join(capsys.readouterr().out.split())
     for name, choices in (
-        ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "json", "quotes")),
+        ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "quotes")),
         ("algorithm", tuple(ALGORITHMS)), ("optimizer", ("adafactor", "adamw")),
     ):  # fmt: skip
         assert f"--{name} {{{','.join(choices)}}}" in said

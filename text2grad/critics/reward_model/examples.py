@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.errors import InputError
@@ -107,18 +107,31 @@ def target(record: Record, task: Task) -> str:
     return task.render_feedback(feedback)
 
 
-def feedback_scores(model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The vocabulary scores that have a loss, and their labels.
+class ScoredFeedback(NamedTuple):
+    """What a model thinks of feedback that it is to learn.
+
+    Attributes:
+        loss: the cross-entropy of z, summed over its tokens.
+        scores: of the vocabulary, in float32, ``[B, C, V]``; C is the number of columns with a label.
+        labels: ``[B, C]``.
+    """
+
+    loss: Tensor
+    scores: Tensor
+    labels: Tensor
+
+
+def score_feedback(model: Any, inputs: Mapping[str, Any]) -> ScoredFeedback:
+    """The loss of z by teacher forcing, for stage 2 and for a reward model that goes on learning in stage 3.
 
     Only the columns in which some row of the batch has a label go through the vocabulary head: scoring every position,
     prompt included, takes longer than all layers of a small model together.
 
     Args:
         inputs: ``input_ids``, ``attention_mask`` and ``labels``, ``[B, L]``; ``position_ids`` where rows need them.
-
-    Returns:
-        Scores in float32 ``[B, C, V]`` and labels ``[B, C]``, C the number of those columns.
     """
+    from torch.nn.functional import cross_entropy
+
     labels = inputs["labels"][:, 1:]  # the token that each position predicts
     columns = (labels != NO_LOSS).any(dim=0).nonzero().squeeze(1)
     outputs = model(
@@ -128,4 +141,6 @@ def feedback_scores(model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tens
         use_cache=False,
         logits_to_keep=columns,
     )
-    return outputs.logits.float(), labels[:, columns]
+    scores, labels = outputs.logits.float(), labels[:, columns]
+    loss = cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
+    return ScoredFeedback(loss, scores, labels)
