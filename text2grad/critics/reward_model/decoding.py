@@ -134,6 +134,7 @@ class _Row:
         self.guess: list[int] = []
         self.end = ObjectEnd()
         self._positions = [matcher.start] if matcher else []
+        self._masks: list[torch.Tensor] = []
 
     def prepare(self, lookahead: int) -> None:
         """Guess what comes next, as far as it is allowed."""
@@ -142,36 +143,36 @@ class _Row:
             self.guesser.learn(self.written)
             self.guess = self.guesser.guess(min(lookahead, self.limit - len(self.written) - 1))
         if self.matcher is not None:
-            self._positions = self._positions[:1]
+            self._positions, self._masks = self._positions[:1], []
             for index, token in enumerate(self.guess):
-                if self.matcher.forbidden(self._positions[-1])[token]:
+                self._masks.append(self.matcher.forbidden(self._positions[-1]))
+                if self._masks[-1][token]:
                     del self.guess[index:]
                     break
                 self._positions.append(self.matcher.next(self._positions[-1], token))
 
-    def choose(self, logits: torch.Tensor) -> list[int]:
-        """The tokens that decoding writes next: the guesses that it would have written itself, and one more.
+    def masks(self) -> list[torch.Tensor]:
+        """What may not be written next, and after each guess; empty where nothing is constrained."""
+        if self.matcher is not None:
+            self._masks += [self.matcher.forbidden(position) for position in self._positions[len(self._masks) :]]
+        return self._masks
+
+    def take(self, choices: Sequence[int], logits: torch.Tensor) -> list[int]:
+        """The tokens that decoding writes: the guesses that it would have written itself, and one more.
 
         Args:
-            logits: [1 + guesses (or more), vocabulary].
+            choices: what it would write next, and after each guess.
+            logits: ``[1 + guesses (or more), vocabulary]``, by which it chose.
         """
-        logits = logits[: 1 + len(self.guess)]
-        if self.matcher is not None:
-            logits = logits.clone()
-            for scores, position in zip(logits, self._positions, strict=True):
-                forbidden = self.matcher.forbidden(position).to(scores.device)
-                scores[: len(forbidden)].masked_fill_(forbidden, float("-inf"))
-                scores[len(forbidden) :] = float("-inf")  # embeddings are often padded to a round number
-        choices = (self.draws.ids(logits, [0] * len(logits)) if self.draws else logits.argmax(-1)).tolist()
         taken = 0
         while taken < len(self.guess) and self.guess[taken] == choices[taken]:
             taken += 1
         if self.matcher is not None:
-            self._positions = [self.matcher.next(self._positions[taken], choices[taken])]
+            self._positions, self._masks = [self.matcher.next(self._positions[taken], choices[taken])], []
         if self.wants_probabilities:
             chosen = torch.tensor(choices[: taken + 1], device=logits.device)[:, None]
             self.probabilities += logits[: taken + 1].float().softmax(-1).gather(-1, chosen)[:, 0].tolist()
-        return choices[: taken + 1]
+        return list(choices[: taken + 1])
 
 
 class FeedbackDecoder:
@@ -272,8 +273,26 @@ class FeedbackDecoder:
             self._reader.accept([len(tokens) for tokens in chosen])
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[list[int]]:
+        """What each row writes. On an accelerator the masks travel in one piece, and the choices come back in one."""
         self.passes += len(rows)
-        return [row.choose(own) for row, own in zip(rows, logits, strict=True)]
+        masks = [row.masks() for row in rows]  # made on the host while the device still computes the logits
+        if any(masks):
+            forbidden = torch.zeros(logits.shape, dtype=torch.bool)
+            for own, row_masks in zip(forbidden, masks, strict=True):
+                for place, mask in zip(own, row_masks, strict=False):
+                    place[: len(mask)] = mask
+                    place[len(mask) :] = True  # embeddings are often padded to a round number
+            logits = logits.masked_fill(forbidden.to(logits.device), float("-inf"))
+        if any(row.draws for row in rows):
+            choices = [self._drawn(row, own) for row, own in zip(rows, logits, strict=True)]
+        else:
+            choices = logits.argmax(-1).tolist()
+        return [row.take(*own) for row, *own in zip(rows, choices, logits, strict=True)]
+
+    def _drawn(self, row: _Row, logits: torch.Tensor) -> list[int]:
+        """The choices of one row, of whose randomness other rows' guesses take nothing."""
+        logits = logits[: 1 + len(row.guess)]
+        return (row.draws.ids(logits, [0] * len(logits)) if row.draws else logits.argmax(-1)).tolist()
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
         """Append tokens up to where the feedback ends; whether it has."""
