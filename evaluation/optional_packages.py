@@ -1,13 +1,7 @@
-"""The packages of ``requirements-eval.txt``, which only some benchmarks need.
-
-    python evaluation/optional_packages.py lm_eval alpaca_eval
-
-prints which of the modules are missing and how to install them, and then exits with 1.
-"""
+"""The packages of ``requirements-eval.txt``, which only some benchmarks need."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 from collections.abc import Iterable
@@ -39,16 +33,3 @@ def optional_package(module: str) -> ModuleType:
 def missing_packages(modules: Iterable[str]) -> list[str]:
     """The packages of those modules that are not installed."""
     return [PACKAGES[module] for module in modules if importlib.util.find_spec(module) is None]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="+", choices=list(PACKAGES), help="modules to look for")
-    missing = missing_packages(parser.parse_args().modules)
-    if missing:
-        print(f"{' and '.join(missing)} missing: {INSTALL}")
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

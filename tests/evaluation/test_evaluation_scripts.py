@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -205,16 +207,13 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
 @pytest.mark.parametrize(
     ("script", "flags", "message"),
     [
-        ("slf5k/evaluate_slf5k.sh", ["--modle", "x"], "unknown option --modle"),
-        ("slf5k/evaluate_slf5k.sh", ["--model"], "--model needs a value"),
-        ("slf5k/evaluate_slf5k.sh", ["--model", "x"], "--output_dir and --system are needed"),
-        ("kodcode/evaluate_kodcode.sh", ["--model", "x", "--base_only"], "--output_dir and --system are needed"),
-        (
-            "ultrafeedback/evaluate_ultrafeedback.sh",
-            ["--model", "x", "--output_dir", "y", "--system", "z", "--mt_bench_path", "q"],
-            "need --judge",
-        ),
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--only", "rouge"], "there is no benchmark rouge; choose of: metrics"),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--modle", "x"], "modle"),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--model"], "--model"),
+        ("slf5k/evaluate_slf5k.sh", ["--model", "x"], "--output_dir"),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--judge", "m"], "--baseline"),
+        ("kodcode/evaluate_kodcode.sh", ["--model", "x", "--base_only"], "--system"),
+        ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--model", "x", "--mt_bench_path", "q"], "--judge"),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--only", "rouge"], "choose of: metrics"),
         ("kodcode/evaluate_kodcode.sh", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
         ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
         ("win_rate_curve.sh", ["--run", "x"], "are needed"),
@@ -223,3 +222,32 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
 def test_scripts_say_what_is_wrong_and_exit_with_2(script, flags, message):
     result = run(script, *flags)
     assert result.returncode == 2 and message in result.stderr
+
+
+def test_each_suite_lists_its_flags():
+    for task, flag in (("slf5k", "--logprob_model"), ("kodcode", "--base_only"), ("ultrafeedback", "--arc_path")):
+        result = run(f"{task}/evaluate_{task}.sh", "--help")
+        assert result.returncode == 0 and flag in result.stdout
+
+
+def test_a_signal_ends_the_suite_and_its_command(posts, tmp_path):
+    """The command gets it and ends; nothing else is started."""
+    with FaultServer(lambda body: time.sleep(2) or "late") as server:
+        flags = ["--model", "m", "--base_url", server.url, "--data_path", str(posts)]
+        command = [
+            sys.executable,
+            "evaluation/suite.py",
+            "--suite",
+            "slf5k",
+            *OUT[2:],
+            "--output_dir",
+            tmp_path,
+            *flags,
+        ]
+        suite = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        while not server.requests and suite.poll() is None:
+            time.sleep(0.05)
+        suite.send_signal(signal.SIGTERM)
+        out, error = suite.communicate(timeout=120)
+    assert suite.returncode == 128 + signal.SIGTERM, (out, error)
+    assert "did not run" not in out and error.count("interrupted") >= 1
