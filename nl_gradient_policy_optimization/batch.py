@@ -34,7 +34,7 @@ class Batch:
         mask: ``[B, T]``, 1 on the tokens that may move the policy: those of responses with feedback.
         given: ``[B, T]``, what the reward source gives each token, shaped.
         deltas: ``[B, T]``, the critic's δ_t as it gave them.
-        scores: ``[B]``, the critic's judgement of the whole response in −1..1, NaN where it gave none.
+        scores: ``[B]``, the verdict on the whole response in −1..1, NaN where no critic spoke.
         missing: ``[B]``, how many things the critic says the response lacks.
         rewards, advantages, returns: ``[B, T]``, r_t, A_t, and the value head's target.
         extra: further tensors of an algorithm, ``[B]``, ``[B, T]`` or ``[B, T, K]``.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     Algorithm = Any  # its module loads torch, which --help need not wait for
 
-Placement = Literal["token", "last_sum", "last_mean"]
+Placement = Literal["token", "last_sum", "last_mean", "last_verdict"]
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}
 _POSITIVE = (
     "temperature", "max_prompt_tokens", "max_new_tokens", "epochs", "rollouts_per_prompt", "ppo_epochs", "minibatches",

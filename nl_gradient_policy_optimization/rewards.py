@@ -123,6 +123,7 @@ class CriticRewards:
             zeros = [0.0] * len(rollout.response_ids)
             return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)
         found = token_rewards(rollout.response_ids, self.tokenizer, reply, self.task, self.config.scheme)
+        verdict = self.task.verdict(reply)
         feedback = RolloutFeedback(
             rewards=list(found.values),
             deltas=found.values,
@@ -133,13 +134,15 @@ class CriticRewards:
             unmatched=found.unmatched,
             conflicts=found.conflicts,
             missing=list(reply.missing),
-            score=reply.score,
+            score=verdict.value,
+            score_source=verdict.source,
         )
         return shape(feedback, rollout, self.config)
 
 
 def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
-    """The first feedback that did not fail, with the mean rewards and δ of all that did not; a failure if all did."""
+    """The first feedback that did not fail, with the mean rewards, δ and verdict of all that did not; a failure if all
+    did."""
     valid = [vote for vote in votes if vote.error is None]
     if len(valid) < 2:
         return valid[0] if valid else votes[0]
@@ -147,7 +150,9 @@ def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
         [sum(column) / len(valid) for column in zip(*rows, strict=True)]
         for rows in ([vote.rewards for vote in valid], [vote.labels for vote in valid])
     )
-    return replace(valid[0], rewards=rewards, deltas=deltas)
+    scores = [vote.score for vote in valid if vote.score is not None]
+    score = sum(scores) / len(scores) if scores else None
+    return replace(valid[0], rewards=rewards, deltas=deltas, score=score)
 
 
 def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, critic: str, reduce: Reduce) -> None:
@@ -181,5 +186,7 @@ def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> 
 def _empty(rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
     """A response without text has nothing to quote: its last token (the end token) takes the whole blame."""
     deltas = [0.0] * (len(rollout.response_ids) - 1) + [EMPTY_REWARD]
-    feedback = RolloutFeedback(rewards=list(deltas), deltas=deltas, critique="The response is empty.")
+    feedback = RolloutFeedback(
+        rewards=list(deltas), deltas=deltas, critique="The response is empty.", score=-1.0, score_source="derived"
+    )
     return shape(feedback, rollout, config)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ class RolloutFeedback:
         error: why there is no feedback; such a rollout moves nothing.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed twice.
         missing: what the critic says the response lacks; no token can be quoted for it.
-        score: the critic's judgement of the whole response, −1..1; None: it gave none.
+        score: the verdict on the whole response, −1..1; None: no critic spoke.
+        score_source: whether the critic gave the verdict or it was derived from the spans.
         trusted: what the trusted critic says of the same response, where it was asked (``observers/audit.py``).
     """
 
@@ -47,6 +48,7 @@ class RolloutFeedback:
     conflicts: int = 0
     missing: list[str] = field(default_factory=list)
     score: float | None = None
+    score_source: Literal["given", "derived", ""] = ""
     trusted: RolloutFeedback | None = None
 
     @property
@@ -98,6 +100,9 @@ class Rollout:
             "critique": feedback.critique,
             "good": feedback.good,
             "poor": feedback.poor,
+            "missing": feedback.missing,
+            "verdict": rounded(feedback.score),
+            "verdict_source": feedback.score_source,
             "error": feedback.error,
             "matched": feedback.matched,
             "unmatched": feedback.unmatched,
@@ -114,7 +119,8 @@ class Rollout:
         trusted = self.received.trusted
         if trusted is None:
             return {}
-        return {"audit": {name: getattr(trusted, name) for name in ("critique", "good", "poor", "error")}}
+        given = {name: getattr(trusted, name) for name in ("critique", "good", "poor", "missing", "error")}
+        return {"audit": {**given, "verdict": trusted.score if trusted.score_source == "given" else None}}
 
 
 def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:

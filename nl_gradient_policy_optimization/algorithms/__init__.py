@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {
     "text2grad": "text2grad.Text2Grad",
+    "verdict": "verdict.Verdict",
     "grpo": "grpo.GRPO",
+    "dr_grpo": "dr_grpo.DrGRPO",
     "rtt": "rtt.RTT",
+    "papo": "papo.PAPO",
+    "pure": "pure.PURE",
+    "prime": "prime.PRIME",
     "scalar": "scalar.Scalar",
     "steps": "steps.Steps",
     "capo": "capo.CAPO",

@@ -1,4 +1,4 @@
-"""GRPO: one reward for a response, its δ and KL summed up, against those of the other responses to its prompt.
+"""GRPO: one number for a response, against those of the other responses to its prompt.
 
 Source: DeepSeekMath (arXiv 2402.03300), A = (R − mean R of the prompt) / standard deviation, the same on all tokens.
 """
@@ -6,6 +6,7 @@ Source: DeepSeekMath (arXiv 2402.03300), A = (R − mean R of the prompt) / stan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, need
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import group_normalised, response_scores
+from text2grad.configs import setting
+from text2grad.errors import InputError
 
 
 @dataclass
@@ -23,11 +26,33 @@ class GRPO(Text2Grad):
 
     name = "grpo"
     uses_values = False
+    eps: ClassVar[float] = 1e-4
+    """Beside the standard deviation, as in TRL."""
+
+    outcome: Literal["sum", "mean", "verdict"] = setting(
+        "sum", "what a response is worth: the sum or the mean of its tokens' rewards, or the critic's verdict"
+    )
 
     def check(self, config: PolicyConfig) -> None:
         needs_groups(f"--algorithm {self.name}", config)
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        scores = response_scores(batch.rewards, batch.mask)
-        relative = group_normalised(scores, batch.counts, self.run.config.rollouts_per_prompt)
-        return per_response(relative, batch.mask), torch.zeros_like(batch.mask)
+        return per_response(self.relative(batch), batch.mask), torch.zeros_like(batch.mask)
+
+    def relative(self, batch: Batch) -> Tensor:
+        """Each response against the others to its prompt, ``[B]``."""
+        size = self.run.config.rollouts_per_prompt
+        return group_normalised(self.outcomes(batch), batch.counts, size, self.eps)
+
+    def outcomes(self, batch: Batch) -> Tensor:
+        """R of each response, ``[B]``, with wishes about length and the KL penalty.
+
+        Verdicts lie in −1..1, as the mean of a token does, so the KL penalty is then the mean of a token's, too.
+        """
+        if self.outcome != "verdict":
+            return response_scores(batch.rewards, batch.mask, mean=self.outcome == "mean")
+        if batch.scores[batch.counts > 0].isnan().any():
+            raise InputError("--outcome verdict: the rewards come from no critic; choose sum or mean")
+        shaping = response_scores(batch.given - batch.deltas, batch.mask)
+        penalty = response_scores(batch.rewards - batch.given, batch.mask, mean=True)
+        return batch.scores + shaping + penalty

@@ -1,7 +1,7 @@
 """PPO with one number for each response, on its last token; everything else as in Text2Grad.
 
-The number is the sum or the mean of the critic's δ, the same feedback with its places forgotten; or the score of a
-trained scalar reward model (``--reward_model``, see ``baselines/scalar_reward.py``).
+The number is the sum or the mean of the critic's δ, the same feedback with its places forgotten; the critic's verdict
+on the whole; or the score of a trained scalar reward model (``--reward_model``, see ``baselines/scalar_reward.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Scalar(Text2Grad):
     name = "scalar"
 
     reward_placement: Placement = setting(
-        "last_sum", "scalar: what of the critic's δ lies on the last token, their sum or their mean"
+        "last_sum", "scalar: what lies on the last token: the sum or the mean of the critic's δ, or its verdict"
     )
     reward_model: str = setting("", "scalar: a scalar reward model's folder (scalar_reward.py) in the critic's place")
 
@@ -68,13 +68,18 @@ class LastTokenRewards:
     def _moved(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
         if given.error is not None or not rollout.response.strip():
             return given
-        rewards = on_last_token(given.labels, self.placement)
+        rewards = on_last_token(given, self.placement)
         return shape(replace(given, rewards=rewards, deltas=given.labels), rollout, self.config)
 
 
-def on_last_token(deltas: Sequence[float], placement: Placement) -> list[float]:
+def on_last_token(given: RolloutFeedback, placement: Placement) -> list[float]:
     """``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token."""
+    deltas = given.labels
     total = sum(deltas)
     if placement == "last_mean":
         total /= max(len(deltas), 1)
+    if placement == "last_verdict":
+        if given.score is None:
+            raise InputError("--reward_placement last_verdict: the rewards come from no critic; choose last_sum")
+        total = given.score
     return [0.0] * (len(deltas) - 1) + [total]

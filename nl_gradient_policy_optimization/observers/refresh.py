@@ -198,9 +198,8 @@ class Refresh(Observer):
         return encode(records, self.task, self.critic.prompt, self.critic.max_length).examples
 
     def _record(self, row: dict[str, Any]) -> Record:
-        fields = self.task.fields
         record = self.task.with_response(self.records[row["id"]], row["response"])
-        return {**record, **{name: row[name] for name in (fields.critique, fields.good, fields.poor) if name in row}}
+        return {**record, **{name: value for name, value in row.items() if name not in ("step", "id", "response")}}
 
     def _adapter(self) -> Any:
         """The reward model, with an adapter whose weights can be trained."""
@@ -243,4 +242,7 @@ class Refresh(Observer):
 
 def _audited(audit: dict[str, Any]) -> Feedback | None:
     """What the trusted critic said in an audit, from the rollout's row; None where it failed."""
-    return None if audit["error"] is not None else Feedback(audit["critique"], audit["good"], audit["poor"])
+    if audit["error"] is not None:
+        return None
+    whole = {"missing": audit.get("missing", []), "score": audit.get("verdict")}
+    return Feedback(audit["critique"], audit["good"], audit["poor"], **whole)

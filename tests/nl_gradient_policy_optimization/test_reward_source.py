@@ -13,8 +13,8 @@ import pytest
 from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rewards import CriticRewards
-from nl_gradient_policy_optimization.rollouts import Rollout
+from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from nl_gradient_policy_optimization.sampling import TransformersSampler
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.fault_server import FaultServer
@@ -90,9 +90,19 @@ def test_wishes_about_form_are_rewards():
 
 
 def test_placement():
-    deltas = [1.0, -1.0, 1.0, 1.0]
-    assert on_last_token(deltas, "last_sum") == [0, 0, 0, 2]
-    assert on_last_token(deltas, "last_mean") == [0, 0, 0, 0.5]
+    given = RolloutFeedback([1.0, -1.0, 1.0, 1.0], score=-0.25)
+    assert on_last_token(given, "last_sum") == [0, 0, 0, 2]
+    assert on_last_token(given, "last_mean") == [0, 0, 0, 0.5]
+    assert on_last_token(given, "last_verdict") == [0, 0, 0, -0.25]
+    with pytest.raises(InputError, match="no critic"):
+        on_last_token(RolloutFeedback([1.0]), "last_verdict")
+
+
+def test_a_verdict_is_given_or_derived_and_votes_have_the_mean_of_theirs():
+    (given,), _ = judged(rollout_of("word in the text"))
+    assert (given.score, given.score_source) == (pytest.approx(4 / 3 - 1), "derived")  # one right, one wrong
+    votes = [RolloutFeedback([0.0], [0.0], score=score, score_source="given") for score in (0.5, -1.0)]
+    assert mean_feedback([*votes, RolloutFeedback([0.0], error="no reply")]).score == -0.25
 
 
 def test_too_many_failed_critiques_stop_the_run(tmp_path):

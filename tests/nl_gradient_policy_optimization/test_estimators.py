@@ -1,0 +1,125 @@
+"""The methods without a value head: what each makes of the same feedback, by hand and by published code."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import tensor
+
+from nl_gradient_policy_optimization.algorithms import algorithm_class
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from tests.tiny_runs import rows, tiny_config
+from text2grad.advantages import verdict_advantages
+from text2grad.errors import InputError
+
+DELTAS = [[1.0, -1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [-1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+SCORES = [1.0, 0.0, 0.5, 1.0]
+GROUPED = ["verdict", "grpo", "dr_grpo", "rtt", "papo", "pure", "prime"]
+
+
+def batch_of(scores=SCORES, failed: int | None = None) -> Batch:
+    """Four responses to two prompts, with δ and verdicts; no KL."""
+    rollouts = [Rollout("a", "p", {}, [1], [5] * len(row), "x", [], [], True) for row in DELTAS]
+    batch = Batch(rollouts, 0, torch.float64, group_size=2)
+    feedback = [RolloutFeedback(list(row), list(row), score=score) for row, score in zip(DELTAS, scores, strict=True)]
+    if failed is not None:
+        feedback[failed] = RolloutFeedback([0.0] * len(DELTAS[failed]), error="no reply")
+    batch.receive(feedback)
+    return batch
+
+
+def advantages_of(name: str, batch: Batch, size: int = 2, **settings) -> torch.Tensor:
+    algorithm = algorithm_class(name)(**settings)
+    config = SimpleNamespace(rollouts_per_prompt=size, gamma=1.0, lam=0.95)
+    algorithm.run = SimpleNamespace(config=config, reduce=lambda tensor: tensor)
+    batch.rewards = algorithm.token_rewards(batch) * batch.mask
+    return algorithm.advantages(batch)[0]
+
+
+def close(found: torch.Tensor, expected: list) -> None:
+    torch.testing.assert_close(found, tensor(expected, dtype=found.dtype), rtol=1e-4, atol=1e-4)
+
+
+def test_rtt_as_published_is_its_authors_code():
+    found = advantages_of("rtt", batch_of(), rtt_end_token=True)
+    close(found[0], [1.1594, -0.0467, 0.5563, 1.1594])
+    close(found[3], [0.9958, 0.9958, 0.9958, -0.1589])
+
+
+def test_rtt_leaves_the_end_token_to_the_verdict():
+    found = advantages_of("rtt", batch_of())
+    assert found[0, 3] == pytest.approx(math.sqrt(0.5), abs=1e-3) and found[3, 3] == found[3, 0]
+
+
+def test_prime_is_its_published_code_whitened():
+    found = advantages_of("prime", batch_of(scores=[1.0, 0.0, 0.0, 1.0]))
+    returns = tensor([-2 / 3, -1.75, 7 / 6, 25 / 12, 0.25, 7 / 6, 1 / 12, -3.5, -1.25, 6, 4.25, 2.5, 0.75]).double()
+    whitened = (returns - returns.mean()) / returns.std(unbiased=False)
+    torch.testing.assert_close(found[batch_of().mask > 0], whitened, rtol=1e-4, atol=1e-4)
+
+
+def test_grpo_and_dr_grpo_differ_by_the_deviation():
+    close(advantages_of("grpo", batch_of(), outcome="verdict")[:, 0], [0.7070, -0.7070, -0.7069, 0.7069])
+    close(advantages_of("dr_grpo", batch_of(), outcome="verdict")[:, 0], [0.5, -0.5, -0.25, 0.25])
+    close(advantages_of("dr_grpo", batch_of(), outcome="sum")[:, 0], [-0.5, 0.5, -2, 2])
+    close(advantages_of("dr_grpo", batch_of(), outcome="mean")[:, 0], [-5 / 24, 5 / 24, -5 / 8, 5 / 8])
+
+
+def test_papo_compares_spans_among_right_responses_alone():
+    plain = advantages_of("grpo", batch_of(), outcome="verdict")
+    found = advantages_of("papo", batch_of())
+    torch.testing.assert_close(found[:2], plain[:2])  # only one of the two is right: nothing to compare
+    close((found - plain)[2:, 0], [-0.7070, 0.7070])  # both are, with mean δ −½ and ¾
+
+
+def test_pure_is_the_worst_token_against_the_groups():
+    # min-form with T near 0: −1 on the second token; 0 everywhere in the second response
+    found = advantages_of("pure", batch_of(), min_temperature=1e-3)
+    close(found[0], [-1, -1, 0, 0])
+    close(found[1], [0.75, 0.5, 0.25, 0])
+
+
+def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():
+    batch = batch_of()
+    for size in (1, 2):
+        expected = verdict_advantages(batch.deltas, batch.mask, batch.scores, size)
+        torch.testing.assert_close(advantages_of("verdict", batch, size), expected)
+
+
+def test_wishes_about_length_reach_the_verdict():
+    batch = batch_of()
+    batch.given[0, 3] -= 6.0  # the length limit cut it off
+    plain, shaped = (advantages_of("verdict", each, token_weight=0.0) for each in (batch_of(), batch))
+    assert plain[0, 0] > 0 > shaped[0, 0]
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_failed_response_moves_nothing_and_is_no_baseline(name):
+    found = advantages_of(name, batch_of(failed=1))
+    assert found.isfinite().all() and (found[1] == 0).all()
+    if name != "prime":  # whose published form scales by n / (n − 1) whatever there is
+        assert found[0].abs().max() < 1.5
+
+
+def test_a_verdict_needs_a_critic(tmp_path):
+    with pytest.raises(InputError, match="no critic"):
+        advantages_of("verdict", batch_of(scores=[None, 0.0, 0.5, 1.0]))
+    with pytest.raises(InputError, match="rollouts_per_prompt"):
+        tiny_config(tmp_path, algorithm="prime").check()
+    with pytest.raises(InputError, match="--token_weight"):
+        tiny_config(tmp_path, algorithm="verdict", token_weight=-1.0).check()
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_run_trains_and_logs_what_the_critic_says_of_the_whole(tmp_path, name):
+    config = tiny_config(tmp_path, algorithm=name, rollouts_per_prompt=2, max_steps=1)
+    optimize("slf5k", config)
+    logged = rows(tmp_path / "run" / "rollouts.jsonl")
+    assert all(-1 <= row["verdict"] <= 1 and row["verdict_source"] in ("given", "derived") for row in logged)
+    assert any(row["missing"] for row in logged)
+    assert not (tmp_path / "run" / "value_head.safetensors").exists()
