@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -69,3 +70,11 @@ def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch,
         main()
     error = capsys.readouterr().err
     assert ended.value.code == 2 and absent in error and remedy in error
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_is_there(name):
+    for task in ("plain", "slf5k", "kodcode", "ultrafeedback"):
+        module, _ = PROGRAMS[name].chosen(["--task", task])
+        source = find_spec(module).loader.get_source(module)
+        assert "\ndef main(" in source
