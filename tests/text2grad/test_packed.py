@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
-from text2grad.models.packed import is_packed, pack
+from text2grad.models.packed import pack
 
 IDS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[0] * 3 + [1] * 8, [1] * 11, [0] * 5 + [1] * 4 + [0] * 2, [1] * 2 + [0] * 9])
@@ -131,7 +131,7 @@ def test_what_only_transformers_gives_still_comes_from_there(monkeypatch):
 
 def test_packing_can_be_switched_off_and_copies_stay_independent(monkeypatch):
     model = pack(LlamaForCausalLM(LlamaConfig(**SIZES)))
-    assert is_packed(model)
+    assert "forward" in vars(model.base_model)
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -139,4 +139,4 @@ def test_packing_can_be_switched_off_and_copies_stay_independent(monkeypatch):
         assert model(input_ids=IDS, use_cache=False).logits.abs().max() > 0
         assert twin(input_ids=IDS, use_cache=False).logits.abs().max() == 0
     monkeypatch.setenv("TEXT2GRAD_PACKED", "0")
-    assert not is_packed(pack(LlamaForCausalLM(LlamaConfig(**SIZES))))
+    assert "forward" not in vars(pack(LlamaForCausalLM(LlamaConfig(**SIZES))).base_model)

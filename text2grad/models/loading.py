@@ -369,7 +369,7 @@ def _cache() -> Path:
 def _converted(gguf: Path) -> Path:
     """The GGUF's weights as safetensors in the cache, converted on first use (some seconds)."""
     with gguf.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else _sha(file)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
     cache = _cache()
     folder = cache / f"{gguf.stem}-{digest}"
     if folder.is_dir():
@@ -400,10 +400,3 @@ def _converted(gguf: Path) -> Path:
         if not folder.is_dir():  # another process may have finished first
             raise
     return folder
-
-
-def _sha(file) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return digest.hexdigest()[:12]

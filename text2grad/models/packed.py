@@ -44,11 +44,6 @@ def pack(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def is_packed(model: PreTrainedModel) -> bool:
-    """Whether :func:`pack` changed the model."""
-    return "forward" in vars(model.base_model)
-
-
 def _forward(
     self: Any,
     input_ids: Tensor | None = None,
