@@ -45,7 +45,9 @@ class ProfileCritic:
             (good if statement.verdict == "right" else poor).append(quote_of(statement, response))
             scores += _graded(statement, response)
         said = [remark.text for remark in remarks_on(statements, record, self.praises)]
-        return Feedback(" ".join(said) or "Everything in it is right.", good, poor, scores)
+        untold = sorted(set(record["notes"]) - {statement.note for statement in statements})
+        missing = [f"{record['name']}'s {note.lower()}" for note in untold]
+        return Feedback(" ".join(said) or "Everything in it is right.", good, poor, scores, missing)
 
 
 class Remark(NamedTuple):

@@ -44,6 +44,7 @@ class Method:
     tuned_as: str = ""
 
 
+_GROUPS = {"rollouts_per_prompt": 4}
 _ATTEMPTS = {"rollouts_per_prompt": 2, "micro_batch_size": 8}
 METHODS = {
     "text2grad": Method("Text2Grad"),
@@ -55,6 +56,17 @@ METHODS = {
     "text2grad_reward_model_no_critique": Method(
         "Text2Grad, trained reward model, no critique", reward_model=Learnt("spans")
     ),
+    "verdict": Method("verdict and spans", {"algorithm": "verdict"}),
+    "verdict_alone": Method("verdict alone", {"algorithm": "verdict", "token_weight": 0.0}),
+    "ppo_verdict": Method("PPO, verdict at the last token, λ = 1", {"reward_placement": "last_verdict", "lam": 1.0}),
+    "grpo_verdict": Method("GRPO, verdict", {**_GROUPS, "algorithm": "grpo", "outcome": "verdict"}),
+    "dr_grpo": Method("Dr. GRPO, verdict", {**_GROUPS, "algorithm": "dr_grpo", "outcome": "verdict"}),
+    "rtt": Method("RTT, end token left out", {**_GROUPS, "algorithm": "rtt"}),
+    "rtt_published": Method("RTT", {**_GROUPS, "algorithm": "rtt", "rtt_end_token": True}),
+    "papo": Method("PAPO", {**_GROUPS, "algorithm": "papo"}),
+    "pure": Method("PURE", {**_GROUPS, "algorithm": "pure"}),
+    "prime": Method("PRIME", {**_GROUPS, "algorithm": "prime"}),
+    "verdict_groups": Method("verdict and spans, four responses a prompt", {**_GROUPS, "algorithm": "verdict"}),
     "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, engine="trl"),
     "grpo_outcome": Method("GRPO (TRL), 1 for an answer that is entirely right", {"outcome_coef": 1.0}, engine="trl"),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),

@@ -49,7 +49,7 @@ class NoisyCritic:
                 if corrupted and self.kind == "shift":
                     quote = shifted(quote, response, rng)
                 (good if is_good != (corrupted and self.kind == "flip") else poor).append(quote)
-        return Feedback(feedback.critique, good, poor)
+        return Feedback(feedback.critique, good, poor, missing=feedback.missing)
 
 
 def shifted(quote: str, response: str, rng: random.Random) -> str:

@@ -123,7 +123,7 @@ def annotated_records(pairs: Iterable[Pair], critique: bool = True) -> list[Reco
     for pair in pairs:
         for side, response in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             record = PROFILES.with_response(record_of(pair.prompt, f"{pair.id}-{side}"), response)
-            feedback = replace(critic.feedback_on(record, response), scores=[])
+            feedback = replace(critic.feedback_on(record, response), scores=[], missing=[])
             if not critique:
                 feedback = replace(feedback, critique=NO_CRITIQUE)
             records.append(PROFILES.with_feedback(record, feedback, {"source": critic.name}))

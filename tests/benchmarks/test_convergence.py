@@ -87,6 +87,9 @@ def test_the_critic_says_what_is_wrong():
     assert feedback.poor[:2] == ["lives in Turin", "It rained all morning"]
     for part in ("home wrong: the notes say Porto", "job twice", "nothing of Nora's sport", "not mention Nora's pet"):
         assert part in feedback.critique
+    assert feedback.missing == ["Nora's pet"]
+    flipped = NoisyCritic(ProfileCritic(), "flip", 1.0).corrupt(feedback, "p", RESPONSE)
+    assert (flipped.good, flipped.missing) == (feedback.poor, feedback.missing)
     assert ProfileCritic().feedback_on(NORA, "Nora lives in Porto.").poor == []
 
 
