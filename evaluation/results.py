@@ -207,7 +207,8 @@ def _is_mean(figure: Figure) -> bool:
 
 def load_result(path: str | Path) -> dict[str, Any]:
     """A result file, checked against its schema (:class:`evaluation.schemas.ResultFile`)."""
-    from evaluation.schemas import RESULT, checked
+    from evaluation.schemas import RESULT
+    from text2grad.safety.schema import checked
 
     return checked(RESULT, load_json(path), path, "give a result file of evaluation/<task>/evaluate.py")
 

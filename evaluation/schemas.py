@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from text2grad.errors import InputError
@@ -128,21 +128,6 @@ RUN: TypeAdapter = TypeAdapter(RunRecord)
 METRICS: TypeAdapter = TypeAdapter(MetricsRow)
 ROLLOUT: TypeAdapter = TypeAdapter(RolloutRow)
 RESULT: TypeAdapter = TypeAdapter(ResultFile)
-
-
-def checked(schema: TypeAdapter, value: Any, where: str | Path, remedy: str) -> Any:
-    """The value, checked and copied.
-
-    Raises:
-        InputError: names ``where``, the first field that is wrong, and the remedy.
-    """
-    try:
-        return schema.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"][:3])
-        named = f"{place!r}: " if place else ""
-        raise InputError(f"{where}: {named}{first['msg'][:200]}; {remedy}") from None
 
 
 def check_task(about: dict[str, Any], where: str | Path) -> None:

@@ -41,6 +41,7 @@ class InferConfig(Endpoint):
         "", "records with responses; annotations in them are kept", "--dataset_path", "--responses"
     )
     output_path: str = setting("", "the records with the model's feedback (JSON or JSONL)", "--output_file")
+    limit: int | None = setting(None, "only the first so many records")
     split: Literal["all", "validation"] = setting("all", "all records, or those held out when the model was trained")
     prompt: str = setting(
         "",
@@ -76,6 +77,8 @@ class InferConfig(Endpoint):
             raise InputError("--constrained and --opinion work in process only; do not give --base_url with them")
         if self.opinion < 0 or self.temperature <= 0:
             raise InputError("--opinion must be 0 or more, and --temperature more than 0")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit {self.limit}: must be at least 1")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
@@ -158,10 +161,9 @@ def _described(task: Task, config: InferConfig) -> tuple[RewardModelDescription,
 
 
 def _chosen(records: Records, description: RewardModelDescription, config: InferConfig) -> Records:
-    if config.split == "all":
-        return records
     held_out = set(description.data.get("validation_ids", []))
-    chosen = records.like({record_id: record for record_id, record in records.items() if record_id in held_out})
+    ids = [record_id for record_id in records if config.split == "all" or record_id in held_out]
+    chosen = records.like({record_id: records[record_id] for record_id in ids[: config.limit]})
     if not chosen:
         raise InputError(
             f"{config.data_path}: holds none of the records held out for {config.model}; "

@@ -21,8 +21,8 @@ from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.records import Records, check_output, load_json, load_records, save_json, save_records, save_text
-from text2grad.safety.gate import shown
-from text2grad.safety.schema import Form, check_form
+from text2grad.safety.gate import fault, shown
+from text2grad.safety.schema import Form, checked
 from text2grad.statistics import fleiss_kappa
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
@@ -146,9 +146,11 @@ def read_export(
     value = load_json(path)
     if not isinstance(value, list):
         raise InputError(f"{path}: holds {type(value).__name__}; export the project as JSON (not JSON-MIN)")
+    if problem := fault(value, finite=False):
+        raise InputError(f"{path}: {problem}; correct it there")
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for number, item in enumerate(value):
-        check_form(_ExportedTask, item, f"{path}: task {number}")
+        checked(_ExportedTask, item, f"{path}: task {number}")
         record_id = item["data"]["id"]
         if record_id not in responses:
             raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which --data_path does not hold")

@@ -97,6 +97,8 @@ def load_csv(path: str | Path) -> list[Record]:
         header = [name.strip() for name in next(reader, [])]
         if not all(header) or len(set(header)) < len(header):
             raise InputError(f"{path}: its first line must name each column once; it holds {header}")
+        if len(header) == 1 and ";" in header[0]:
+            raise InputError(f"{path}: its columns are separated by ; and not by commas; save it with commas")
         for cells in reader:
             if len(cells) > len(header):
                 raise InputError(

@@ -18,6 +18,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json
 from text2grad.safety.gate import UnreadableError, read_json
+from text2grad.safety.schema import checked
 from text2grad.tasks import Interval
 from text2grad.token_rewards import span_intervals
 
@@ -113,7 +114,7 @@ def load_run(folder: str | Path) -> Run:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give a run's output folder, which holds run.json")
     where = folder / "run.json"
-    about = schemas.checked(schemas.RUN, _storable(load_json(where)), where, _REMEDY)
+    about = checked(schemas.RUN, _storable(load_json(where)), where, _REMEDY)
     schemas.check_task(about, where)
     notes: list[str] = []
     metrics = _metrics(folder / "metrics.jsonl", notes)
@@ -144,7 +145,7 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
     by_step: dict[int, dict] = {}
     for number, value in _rows(path, notes):
-        row = schemas.checked(schemas.METRICS, value, f"{path}: line {number}", "each line is one step's metrics")
+        row = checked(schemas.METRICS, value, f"{path}: line {number}", "each line is one step's metrics")
         by_step[row["step"]] = row  # a step that was run again after a kill counts once
     if not by_step:
         raise InputError(f"{path}: holds no finished step yet; wait for the first one")
@@ -158,7 +159,7 @@ def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
     rollouts: list[LoggedRollout] = []
     remedy = f"each line is one {task} rollout of stage 3"
     for number, value in _rows(path, notes):
-        row = schemas.checked(schemas.ROLLOUT, value, f"{path}: line {number}", remedy)
+        row = checked(schemas.ROLLOUT, value, f"{path}: line {number}", remedy)
         try:
             rollout = _rollout(row, task, prompts)
         except ValueError as error:

@@ -198,7 +198,7 @@ def test_missing_things_and_stars_come_back(tmp_path):
     ]
     rows[0]["annotations"][0]["result"][-1]["value"]["rating"] = 7
     save_json(export, rows)
-    with pytest.raises(InputError, match=r"rating.*7"):
+    with pytest.raises(InputError, match="rating"):
         read_export(export, responses)
 
 

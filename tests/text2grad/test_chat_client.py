@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -317,3 +318,12 @@ def test_the_group_of_settings_is_what_a_client_takes():
     for wrong in ({"concurrency": 0}, {"timeout": 0}, {"retries": -1}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             Endpoint(**wrong)
+
+
+def test_a_key_that_a_server_echoes_in_its_headers_is_in_no_log(caplog):
+    key = "sk-a-secret-that-is-long-enough"
+    caplog.set_level("DEBUG")
+    answer = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
+    with FaultServer(echo, raw=lambda body: (200, {"X-Echo": key, "Set-Cookie": f"key={key}"}, answer)) as server:
+        assert client_of(server, api_key=key).complete(HELLO).text == "hi"
+    assert key not in caplog.text

@@ -149,3 +149,49 @@ def test_a_chat_template_is_tried_once(tmp_path, monkeypatch):
     monkeypatch.setattr(chat_templates.subprocess, "run", lambda *_, **__: pytest.fail("it was tried again"))
     tok = load_tokenizer(str(folder))
     assert tok.decode(chat_ids([{"role": "user", "content": "Hi."}], tok)) == "Hi.</s>"
+
+
+DEEP = {"type": "Sequence", "normalizers": [
+    {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"} for _ in range(9)
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("config.json", lambda about: about | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ("config.json", lambda about: about | {"text_config": {"hidden_size": 10**9}}, "hidden_size"),
+        ("config.json", lambda about: about | {"hidden_size": "wide"}, "cannot be loaded"),
+        ("config.json", lambda about: [about], "cannot be loaded"),
+        ("tokenizer.json", lambda rules: rules | {"normalizer": DEEP}, "use another tokenizer"),
+        ("tokenizer.json", lambda rules: {"version": 3}, "cannot be loaded"),
+    ],
+)
+def test_a_hostile_model_is_refused_in_one_sentence_and_in_time(tmp_path, monkeypatch, name, change, told):
+    monkeypatch.setattr(chat_templates, "_MEGABYTES", 300)
+    folder = Path(tiny_model(tmp_path / "model"))
+    path = folder / name
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(InputError, match=told):
+        load_tokenizer(str(folder))
+        load_model(str(folder), torch.float32)
+
+
+def test_weights_that_are_none_are_a_sentence(tmp_path):
+    folder = Path(tiny_model(tmp_path / "model"))
+    for content in (b"", b"\x80\x04.", b"{" * 1000):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(InputError, match="cannot be loaded"):
+            load_model(str(folder), torch.float32)
+
+
+def test_a_chat_template_that_refuses_every_chat_is_told_at_once_and_one_that_refuses_some_is_used(tmp_path):
+    folder = Path(tiny_model(tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('never') }}")
+    with pytest.raises(InputError, match=r"writes no chat .*never"):
+        load_tokenizer(str(folder))
+    polite = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    )
+    (folder / "chat_template.jinja").write_text(polite)
+    assert load_tokenizer(str(folder)).chat_template == polite

@@ -298,15 +298,15 @@ ABOUT = {
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"null", "not a reward model's description"),
-        (b"[]", "not a reward model's description"),
-        (b"{}", "not a reward model's description"),
+        (b"null", "train the model again"),
+        (b"[]", "train the model again"),
+        (b"{}", "train the model again"),
         (b"\xff\xfe{", "not UTF-8"),
         (b"[" * 100_000, "too deeply"),
         (json.dumps(ABOUT | {"more": 1}).encode(), "'more'"),
-        (json.dumps(ABOUT | {"task": 3}).encode(), "its task is 3"),
-        (json.dumps(ABOUT | {"max_length": "20"}).encode(), "its max_length is '20'"),
-        (json.dumps(ABOUT | {"examples": None}).encode(), "its examples is None"),
+        (json.dumps(ABOUT | {"task": 3}).encode(), "task"),
+        (json.dumps(ABOUT | {"max_length": "long"}).encode(), "max_length"),
+        (json.dumps(ABOUT | {"examples": None}).encode(), "examples"),
     ],
 )
 def test_a_description_that_is_none_is_named(tmp_path, content, told):

@@ -240,3 +240,14 @@ def test_prompts_keep_their_records_ids(tmp_path):
     assert ids[3] in prompts_of(path, "ultrafeedback")  # it does not depend on the record's place
     save_json(path, [{"question_id": "q1", "question": "Add."}])
     assert list(prompts_of(path, "kodcode")) == ["q1"]
+
+
+def test_a_plain_text_is_an_answer_where_messages_are_usual(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("prompt,response\nHi?,Hello.\n")
+    task = get_task("ultrafeedback")
+    (record,) = load_records(path, task).values()
+    assert task.response(record) == "Hello."
+    path.write_text("prompt;response\nHi?;Hello.\n")
+    with pytest.raises(InputError, match="save it with commas"):
+        load_records(path, task)

@@ -55,6 +55,9 @@ _LONGEST_MESSAGE = 2000  # characters of an error answer that are kept
 _MOST_TOKENS = 10**9  # more than that is no count
 
 logger = logging.getLogger(__name__)
+# At DEBUG these log headers, in which a server may echo the key.
+for _library in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
+    logging.getLogger(_library).setLevel(logging.INFO)
 
 
 class ChatError(RuntimeError):

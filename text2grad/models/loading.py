@@ -7,15 +7,16 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
-from text2grad.models.chat_templates import check_chat_template
+from text2grad.models.chat_templates import check_chat_template, check_tokenizer
 from text2grad.prompts import FIXED_DATE
-from text2grad.safety.gate import UnreadableError, read_json
+from text2grad.safety.gate import UnreadableError, read_json, shown
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,11 @@ BUILT_IN = "smollm2"
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"]
 """Number types as settings name them."""
+_MOST = {
+    "num_hidden_layers": 1000, "num_attention_heads": 10_000, "num_key_value_heads": 10_000, "head_dim": 10_000,
+    "hidden_size": 1_000_000, "intermediate_size": 10_000_000, "vocab_size": 10_000_000,
+}  # fmt: skip
+"""Sizes in a ``config.json`` that no model has: a library would build all of it before it looks at the weights."""
 _SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 PLAIN_CHAT_TEMPLATE = (
@@ -191,6 +197,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     path = model_path(name)
     if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
         return load_tokenizer(base_of(path))
+    rules, tried = Path(path) / "tokenizer.json", _cache() / "chat_templates"
+    if rules.is_file():
+        check_tokenizer(rules, tried)
     tokenizer = from_hub(AutoTokenizer.from_pretrained, path, padding_side="left")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -199,7 +208,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     given = tokenizer.chat_template
     for template in given.values() if isinstance(given, dict) else [given]:
         if template != PLAIN_CHAT_TEMPLATE:
-            check_chat_template(template, tokenizer.special_tokens_map, name, _cache() / "chat_templates")
+            check_chat_template(template, tokenizer.special_tokens_map, name, tried)
     return tokenizer
 
 
@@ -229,7 +238,9 @@ def load_model(
     if is_adapter(path):
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(load_model(base_of(path), dtype), path, is_trainable=trainable)
+        base = load_model(base_of(path), dtype)
+        with _told(path):
+            model = PeftModel.from_pretrained(base, path, is_trainable=trainable)
     else:
         model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()
@@ -345,21 +356,43 @@ def from_hub(load: Callable[..., Any], path: str, **options: Any) -> Any:
 
     if Path(path).is_dir():  # a bar is for downloads
         logging.disable_progress_bar()
-    try:
+    with _told(path):
+        _check_sizes(Path(path) / "config.json")
         return load(path, trust_remote_code=False, **options)  # False refuses; without it a terminal is asked
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Whatever a library raises over a model's files is an ``InputError`` with the reason."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        if "trust_remote_code" in str(error):
+            told = "brings code of its own, which is not run; use a model that transformers knows"
+        elif Path(path).is_dir():
+            told = f"cannot be loaded ({type(error).__name__}: {reason}); save or download the model again"
+        elif isinstance(error, OSError):
+            told = (
+                f"not a folder here, and the hub does not give it ({reason}); check the name and the network, or use "
+                f"a local folder or --model {BUILT_IN}"
+            )
+        else:
             raise
-        raise InputError(
-            f"{path}: brings code of its own, which is not run; use a model that transformers knows"
-        ) from None
-    except OSError as error:
-        if Path(path).is_dir():
-            raise InputError(f"{path}: cannot be loaded: {error}") from None
-        raise InputError(
-            f"{path}: not a folder here, and the hub does not give it ({' '.join(str(error).split())[:200]}); "
-            f"check the name and the network, or use a local folder or --model {BUILT_IN}"
-        ) from None
+        raise InputError(f"{path}: {told}") from error
+
+
+def _check_sizes(path: Path) -> None:
+    """Raise ``InputError`` where a ``config.json`` asks for a model of sizes that none has."""
+    waiting = [read_json(path.read_bytes())] if path.is_file() else []
+    while waiting:
+        for name, value in waiting.pop().items():
+            if isinstance(value, dict):
+                waiting.append(value)
+            elif isinstance(value, int) and value > _MOST.get(name, value):
+                raise InputError(f"{path}: its {name} is {shown(value)}, more than {_MOST[name]}")
 
 
 def _cache() -> Path:

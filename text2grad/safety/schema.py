@@ -1,33 +1,35 @@
-"""One check of a file's form where it enters: fields and their types, as a pydantic model describes them."""
+"""One check of a file's form where it is read: its fields and their types, as pydantic knows them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from text2grad.errors import InputError
-from text2grad.safety.gate import fault, shown
 
 
 class Form(BaseModel):
-    """Base of the descriptions. Types are strict: the text ``"false"`` is no bool. Further fields are ignored."""
+    """Base of descriptions. Types are strict: the text ``"false"`` is no bool. Further fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
-def check_form(form: Any, value: Any, where: str) -> None:
-    """Raise ``InputError`` with the first field of a decoded JSON value that a form (``list[SomeForm]``) forbids.
+def checked(schema: Any, value: Any, where: str | Path, remedy: str = "correct it there") -> Any:
+    """The value as the schema (a type, or a ``TypeAdapter``) reads it.
 
     Args:
         where: the file, and the record in it.
+
+    Raises:
+        InputError: names ``where``, the first field that is wrong, and the remedy.
     """
-    if problem := fault(value, finite=False):
-        raise InputError(f"{where}: {problem}; correct it there")
+    adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
     try:
-        TypeAdapter(form).validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        given = "" if first["type"] == "missing" else f", not {shown(first['input'])}"
-        raise InputError(f"{where}: {place}: {first['msg'].lower()}{given}; correct it there") from None
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"][:6])
+        named = f"{place!r}: " if place else ""
+        raise InputError(f"{where}: {named}{first['msg'][:200]}; {remedy}") from None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict
 
 from text2grad.critics.reward_model.certainty import without_doubtful
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
@@ -13,7 +15,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
-from text2grad.safety.gate import shown
+from text2grad.safety.schema import checked
 from text2grad.tasks import Record, Task, get_task, task_of
 from text2grad.token_text import token_spans
 
@@ -32,6 +34,8 @@ CONSTRAINTS = ("none", "quotes")
 @dataclass
 class RewardModelDescription:
     """What a reward model's folder says about itself (``reward_model.json``, with ``reward_prompt.txt`` beside it)."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     task: str
     base_model: str
@@ -72,13 +76,7 @@ class RewardModelDescription:
                 f"{folder}: no reward model ({DESCRIPTION_FILE} and {PROMPT_FILE} are missing); give the folder that "
                 "nl_reward_model/<task>/train_rm.py wrote, or one of its checkpoints"
             )
-        try:
-            description = cls(**load_json(path))
-            for name, hint in get_type_hints(cls).items():
-                if not isinstance(value := getattr(description, name), get_origin(hint) or hint):
-                    raise TypeError(f"its {name} is {shown(value)}")
-        except TypeError as error:
-            raise InputError(f"{path}: not a reward model's description ({error}); train the model again") from None
+        description = checked(cls, load_json(path), path, "train the model again")
         if task is not None and get_task(task).name != description.task:
             raise InputError(
                 f"{folder}: judges {description.task}, not {get_task(task).name}; give a model of that task"

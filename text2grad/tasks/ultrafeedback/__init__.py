@@ -45,6 +45,8 @@ class UltraFeedback(Task):
         if "response" not in record:
             raise InputError(f"it has no field 'response'; it has {', '.join(sorted(record)) or 'no fields at all'}")
         turns = record["response"]
+        if isinstance(turns, str):  # a table can hold no messages
+            return {"content": turns}
         answers = (
             [turn for turn in turns if isinstance(turn, dict) and turn.get("role") == "assistant"]
             if isinstance(turns, list)
