@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from text2grad.errors import InputError
 from text2grad.models import chat_ids
 from text2grad.records import load_json
+from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.tasks import Interval, Record, Task
 from text2grad.token_text import token_spans
 
@@ -165,30 +167,40 @@ class StepLog:
     """A JSONL file with a ``step`` in each row, appended step by step; a resumed run takes back what came later."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path, self.count = path, 0
 
-    def rewind(self, step: int, lost: bool = False) -> None:
+    def rewind(self, step: int, lost: bool = False, rows: int | None = None) -> None:
         """Drop the rows of steps after ``step`` (and a line that a kill cut in two).
 
         Args:
             lost: there were checkpoints, and none is whole: the rows of a run that starts over go to another file.
+            rows: how many there were when that step's checkpoint was written, where it says.
+
+        Raises:
+            InputError: some are missing; nothing was changed.
         """
-        if not self.path.exists():
-            return
-        if lost and step == 0:
+        if lost and step == 0 and self.path.exists():
             aside = self.path.with_name(f"{self.path.stem}.before{self.path.suffix}")
             os.replace(self.path, aside)
             print(f"no checkpoint is whole: starting over; the rows so far are in {aside}", file=sys.stderr)
             return
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        kept = [line for line in lines if line.endswith(b"\n") and _step_of(line) <= step]
+        if rows is not None and len(kept) != rows:
+            raise InputError(
+                f"{self.path}: holds {len(kept)} rows up to step {step}, and {rows} were written; put the file back, "
+                "or add --allow_changed true to go on without them"
+            )
+        self.count = len(kept)
         if kept != lines:
             temporary = self.path.with_name(f".{self.path.name}.tmp")
             temporary.write_bytes(b"".join(kept))
             os.replace(temporary, self.path)
 
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
+        text = "".join(lines)
+        self.count += len(lines)
         with self.path.open("ab") as file:
             file.write(text.encode("utf-8", "surrogatepass"))
             file.flush()
@@ -201,6 +213,14 @@ class StepLog:
         """The last rows; no other is parsed."""
         with self.path.open("rb") as file:
             return [json.loads(line) for line in deque(file, maxlen=count)]
+
+
+def _step_of(line: bytes) -> float:
+    """The step of a row; beyond all steps where the line cannot be read."""
+    try:
+        return float(read_json(line)["step"])
+    except (UnreadableError, KeyError, TypeError, ValueError):
+        return math.inf
 
 
 def shown(row: dict[str, Any]) -> str:

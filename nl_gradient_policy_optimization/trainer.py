@@ -423,6 +423,7 @@ class NLGradientTrainer:
             "kl_coef": self.kl.coef,
             "config": redacted(self.config.flat()),
             "processes": self.accelerator.num_processes,
+            "rows": {log.path.name: log.count for log in (self.metrics_log, self.rollout_log)},
         }
         for observer in self.observers:
             state |= observer.state()
@@ -441,6 +442,7 @@ class NLGradientTrainer:
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, where there is one."""
         damaged = self.checkpoints.set_aside()
+        rows: dict[str, int] = {}
         if (found := self.checkpoints.newest()) is not None:
             folder, state = found
             if state["processes"] != self.accelerator.num_processes:
@@ -457,11 +459,12 @@ class NLGradientTrainer:
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
                 self.ahead = self._load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
+            rows = {} if self.config.allow_changed else state.get("rows", {})
             self.finished_steps = self.saved_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
         if self.accelerator.is_main_process:
             for log in (self.metrics_log, self.rollout_log):
-                log.rewind(self.finished_steps, lost=bool(damaged))
+                log.rewind(self.finished_steps, bool(damaged), rows.get(log.path.name))
             for observer in self.observers:
                 observer.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()

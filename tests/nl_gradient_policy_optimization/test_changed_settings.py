@@ -120,3 +120,25 @@ def test_other_weights_under_the_same_name_are_another_model(tmp_path):
     tiny_model(tmp_path / "tiny-llama", seed=1)
     with pytest.raises(InputError, match="weights: '"):
         begin(tmp_path)
+
+
+def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained(tmp_path):
+    trainer = begin(tmp_path)
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        path = trainer.run / name
+        whole = path.read_bytes()
+        first, *others = whole.splitlines(keepends=True)
+        for content in (b"", b"".join(others), first[:20] + b"\n" + b"".join(others), whole[:-9]):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match=f"{name}: holds .* were written"):
+                begin(tmp_path, max_steps=3)
+            assert path.read_bytes() == content
+        path.write_bytes(whole)
+    about = (trainer.run / "run.json").read_bytes()
+    (trainer.run / "run.json").unlink()
+    with pytest.raises(InputError, match=r"checkpoints and no run\.json"):
+        begin(tmp_path, seed=99)
+    (trainer.run / "run.json").write_bytes(about)
+    (trainer.run / "rollouts.jsonl").unlink()
+    again = begin(tmp_path, max_steps=3, allow_changed=True)
+    assert {row["step"] for row in again.rollout_log.rows()} == {3}

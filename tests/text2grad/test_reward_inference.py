@@ -243,10 +243,10 @@ def test_feedback_that_is_cut_off_is_counted_and_the_flag_is_named(tmp_path, cap
     """A constraint cannot help where there is no room for the whole object."""
     folder, known = memorised()
     common = {"model": str(folder), "data_path": write(tmp_path, known), "constrained": "quotes", "dtype": "float32"}
-    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "short.json"), max_new_tokens=4))
+    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "short.json"), max_new_tokens=4, limit=2))
     said = capsys.readouterr()
     assert "warning: --max_new_tokens 4 is little" in said.err
-    assert "feedback on 6 responses: 0 readable, 6 not, 0 failed" in said.out
+    assert "feedback on 2 responses: 0 readable, 2 not, 0 failed" in said.out
     assert "--max_new_tokens above 4" in said.out
     infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "whole.json")))
     said = capsys.readouterr()
