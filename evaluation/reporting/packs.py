@@ -13,6 +13,8 @@ from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name
 from evaluation.results import prompt_of
+from text2grad.errors import InputError
+from text2grad.feedback import FeedbackError
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
@@ -160,6 +162,9 @@ def answer_of(result: dict[str, Any], key: str) -> list:
     stored = result.get("feedback", {}).get(key)
     if not stored:
         return [response, "", "", [], [], [0, 0, 0]]
-    feedback = get_task(result["task"]).fields.from_dict(stored, f"{result['path']}: the feedback on {key!r}")
+    try:
+        feedback = get_task(result["task"]).fields.from_dict(stored)
+    except FeedbackError as error:
+        raise InputError(f"{result['path']}: the feedback on {key!r}: {error}; measure the responses again") from None
     poor, good = span_intervals(feedback, response, result["task"])
     return [response, feedback.critique, "", good, poor, [0, 0, 0]]

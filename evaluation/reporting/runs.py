@@ -230,7 +230,9 @@ def _rows(path: Path, notes: list[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _storable(value: Any) -> Any:
-    """A JSON value that every file can store: half surrogate pairs become the replacement character."""
+    """A JSON value that every file can store: half surrogate pairs become �, numbers beyond JSON's become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, dict):
         return {_storable(name): _storable(item) for name, item in value.items()}
     if isinstance(value, list):

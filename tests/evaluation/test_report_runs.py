@@ -277,6 +277,15 @@ def test_a_bad_result_file_is_refused_with_its_place(tmp_path, changes, told):
     assert str(path) in str(error.value) and told in str(error.value)
 
 
+def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, run_script):
+    values = {"1": {"mean_delta": 0.1}}
+    files = [Path(result_file(tmp_path / f"{name}.json", name, values)) for name in ("base", "text2grad")]
+    for file in files:
+        save_json(file, {**json.loads(file.read_text()), "feedback": {"1": {"textual_feedback": 3}}})
+    done = run_script("evaluation/report.py", "--results", *files, "--output_path", tmp_path / "report.html")
+    assert done.returncode == 2 and str(tmp_path) in done.stderr and "feedback" in done.stderr
+
+
 @pytest.mark.parametrize("value", ["1e308", "-1e308", "Infinity", "NaN", '"text"', "[1]", "null", "true"])
 def test_values_that_are_no_numbers_are_gaps(tmp_path, run_script, value):
     folder = write_run(tmp_path / "run", [hand_made(1)])
