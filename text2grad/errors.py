@@ -1,9 +1,13 @@
-"""Errors a user can correct, signals that ask a run to end, and the one place that turns both into an exit code."""
+"""Errors a user can correct, signals that ask a run to end, and the one place that turns both into an exit code.
+
+Output outlives its reader there: a closed terminal, a pipe that nobody reads or an old encoding ends no run.
+"""
 
 from __future__ import annotations
 
 import errno
 import functools
+import io
 import logging
 import os
 import signal
@@ -18,7 +22,6 @@ from types import FrameType
 from typing import Any
 
 from text2grad.safety.redaction import redacted
-from text2grad.safety.streams import lasting_output
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Ctrl-C, and what schedulers send before they end a job."""
@@ -103,7 +106,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         warnings.filterwarnings("ignore", ".*gradient_checkpointing` is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
         try:
-            with lasting_output(), handling(_interrupt), _known_to_the_launcher():
+            with _lasting_output(), handling(_interrupt), _known_to_the_launcher():
                 main(*args, **kwargs)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -169,3 +172,52 @@ def _leaving_its_code(wrapped: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return leaving
+
+
+class _Lasting:
+    """A text stream; once it cannot be written to, what is written to it is dropped."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._stream = io.StringIO() if self._stream.closed else _nowhere()
+
+
+def _nowhere() -> io.TextIOWrapper:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+@contextmanager
+def _lasting_output() -> Iterator[None]:
+    """Inside, writing to stdout and stderr raises no error of the system's and none of an encoding."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: the next file that is opened would take its place
+            os.open(os.devnull, os.O_RDWR)
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper) and (stream.encoding or "").lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = (_Lasting(_nowhere() if stream is None else stream) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
