@@ -81,22 +81,29 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: floa
 def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: float, eps: float = 1e-4) -> Tensor:
     """Token advantages without a value function: each token's discounted sum against its group's.
 
-    With G_t = Σ_l discount^l · r_{t+l}, A_t = (G_t − m) / (s + eps), where m and s are mean and standard deviation of G
-    over all response tokens of the ``group_size`` rollouts of one prompt. (GRPO's baseline, Shao et al. 2024, taken per
-    token instead of per response.)
+    :func:`group_tokens` of G_t = Σ_l discount^l · r_{t+l}. Unlike GRPO's, the advantages of equal responses are not 0: an
+    early token has more rewards to come than a late one.
 
     Args:
-        rewards: rows i·group_size … (i+1)·group_size − 1 answer the same prompt.
         discount: γλ.
     """
-    if rewards.shape[0] % group_size:
-        raise ValueError(f"{rewards.shape[0]} rollouts are not whole groups of {group_size}")
-    sums = discounted_sums(rewards, mask, discount)
-    grouped, weights = (tensor.view(-1, group_size * tensor.shape[1]) for tensor in (sums, mask.to(sums.dtype)))
+    return group_tokens(discounted_sums(rewards, mask, discount), mask, group_size, eps)
+
+
+def group_tokens(values: Tensor, mask: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:
+    """(v − mean) / (standard deviation + eps) over all response tokens of the responses to one prompt.
+
+    Args:
+        values: rows i·group_size … (i+1)·group_size − 1 answer the same prompt.
+    """
+    if values.shape[0] % group_size:
+        raise ValueError(f"{values.shape[0]} rollouts are not whole groups of {group_size}")
+    chosen = _chosen(values, mask)
+    grouped, weights = (tensor.view(-1, group_size * tensor.shape[1]) for tensor in (chosen, mask.to(chosen.dtype)))
     count = weights.sum(1, keepdim=True).clamp(min=1)
     mean = (grouped * weights).sum(1, keepdim=True) / count
     deviation = ((((grouped - mean) * weights) ** 2).sum(1, keepdim=True) / count).sqrt()
-    return ((grouped - mean) / (deviation + eps) * weights).view_as(sums)
+    return ((grouped - mean) / (deviation + eps) * weights).view_as(values)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce | None = None) -> float:

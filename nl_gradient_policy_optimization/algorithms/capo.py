@@ -1,6 +1,8 @@
 """CAPO: several critiques vote on which tokens are wrong, and GRPO learns from the outcome and these penalties.
 
-Source: CAPO (arXiv 2508.02298). A critic that always says the same needs one vote. What is praised counts for nothing.
+Source: CAPO (arXiv 2508.02298), R_t = W_whole·[right] − W_process·[t is wrong] on every token, normalised over the
+prompt's responses. The weights are 2 (from −1 to +1) and 1 with the default ``--outcome_coef``. A critic that always
+says the same needs one vote. What is praised counts for nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
+import torch
+from torch import Tensor
+
+from nl_gradient_policy_optimization.algorithms.base import per_response
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from text2grad.advantages import group_tokens, response_scores
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.tasks import Task
@@ -23,6 +31,7 @@ class CAPO(Text2Grad):
     """Outcome and penalties, against the other responses to each prompt."""
 
     name = "capo"
+    uses_values = False
 
     advantage: Literal["gae", "group"] = setting("group", "capo: as in text2grad")
     votes: int = setting(4, "capo: critiques of each response; a token is wrong where more than half of them blame it")
@@ -31,11 +40,18 @@ class CAPO(Text2Grad):
         config.outcome_coef = config.outcome_coef or 1.0
 
     def check(self, config: PolicyConfig) -> None:
-        super().check(config)
+        needs_groups("--algorithm capo", config)
         if self.votes < 1:
             raise InputError(f"--votes must be at least 1, not {self.votes}")
         if config.scheme != "uniform":
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
+
+    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """R_t of each token, the outcome on all of them, against those of the prompt's responses."""
+        outcome = response_scores(batch.given - batch.deltas, batch.mask)
+        penalised = batch.rewards - batch.given + batch.deltas  # with the KL penalty
+        values = penalised + per_response(outcome, batch.mask)
+        return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt), torch.zeros_like(batch.mask)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
         voters = rewards.voters(self.votes) if isinstance(rewards, CriticRewards) else [rewards]
