@@ -30,7 +30,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.sandbox.memory import descendants, held_bytes
 
 BOX = "/box"  # where a run's files lie, read-only; programs start in /tmp, which they may write
 REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report's file descriptor
@@ -42,9 +41,8 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/
 _DEVICES = ["null", "full", "random", "urandom"]  # not zero: mapped shared, it is memory that no process owns
 PATIENCE = 4  # seconds by the clock for each second of processor time
 _TICK = 0.02  # seconds between two looks at memory and processes
+_SOCKET_BYTES = 1 << 18  # what can wait in one Unix socket whose buffer has the usual size
 _BACKENDS = ("bubblewrap", "namespaces")
-
-
 _ENVIRONMENT = {
     "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
     "HOME": "/tmp",
@@ -122,12 +120,16 @@ class Sandbox:
     @property
     def protection(self) -> str:
         """What is in force, in one line for people."""
+        limits = (
+            f"{self.seconds:g} s of processor time, {self.memory_mb} MB memory, {self.processes} processes, "
+            f"{self.file_mb} MB files, {self.output_kb} kB output"
+        )
         if self.backend == "none":
-            return f"NO ISOLATION (allow_unsafe), only limits: {self._limits_text()}"
+            return f"NO ISOLATION (allow_unsafe), only limits: {limits}"
         walls = ["no network", "no home", "read-only system", "own processes"]
         walls += ["another user id"] if os.geteuid() == 0 else []
         walls += ["filtered system calls"] if platform.machine() in ("x86_64", "aarch64") else []
-        return f"{self.backend}: {', '.join(walls)}; limits: {self._limits_text()}"
+        return f"{self.backend}: {', '.join(walls)}; limits: {limits}"
 
     def run(
         self,
@@ -179,12 +181,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _started(
-        self,
-        folder: Path,
-        box: Path,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        pipes: Sequence[int],
+        self, folder: Path, box: Path, argv: Sequence[str], environment: Mapping[str, str], pipes: Sequence[int]
     ) -> Iterator[tuple[subprocess.Popen, int]]:
         """The process of a run and the reading end of its report; all of it is dead afterwards."""
         report, report_end = os.pipe()
@@ -212,13 +209,13 @@ class Sandbox:
             orders["root"] = {
                 "root": str(root),
                 "read_only": view,
-                "tmpfs": {"/tmp": self._folder_bytes, "/dev/shm": self._folder_bytes},
+                "tmpfs": dict.fromkeys(("/tmp", "/dev/shm"), self.file_mb << 20),
                 "devices": _DEVICES,
             }
-        prefix = self._isolation(view)
+        inside = "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
         try:
             process = subprocess.Popen(
-                [*prefix, _PYTHON, "-I", "-S", self._inside],
+                [*self._isolation(view), _PYTHON, "-I", "-S", inside],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -294,8 +291,8 @@ class Sandbox:
         return {name: bytes(stream[: 1024 * self.output_kb]) for name, stream in streams.items()}, reason
 
     def _broken_limit(self, pid: int) -> str | None:
-        members = list(descendants(pid))
-        if sum(map(held_bytes, members)) > self.memory_mb << 20:
+        members = list(_descendants(pid))
+        if sum(map(_held_bytes, members)) > self.memory_mb << 20:
             return "memory"
         if self.backend == "none" and len(members) > self.processes:
             return "processes"
@@ -304,37 +301,20 @@ class Sandbox:
     def _limits(self) -> dict[str, tuple[int, int]]:
         """Resource limits of each process, as (soft, hard)."""
         cpu = math.ceil(self.seconds)
-        limits = {
-            "AS": self.memory_mb << 20,
-            "FSIZE": self.file_mb << 20,
-            "NOFILE": 256,
-            "CORE": 0,
-            "MSGQUEUE": 0,
-            "MEMLOCK": 0,
-        }
+        size = {"AS": self.memory_mb << 20, "FSIZE": self.file_mb << 20}
+        limits = {**size, "NOFILE": 256, "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0}
         if self.backend != "none":  # without a user id or namespace of its own it would count all of this user's
             limits["NPROC"] = self.processes
         return {"CPU": (cpu, cpu + 1), **{name: (value, value) for name, value in limits.items()}}
-
-    def _limits_text(self) -> str:
-        return (
-            f"{self.seconds:g} s of processor time, {self.memory_mb} MB memory, {self.processes} processes, "
-            f"{self.file_mb} MB files, {self.output_kb} kB output"
-        )
-
-    @property
-    def _folder_bytes(self) -> int:
-        return self.file_mb << 20
-
-    @property
-    def _inside(self) -> str:
-        return "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
 
     def _isolation(self, view: Mapping[str, str]) -> list[str]:
         """The command before a program's own that isolates it; empty where nothing does."""
         if self.backend == "bubblewrap":
             return self._bubblewrap(view)
-        return self._namespaces(view) if self.backend == "namespaces" else []
+        if self.backend == "none":
+            return []
+        command = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
+        return [*command, *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--"]
 
     def _bubblewrap(self, view: Mapping[str, str]) -> list[str]:
         command = ["bwrap", "--die-with-parent"]
@@ -343,7 +323,7 @@ class Sandbox:
             command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-all"]
-        writable = ["--perms", "1777", "--size", str(self._folder_bytes), "--tmpfs"]
+        writable = ["--perms", "1777", "--size", str(self.file_mb << 20), "--tmpfs"]
         command += [*writable, "/tmp"]  # before the view, part of which may lie inside: a project under /tmp
         for target, source in {"/.inside.py": str(_INSIDE), **view}.items():
             for parent in reversed(PurePosixPath(target).parents[:-1]):  # by itself bwrap makes them for root alone
@@ -355,10 +335,6 @@ class Sandbox:
         command += ["--proc", "/proc", "--dev", "/dev", *writable, "/dev/shm"]
         command += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped shared, zero is memory that no process owns
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"]
-
-    def _namespaces(self, view: Mapping[str, str]) -> list[str]:
-        command = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"]
-        return [*command, *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--"]
 
 
 def _written(files: Mapping[str, str], box: Path) -> Path:
@@ -409,7 +385,7 @@ def _kill(process: subprocess.Popen, isolated: bool) -> None:
     """Kill a run. A namespace dies with its first process; without one, kill all that can be found."""
     if process.returncode is not None:  # waited for: its number may be another process's by now
         return
-    members = [] if isolated else list(descendants(process.pid))
+    members = [] if isolated else list(_descendants(process.pid))
     process.kill()
     for member in members:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -417,6 +393,30 @@ def _kill(process: subprocess.Popen, isolated: bool) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """``pid`` and every process below it. Orphans of a namespace hang under its process 1, so none is missed."""
+    waiting = [pid]
+    while waiting:
+        member = waiting.pop()
+        yield member
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{member}/task"):
+                waiting += map(int, Path(f"/proc/{member}/task/{task}/children").read_text().split())
+
+
+def _held_bytes(pid: int) -> int:
+    """Memory of one process that is not a file's, and the most that can wait in its sockets (0 once it is gone)."""
+    kilobytes = sockets = 0
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                kilobytes += int(line.split()[1])
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                sockets += os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+    return (kilobytes << 10) + _SOCKET_BYTES * sockets
 
 
 _PROBE = """

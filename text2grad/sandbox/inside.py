@@ -29,12 +29,7 @@ SECCOMP_MODE_FILTER = 2
 # no test needs.
 SYSTEM_CALLS = {
     "x86_64": (
-        0xC000003E,
-        56,
-        9,
-        41,
-        54,
-        {
+        0xC000003E, 56, 9, 41, 54, {
             "shmget": 29, "msgget": 68, "semget": 64, "mq_open": 240, "memfd_create": 319, "memfd_secret": 447,
             "unshare": 272, "setns": 308, "clone3": 435, "mount": 165, "umount2": 166, "pivot_root": 155,
             "chroot": 161, "fsopen": 430, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "ptrace": 101,
@@ -44,12 +39,7 @@ SYSTEM_CALLS = {
         },
     ),
     "aarch64": (
-        0xC00000B7,
-        220,
-        222,
-        198,
-        208,
-        {
+        0xC00000B7, 220, 222, 198, 208, {
             "shmget": 194, "msgget": 186, "semget": 190, "mq_open": 180, "memfd_create": 279, "memfd_secret": 447,
             "unshare": 97, "setns": 268, "clone3": 435, "mount": 40, "umount2": 39, "pivot_root": 41,
             "chroot": 51, "fsopen": 430, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "ptrace": 117,

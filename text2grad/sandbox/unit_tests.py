@@ -151,11 +151,10 @@ def _run_together(code: str, tests: str, sandbox: Sandbox, trace: bool, reason: 
 def _merged(here: Result, there: Result) -> Result:
     """One result of the tests' box and the solution's: where the solution ended, it says how."""
     gone = here.returncode in (_SOLUTION_GONE, _SOLUTION_FORGES) and here.reason is None
-    return Result(
+    return replace(
+        here,
         returncode=(there.returncode or here.returncode) if gone else here.returncode,
-        stdout=here.stdout,
         stderr=here.stderr + there.stderr,
-        report=here.report,
         seconds=max(here.seconds, there.seconds),
         reason=here.reason if there.reason == "stopped" else there.reason or here.reason,
     )

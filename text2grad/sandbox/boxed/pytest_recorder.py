@@ -87,9 +87,11 @@ def pytest_assertion_pass() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
+    raised = call.excinfo
     report = yield
-    if call.excinfo is not None:  # of a unittest.TestCase it is there only now
-        _errors[item.nodeid] = _described(call.excinfo.value)
+    raised = raised or call.excinfo  # of a unittest.TestCase it is there only now
+    if raised is not None:
+        _errors[item.nodeid] = _described(raised.value)
     return report
 
 

@@ -26,6 +26,7 @@ from wire import (
     WireDecoder,
     WireEncoder,
     WireError,
+    checked,
 )  # fmt: skip
 
 _UNARY = (
@@ -132,13 +133,11 @@ class Conversation:
             self.replying -= 1
 
     def _replied(self, told: dict) -> object:
-        try:
+        with checked("a question"):
             do, given = told["do"], self.given[told["x"]]
             decode = WireDecoder(self.value)
             arguments = [decode(item) for item in told["arguments"][0]]
             named = {str(key): decode(item) for key, item in told["arguments"][1].items()}
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-            raise WireError("a question that is none") from None
         if do == "call" and callable(given):
             return given(*arguments, **named)
         if do == "next" and hasattr(given, "__next__"):
@@ -196,15 +195,13 @@ class Conversation:
 
     def exception(self, raised: dict, decode: WireDecoder) -> BaseException:
         """What represents an exception of the other side: Python's own types, and classes derived from them."""
-        try:
+        with checked("an exception"):
             told = _known_fields(raised["told"])
             _, number, class_number, *_ = [*raised["handle"], None]
             arguments = [decode(item) for item in raised["arguments"]]
             kind = BUILTIN_TYPES.get(next(iter(raised["builtin"]), ""), SolutionError)
             if class_number is not None:
                 kind = self.kind(class_number)
-        except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"an exception that is none: {error}") from None
         try:
             if issubclass(kind, StopIteration) and self._ends_loops():
                 raise TypeError

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import datetime
 import decimal
 import fractions
@@ -40,6 +41,15 @@ class UncrossableError(WireError):
 
 class TooLargeError(WireError):
     """A value that is too large, or nested too deeply, to cross."""
+
+
+@contextlib.contextmanager
+def checked(what: str):
+    """Whatever goes wrong with a message that no other side of this kind sends is a :class:`WireError`."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError, ArithmeticError) as error:
+        raise WireError(f"{what} that is none: {type(error).__name__}: {error}") from None
 
 
 class Pipes:
@@ -108,7 +118,7 @@ class WireEncoder:
         if kind in _CONTAINERS:
             return self._container(value, kind, depth)
         if kind in _SCALARS:
-            tag, write = _SCALARS[kind]
+            tag, write, _ = _SCALARS[kind]
             return [tag, write(value)]
         if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray | numpy.generic):
             return self._array(numpy, value)
@@ -168,12 +178,8 @@ class WireDecoder:
         self._deepest = deepest
 
     def __call__(self, told: object) -> object:
-        try:
+        with checked("a value"):
             return self._value(told)
-        except WireError:
-            raise
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError) as error:
-            raise WireError(f"a value that is none: {type(error).__name__}: {error}") from None
 
     def _value(self, told: object, depth: int = 0) -> object:
         if not isinstance(told, list):
@@ -212,11 +218,9 @@ class WireDecoder:
 
     def refill(self, changed: dict) -> None:
         """Give containers that the other side knows the content that it told."""
-        try:
+        with checked("a change"):
             for number, content in changed.items():
                 self.fill(self.known[int(number)], content)
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError) as error:
-            raise WireError(f"a change that is none: {type(error).__name__}: {error}") from None
 
     def fill(self, made: object, content: list, depth: int = 0) -> None:
         """Give a mutable container the content that was told, in place of what it held."""
@@ -269,34 +273,22 @@ _CONTAINERS = {
     collections.defaultdict: "dd", collections.OrderedDict: "od", collections.Counter: "cn",
 }  # fmt: skip
 _FILLED = frozenset(_CONTAINERS.values()) - {"t", "z"}
-_SCALARS = {
-    bytes: ("b", lambda v: base64.b64encode(v).decode()),
-    complex: ("c", lambda v: [repr(v.real), repr(v.imag)]),
-    range: ("r", lambda v: [hex(v.start), hex(v.stop), hex(v.step)]),
-    slice: ("sl", lambda v: [v.start, v.stop, v.step]),
-    decimal.Decimal: ("D", str),
-    fractions.Fraction: ("F", str),
-    type(...): ("dots", lambda v: 0),
-    type(NotImplemented): ("ni", lambda v: 0),
-    datetime.timedelta: ("td", lambda v: [v.days, v.seconds, v.microseconds]),
-    datetime.timezone: ("tz", lambda v: v.utcoffset(None).total_seconds()),
-    datetime.date: ("date", lambda v: v.isoformat()),
-    **{kind: (kind.__name__, lambda v: v.isoformat()) for kind in (datetime.datetime, datetime.time)},
-}
-_READERS = {
-    "i": lambda v: int(v, 16),
-    "f": lambda v: float(v),
-    "b": lambda v: base64.b64decode(v),
-    "c": lambda v: complex(float(v[0]), float(v[1])),
-    "r": lambda v: range(*(int(part, 16) for part in v)),
-    "sl": lambda v: slice(*(None if part is None else int(part) for part in v)),
-    "D": lambda v: decimal.Decimal(v),
-    "F": lambda v: fractions.Fraction(v),
-    "dots": lambda v: ...,
-    "ni": lambda v: NotImplemented,
-    "td": lambda v: datetime.timedelta(*v),
-    "tz": lambda v: datetime.timezone(datetime.timedelta(seconds=v)),
-    "date": lambda v: datetime.date.fromisoformat(v),
-    "datetime": lambda v: datetime.datetime.fromisoformat(v),
-    "time": lambda v: datetime.time.fromisoformat(v),
-}
+_SCALARS = {  # type -> its tag, how it is written, how it is read
+    bytes: ("b", lambda v: base64.b64encode(v).decode(), base64.b64decode),
+    complex: ("c", lambda v: [repr(v.real), repr(v.imag)], lambda v: complex(float(v[0]), float(v[1]))),
+    range: ("r", lambda v: [v.start, v.stop, v.step], lambda v: range(*v)),
+    slice: ("sl", lambda v: [v.start, v.stop, v.step], lambda v: slice(*(part and int(part) for part in v))),
+    decimal.Decimal: ("D", str, decimal.Decimal),
+    fractions.Fraction: ("F", str, fractions.Fraction),
+    type(...): ("dots", lambda v: 0, lambda v: ...),
+    type(NotImplemented): ("ni", lambda v: 0, lambda v: NotImplemented),
+    datetime.timedelta: ("td", lambda v: [v.days, v.seconds, v.microseconds], lambda v: datetime.timedelta(*v)),
+    datetime.timezone: (
+        "tz", lambda v: v.utcoffset(None).total_seconds(), lambda v: datetime.timezone(datetime.timedelta(seconds=v)),
+    ),
+    **{
+        kind: (kind.__name__, kind.isoformat, kind.fromisoformat)
+        for kind in (datetime.date, datetime.datetime, datetime.time)
+    },
+}  # fmt: skip
+_READERS = {"i": lambda v: int(v, 16), "f": float, **{tag: read for tag, _, read in _SCALARS.values()}}
