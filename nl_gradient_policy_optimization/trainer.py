@@ -14,21 +14,18 @@ resumed run repeats an uninterrupted one bit for bit.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object, set_seed
-from torch import Tensor
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization import weights
-from nl_gradient_policy_optimization.algorithms.base import LossInputs, LossOutputs
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -40,24 +37,14 @@ from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSourc
 from nl_gradient_policy_optimization.rollouts import (
     METRICS_FILE,
     ROLLOUTS_FILE,
-    Rollout,
     RolloutFeedback,
     StepLog,
-    encode_prompt,
-    given_logprobs,
-    make_rollout,
     rounded,
     shown,
 )
-from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
-from nl_gradient_policy_optimization.schedule import (
-    learning_rate_share,
-    mixed_seed,
-    permutation,
-    rank_prompts,
-    total_steps,
-)
+from nl_gradient_policy_optimization.sampling import make_sampler
 from nl_gradient_policy_optimization.timing import timed
+from nl_gradient_policy_optimization.updating import Updating
 from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
@@ -67,14 +54,8 @@ from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
-PHASES = ("rollout", "reference", "critique", "update")
 
-
-class BrokenUpdateError(RuntimeError):
-    """The update has left every reasonable size."""
-
-
-class NLGradientTrainer:
+class NLGradientTrainer(Updating):
     """Optimises a policy on prompts, against a reward source.
 
     Args:
@@ -83,14 +64,7 @@ class NLGradientTrainer:
         accelerator: made before the model, so that DeepSpeed can shard it while loading.
         checkpoints: the run's.
         observers: they measure, in this order.
-
-    Attributes:
-        seconds: of each phase of this step.
-        counted: of this step and rank, what the ledger adds up.
     """
-
-    grad_norm_limit = 1e4
-    """A loss or gradient norm above it ends the run."""
 
     def __init__(
         self,
@@ -124,7 +98,7 @@ class NLGradientTrainer:
         self.finished_steps = self.saved_steps = self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
-        self._start_counting()
+        self.start_counting()
         self.algorithm.begin(self)
         self.observers: list[Observer] = []
         for observer in observers:
@@ -136,10 +110,6 @@ class NLGradientTrainer:
         observer.begin(self)
 
     # The run
-
-    @property
-    def total_steps(self) -> int:
-        return total_steps(self.config, len(self.ids), self.accelerator.num_processes)
 
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
@@ -164,10 +134,11 @@ class NLGradientTrainer:
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
-        self._start_counting()
+        self.start_counting()
+        self._ahead_before = self.ahead
         for observer in self.observers:
             observer.before_step(step)
-        self._seed(step)
+        self.seed(step)
         # 1 rollouts, 2 feedback: nothing of the run changes, so what is cut short here is done again
         with self.pauses.droppable(self.drop, common=False):
             pending = self.take_rollouts(step)
@@ -186,17 +157,6 @@ class NLGradientTrainer:
         self.ahead = self._ahead_before
         self.save()
 
-    def count(self, forward: float = 0, backward: float = 0, critiques: float = 0) -> None:
-        """Add to what the ledger counts; tokens that go backward have gone forward, too."""
-        self.counted["critiques"] += critiques
-        self.counted["forward_tokens"] += forward + backward
-        self.counted["backward_tokens"] += backward
-
-    def _start_counting(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.counted = dict.fromkeys(("critiques", "forward_tokens", "backward_tokens"), 0.0)
-        self._ahead_before = self.ahead
-
     # 1 rollouts
 
     def take_rollouts(self, step: int) -> PendingRollouts:
@@ -205,77 +165,6 @@ class NLGradientTrainer:
         sample_ahead = self.config.rollouts_ahead and step < self.total_steps
         self.ahead = self.collect(step + 1) if sample_ahead else None
         return pending
-
-    def collect(self, step: int) -> PendingRollouts:
-        """A step's rollouts, sampled and scored by the policy as it is now."""
-        self._seed(step)
-        pending = PendingRollouts(self.rewards)
-        with timed(self.seconds, "rollout"):
-            for rollouts in self.sample(self.prompts_of(step)):
-                pending.add(rollouts)
-        pending.batch = self.score(pending.rollouts)
-        check_sampler(pending.batch, self.config.generation, self.reduce)
-        return pending
-
-    def _seed(self, step: int) -> None:
-        set_seed(mixed_seed(self.config.seed, step, self.accelerator.process_index))
-
-    def prompts_of(self, step: int) -> list[str]:
-        """The ids of this rank's prompts of a step, each repeated for its rollouts."""
-        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
-        return [self.ids[index] for index in rank_prompts(self.config, len(self.ids), step, rank, ranks)]
-
-    def sample(self, record_ids: Sequence[str]) -> Iterator[list[Rollout]]:
-        """Sample a response to each prompt; each batch as soon as it is sampled."""
-        self.scorer.eval()
-        prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
-        encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
-        done = 0
-        for responses, logprobs in self.sampler.batches(encoded):
-            rollouts = []
-            for position, response_ids in enumerate(responses):
-                rollout = self._rollout(record_ids[done], encoded[done], response_ids)
-                if logprobs is not None:
-                    rollout.sampler_logprobs = given_logprobs(logprobs[position], self.scorer.precision)
-                rollouts.append(rollout)
-                done += 1
-            self.count(forward=sum(len(each.prompt_ids) + len(each.response_ids) for each in rollouts))
-            yield rollouts
-        if done < len(prompts):
-            raise RuntimeError(f"the sampler gave no response to {len(prompts) - done} of {len(prompts)} prompts")
-
-    def sample_after(self, rollouts: Sequence[Rollout], reading: Sequence[list[int]]) -> Iterator[Rollout]:
-        """Sample another response to each rollout's prompt, by the policy that has read ``reading`` in its place."""
-        self.scorer.eval()
-        batches = self.sampler.batches(list(reading))
-        sampled = [(ids, batch[1]) for batch in batches for ids in batch[0]]
-        for former, read, (ids, logprobs) in zip(rollouts, reading, sampled, strict=True):
-            self.count(forward=len(read) + len(ids))
-            rollout = self._rollout(former.id, former.prompt_ids, ids)
-            if logprobs is not None:
-                rollout.sampler_logprobs = torch.zeros(len(ids), dtype=self.scorer.precision)
-            yield rollout
-
-    def _rollout(self, record_id: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
-        record = self.records[record_id]
-        prompt = self.task.prompt(record)
-        return make_rollout(record_id, prompt, record, prompt_ids, response_ids, self.tokenizer, self.end_ids)
-
-    def batch(self, rollouts: Sequence[Rollout]) -> Batch:
-        """Rollouts as tensors."""
-        pad_id = self.tokenizer.pad_token_id
-        return Batch(rollouts, pad_id, self.scorer.precision, self.config.rollouts_per_prompt)
-
-    def score(self, rollouts: Sequence[Rollout]) -> Batch:
-        """Log-probabilities, entropy, values and KL under the policy that sampled, before any update."""
-        batch = self.batch(rollouts)
-        with timed(self.seconds, "reference"):
-            options = {"kl": self.config.kl, "entropy": True, **self.algorithm.score_options()}
-            scores = self.forward(batch, **options)
-        batch.old_logprobs = scores.pop("logprobs")
-        for name, column in scores.items():
-            batch.put(name, column)
-        return batch
 
     # 2 feedback
 
@@ -297,89 +186,6 @@ class NLGradientTrainer:
         check_failures(feedback, self.config, self.rewards.name, self.reduce)
 
     # 5 updates
-
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """``ppo_epochs`` passes over the step's rollouts; returns the means of the updates' metrics."""
-        self.scorer.train()
-        history: dict[str, list[float]] = defaultdict(list)
-        size = len(batch) // self.config.minibatches
-        done = 0
-        with timed(self.seconds, "update"):
-            for epoch in range(self.config.ppo_epochs):
-                order = permutation(len(batch), self.config.seed, step, epoch)
-                for start in range(0, len(order), size):
-                    self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
-                    for name, value in self.update_on(batch.select(order[start : start + size])).items():
-                        history[name].append(value)
-                    done += 1
-        self.algorithm.after_update()
-        means = {name: sum(values) / len(values) for name, values in history.items()}
-        return {**means, "lr": self.learning_rate, "updates": done, "kl/coef": self.kl.coef}
-
-    def update_on(self, minibatch: Batch) -> dict[str, float]:
-        """One update on a minibatch; returns its metrics.
-
-        Losses are means over the minibatch's response tokens on all ranks, so neither padding nor the way rollouts
-        are dealt to ranks and micro-batches changes the gradient. Without any feedback nothing happens.
-        """
-        tokens = float(self.reduce(minibatch.mask.sum()))
-        if tokens == 0:
-            return {}
-        sums: dict[str, float] = defaultdict(float)
-        micro_batches = list(minibatch.micro_batches(self.config.micro_batch_size))
-        for _, micro_batch in micro_batches:
-            with self.accelerator.accumulate(self.model):
-                outputs = self.losses(micro_batch)
-                mask = micro_batch.mask.to(outputs.policy)
-                policy = (outputs.policy * mask).sum() / tokens + outputs.added
-                value = self.config.value_coef * (outputs.value * mask).sum() / tokens
-                self._stop_if_broken(policy.detach() + value.detach(), micro_batch)
-                # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
-                self.accelerator.backward(policy * self.accelerator.num_processes * len(micro_batches))
-                if self.value_function:
-                    value.backward()
-                for name, column in outputs.figures.items():
-                    sums[name] += float((column.detach() * mask).sum() if column.dim() else column.detach() * tokens)
-                if self.accelerator.sync_gradients:
-                    norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-        if self.value_function:
-            self.value_function.step(self.reduce)
-        self._stop_if_broken(torch.tensor(norm), minibatch)
-        totals = self.reduce(torch.tensor(list(sums.values()), dtype=torch.float64))
-        return {**dict(zip(sums, (totals / tokens).tolist(), strict=True)), "grad_norm": norm}
-
-    def losses(self, micro_batch: Batch) -> LossOutputs:
-        """The algorithm's losses on a micro-batch, which the policy scores for it."""
-        self.count(backward=micro_batch.tokens)
-        batch = micro_batch.to(self.accelerator.device)
-        options = self.algorithm.pass_options(batch)
-        scores = self.model(*batch.inputs(), entropy=self.config.entropy_coef != 0, **options)
-        values = self.value_function.head(scores.hidden) if self.value_function else None
-        return self.algorithm.loss(LossInputs(batch, scores, values))
-
-    def _set_learning_rate(self, update: int) -> None:
-        total = self.total_steps * self.config.ppo_epochs * self.config.minibatches
-        self.learning_rate = self.config.learning_rate * learning_rate_share(self.config, update, total)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
-
-    def _stop_if_broken(self, value: Tensor, batch: Batch) -> None:
-        """A loss or gradient norm that is not finite, or beyond reason, ends the run, batch saved."""
-        if torch.isfinite(value).all() and float(value) <= self.grad_norm_limit:
-            return
-        step = self.finished_steps + 1
-        path = self.run / f"broken-batch-{step}-rank{self.accelerator.process_index}.pt"
-        rows = [
-            {"id": each.id, "prompt_ids": each.prompt_ids, "response_ids": each.response_ids, **batch.columns(row)}
-            for row, each in enumerate(batch.rollouts)
-        ]
-        torch.save(rows, path)
-        raise BrokenUpdateError(
-            f"step {step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
-            "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
-        )
 
     # Measures and logs
 
@@ -457,7 +263,7 @@ class NLGradientTrainer:
             for observer in self.observers:
                 observer.load(folder, state)
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
-                self.ahead = self._load_ahead(folder / self.ahead_file)
+                self.ahead = self.load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
             rows = {} if self.config.allow_changed else state.get("rows", {})
             self.finished_steps = self.saved_steps = state["step"]
@@ -468,48 +274,3 @@ class NLGradientTrainer:
             for observer in self.observers:
                 observer.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()
-
-    def _load_ahead(self, path: Path) -> PendingRollouts:
-        """The next step's rollouts as they were sampled; their feedback is asked for again."""
-        pending, saved = PendingRollouts(self.rewards), torch.load(path, weights_only=True)
-        for row in saved:
-            prompt = self.task.prompt(self.records[row["id"]])
-            prompt_ids = encode_prompt(prompt, self.task, self.tokenizer)
-            pending.add([self._rollout(row["id"], prompt_ids, row["response_ids"])])
-        pending.batch = self.batch(pending.rollouts)
-        pending.batch.load_columns([row["columns"] for row in saved])
-        return pending
-
-    # Tensors
-
-    def reduce(self, values: Tensor) -> Tensor:
-        """The sum over all ranks."""
-        if self.accelerator.num_processes == 1:
-            return values
-        return self.accelerator.reduce(values.to(self.accelerator.device), "sum").to(values.device)
-
-    @torch.no_grad()
-    def forward(self, batch: Batch, at: str = "", **options: Any) -> dict[str, Tensor]:
-        """What the policy says of all rollouts, by the names of :class:`~.policy.Scores`, and the head's ``values``.
-
-        It scores them in micro-batches of similar length; every rank makes the same number of them.
-
-        Args:
-            at: the name of ids in ``extra`` whose log-probabilities are asked for.
-            options: of :class:`~.policy.PolicyScorer`.
-        """
-        self.scorer.eval()
-        model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
-        self.count(forward=batch.tokens * (1 + ("kl" in options)))
-        whole: dict[str, Tensor] = {}
-        for rows, part in batch.micro_batches(self.config.micro_batch_size):
-            part = part.to(self.accelerator.device)
-            scores = model(*part.inputs(), at=part.extra[at] if at else None, **options)
-            columns = {name: column for name, column in scores._asdict().items() if column is not None}
-            hidden = columns.pop("hidden")
-            values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(scores.logprobs)
-            columns["values"] = values * part.response_mask
-            for name, column in columns.items():
-                size = (len(batch), batch.response_ids.shape[1], *column.shape[2:])
-                whole.setdefault(name, torch.zeros(size, dtype=column.dtype))[rows, : column.shape[1]] = column.cpu()
-        return whole

@@ -21,7 +21,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.trainer import BrokenUpdateError
+from nl_gradient_policy_optimization.updating import BrokenUpdateError
 from text2grad.critics import Critic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class Observer:
     """Watches a run; every hook may be left out. The trainer is ``self.run`` once it is ready."""
 
-    run: NLGradientTrainer
-
     def begin(self, run: NLGradientTrainer) -> None:
         """The trainer is ready, its models are loaded."""
         self.run = weakref.proxy(run)  # a run that nobody holds any more frees its memory and files at once
