@@ -313,6 +313,14 @@ class PolicyConfig(
         self.algorithm.configure(self)
         self.method = self.method or self.algorithm.label
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A setting of a part is set there: ``config.refresh.refresh_every``."""
+        if name not in self.__dataclass_fields__:
+            raise AttributeError(
+                f"PolicyConfig has no field {name!r}; it may be one of its algorithm, audit or refresh"
+            )
+        super().__setattr__(name, value)
+
     # Flags
 
     @classmethod

@@ -110,10 +110,10 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
         trusted = trusted_rewards(config, task, tokenizer, accelerator)
         rewards = AuditedRewards(rewards, trusted, config.audit.audit_share, config.seed)
         observers.append(Audit(config.audit))
-        if config.refresh.refresh_every:
-            observers.append(Refresh(critic, trusted, prompts, config, accelerator))
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
+    if config.refresh.refresh_every:  # after the policy, which has seeded what its adapter starts from
+        prepared.watch(Refresh(critic, trusted, prompts, config, accelerator))
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return prepared

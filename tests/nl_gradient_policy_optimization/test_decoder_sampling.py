@@ -18,10 +18,9 @@ def test_rollouts_come_with_the_log_probabilities_that_the_trainer_scores(tmp_pa
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     rollouts = [rollout for batch in trainer.sample([f"post-{index % 5}" for index in range(8)]) for rollout in batch]
-    trainer.score(rollouts)
+    batch = trainer.score(rollouts)
     assert [rollout.id for rollout in rollouts] == [f"post-{index % 5}" for index in range(8)]
-    for rollout in rollouts:
-        torch.testing.assert_close(rollout.sampler_logprobs, rollout.old_logprobs, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(batch.sampler_logprobs, batch.old_logprobs, atol=2e-5, rtol=1e-5)
 
 
 def test_a_run_cut_in_two_equals_a_run_at_one_go(tmp_path):

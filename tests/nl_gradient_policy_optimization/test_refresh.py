@@ -12,7 +12,9 @@ from tempfile import mkdtemp
 import pytest
 import torch
 
+from nl_gradient_policy_optimization.observers.refresh import Refresh
 from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_reward_model.train_rm import train
 from tests import reward_records
 from tests.processes import run_ranks
@@ -57,9 +59,9 @@ def test_the_reward_model_learns_what_the_trusted_critic_says(tmp_path):
     """It has the records of two posts by heart; then it is told of other responses, and of their first word."""
     records = reward_records.memorised()[1]
     config = refreshed_config(tmp_path)
-    config.refresh_updates, config.refresh_learning_rate, config.refresh_batch_size = 120, 1e-2, 12
+    config = config.changed(refresh_updates=120, refresh_learning_rate=1e-2, refresh_batch_size=12)
     save_json(tmp_path / "old.json", records)
-    config.refresh_data = str(tmp_path / "old.json")
+    config.refresh.refresh_data = str(tmp_path / "old.json")
     config.max_steps = 3
     trainer = prepare("slf5k", config)
     answers = (f"{first} {second}." for first in ("He", "She", "They", "We") for second in ("sat", "ran", "ate"))
@@ -84,7 +86,7 @@ def test_the_reward_model_learns_what_the_trusted_critic_says(tmp_path):
     known = list(records.values())
     kept = critic([each["post"] for each in known], [each["generated_summary"] for each in known])
     assert [given.good for given in kept] == [each["good_spans"] for each in known]  # nothing is forgotten
-    own = trainer.refresh.critic
+    own = refresher(trainer).critic
     assert own([known[0]["post"]], [known[0]["generated_summary"]]) == [kept[0]]
 
 
@@ -125,8 +127,8 @@ def test_a_run_that_was_stopped_around_a_refresh_goes_on_as_if_it_had_not(tmp_pa
     optimize("slf5k", refreshed_config(tmp_path, max_steps=4, save_every=0, output_dir=str(tmp_path / "whole")))
     config = refreshed_config(tmp_path, max_steps=4, save_every=0)
     trainer = prepare("slf5k", config)
-    target = trainer.refresh if moment == "annotation" else trainer
-    name = "annotate" if moment == "annotation" else "accept"
+    target = refresher(trainer) if moment == "annotation" else trainer
+    name = "annotate" if moment == "annotation" else "receive"
     work = getattr(target, name)
 
     def interrupted(*args):
@@ -137,11 +139,17 @@ def test_a_run_that_was_stopped_around_a_refresh_goes_on_as_if_it_had_not(tmp_pa
     setattr(target, name, interrupted)
     with pytest.raises((KeyboardInterrupt, Interrupted)):
         trainer.train()
-    assert trainer.refresh.done == (0 if moment == "annotation" else 3)
+    assert refresher(trainer).done == (0 if moment == "annotation" else 3)
     assert trainer.finished_steps == 2
     optimize("slf5k", config)
     for name in ("rollouts.jsonl", "refreshed.jsonl", "checkpoint-4/reward_model", "checkpoint-4/policy"):
         assert content(tmp_path / "run" / name) == content(tmp_path / "whole" / name), name
+
+
+def refresher(trainer: NLGradientTrainer) -> Refresh:
+    """The trainer's observer that lets the reward model learn."""
+    (found,) = [observer for observer in trainer.observers if isinstance(observer, Refresh)]
+    return found
 
 
 def _one_refresh(folder: str, name: str, critic: str) -> None:
@@ -155,8 +163,10 @@ def _one_refresh(folder: str, name: str, critic: str) -> None:
         {"id": f"post-{index}", "response": f"a{index} b", **trainer.task.fields.to_dict(first_word("", f"a{index} b"))}
         for index in range(4)
     ]
-    trainer.refresh.model.eval = trainer.refresh.model.train = lambda *mode: None  # no dropout: it differs by rank
-    trainer.refresh.learn(3, told)
+    refresher(trainer).model.eval = refresher(trainer).model.train = lambda *mode: (
+        None
+    )  # no dropout: it differs by rank
+    refresher(trainer).learn(3, told)
     trainer.finished_steps = 2
     trainer.save()
     trainer.accelerator.end_training()
@@ -181,7 +191,7 @@ def test_two_ranks_refresh_as_one_does(tmp_path):
     [
         ({"refresh_every": 2}, "--refresh_every needs --audit_critic"),
         ({"refresh_every": -1}, "0 for never"),
-        ({"refresh_data": "old.json"}, "read by --refresh_every alone"),
+        ({"refresh_data": "old.json"}, "needs --refresh_every"),
         ({"refresh_every": 2, "audit_critic": "programmatic", "refresh_updates": 0}, "--refresh_updates must be above"),
     ],
 )
@@ -200,6 +210,6 @@ def test_another_trusted_critic_is_another_run(tmp_path):
     """Without a refresh it is for the log alone, and may change."""
     optimize("slf5k", refreshed_config(tmp_path, max_steps=1))
     other = refreshed_config(tmp_path, max_steps=1)
-    other.audit_critic = "programmatic"
+    other.audit.audit_critic = "programmatic"
     with pytest.raises(InputError, match="audit_critic"):
         prepare("slf5k", other)
