@@ -1,1 +1,1 @@
-"""What comes in from outside passes ``gate.py`` and, as a file of ours, ``schema.py``; what is shown ``redaction.py``."""
+"""What comes in from outside passes ``gate.py`` and ``schema.py``; what is stored or shown passes ``redaction.py``."""
