@@ -81,8 +81,8 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: floa
 def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: float, eps: float = 1e-4) -> Tensor:
     """Token advantages without a value function: each token's discounted sum against its group's.
 
-    :func:`group_tokens` of G_t = Σ_l discount^l · r_{t+l}. Unlike GRPO's, the advantages of equal responses are not 0: an
-    early token has more rewards to come than a late one.
+    :func:`group_tokens` of G_t = Σ_l discount^l · r_{t+l}. Unlike GRPO's, the advantages of equal responses are not 0,
+    since an early token has more rewards to come than a late one.
 
     Args:
         discount: γλ.
