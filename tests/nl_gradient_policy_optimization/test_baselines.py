@@ -312,5 +312,8 @@ def test_configs_are_settings_that_exist():
             launcher, method, named = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
             assert (ROOT / launcher).is_file() and (method, named) == (path.stem, task), first
             fields = kinds[path.stem].__dataclass_fields__
-            unknown = set(re.findall(r"^(\w+):", path.read_text(), re.M)) - set(fields)
+            shared = path.parent.parent / path.name
+            text = path.read_text() + (shared.read_text() if shared.is_file() else "")
+            assert ("extends: " in path.read_text()) == shared.is_file(), path
+            unknown = set(re.findall(r"^(\w+):", text, re.M)) - {*fields, "extends"}
             assert not unknown, (path, unknown)
