@@ -1,9 +1,7 @@
-"""Texts spoilt on purpose, so that the place of their fault is known: what the makers of such records share."""
+"""Texts spoilt on purpose, so that the place of their fault is known."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from text2grad.critics.programs.english import unique_quote
@@ -38,18 +36,6 @@ def exchanged(kind: str, text: str, place: Interval, new: str) -> KnownFault:
     """The text with other characters at a place."""
     start, end = place
     return KnownFault(kind, text[:start] + new + text[end:], (start, start + len(new)), text[start:end])
-
-
-def in_turns(found: Sequence[KnownFault], rng: random.Random) -> Iterator[KnownFault]:
-    """All of them in a random order in which the kinds take turns."""
-    kinds: dict[str, list[KnownFault]] = {}
-    for fault in rng.sample(found, len(found)):
-        kinds.setdefault(fault.kind, []).append(fault)
-    while kinds:
-        for kind in rng.sample(list(kinds), len(kinds)):
-            yield kinds[kind].pop()
-            if not kinds[kind]:
-                del kinds[kind]
 
 
 def marked(judged: Feedback, fault: KnownFault) -> Feedback:

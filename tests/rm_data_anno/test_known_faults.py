@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rm_data_anno.known_faults import KnownFault, in_turns, marked
+from rm_data_anno.known_faults import KnownFault, marked
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
 from text2grad.feedback import Feedback
 
@@ -79,13 +79,6 @@ def test_what_is_known_is_poor_and_no_praise_reaches_into_it():
 def test_a_poor_span_that_says_more_takes_the_known_one_in():
     fault = KnownFault("number", "He owes 900 dollars now.", (8, 11))
     assert marked(Feedback("c", [], ["owes 900 dollars"]), fault).poor == ["owes 900 dollars"]
-
-
-def test_kinds_take_turns():
-    faults = [KnownFault(kind, f"{kind}{number}") for kind, count in (("a", 5), ("b", 2)) for number in range(count)]
-    order = [fault.kind for fault in in_turns(faults, random.Random(0))]
-    assert sorted(order) == sorted(fault.kind for fault in faults)
-    assert {*order[:2]} == {*order[2:4]} == {"a", "b"}
 
 
 def test_the_rarest_kind_that_is_possible_comes_first():
