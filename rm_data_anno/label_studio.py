@@ -7,15 +7,14 @@ python rm_data_anno/label_studio.py --task slf5k --data_path responses.json --ex
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement, overlaps
 from rm_data_anno.text_offsets import Convention, chosen_convention, place
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
@@ -23,12 +22,10 @@ from text2grad.feedback import Feedback
 from text2grad.records import Records, check_output, load_json, load_records, save_json, save_records, save_text
 from text2grad.safety.gate import fault, shown
 from text2grad.safety.schema import Form, checked
-from text2grad.statistics import fleiss_kappa
-from text2grad.tasks import Interval, Task, get_task
+from text2grad.tasks import Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 from text2grad.token_rewards import span_intervals
 
-LABELS = ("good", "poor")
 INTERFACE = """<View>
   <Header value="Prompt"/>
   <Text name="prompt" value="$prompt"/>
@@ -89,6 +86,26 @@ class _Annotation(Form):
     updated_at: str | None = None
     result: list[_Region] | None = None
 
+    @property
+    def who(self) -> str:
+        """Who made it; empty where the export does not say."""
+        who = self.completed_by
+        if isinstance(who, _Who):
+            who = who.email or who.id
+        return "" if who is None else str(who)
+
+    def values(self, kind: str) -> list[_Value]:
+        return [region.value for region in self.result or [] if region.type == kind and region.value]
+
+    def texts(self, of_missing: bool) -> list[str]:
+        """What was typed into the field of missing things, or into any other."""
+        typed: list[str] = []
+        for region in self.result or []:
+            if region.type == "textarea" and region.value and (region.from_name == "missing") == of_missing:
+                text = region.value.text or []
+                typed += [text] if isinstance(text, str) else text
+        return [text.strip() for text in typed if text.strip()]
+
 
 class _Data(Form):
     id: str
@@ -100,31 +117,6 @@ class _ExportedTask(Form):
 
     data: _Data
     annotations: list[_Annotation] | None = None
-
-
-@dataclass
-class PersonsAnnotation:
-    """What one annotator said of one response.
-
-    Attributes:
-        decides: marked as ground truth; it settles what others disagree on.
-        score: the verdict on the whole, in −1..1: one star is −1, five are +1.
-    """
-
-    annotator: str
-    critique: str
-    places: list[tuple[str, int, int]] = field(default_factory=list)
-    decides: bool = False
-    missing: list[str] = field(default_factory=list)
-    score: float | None = None
-
-    def labels(self, length: int) -> list[str]:
-        """The label of each character; poor where both were marked, as in training."""
-        found = [""] * length
-        for label in LABELS:
-            for start, end in (mark[1:] for mark in self.places if mark[0] == label):
-                found[start:end] = [label] * (end - start)
-        return found
 
 
 def to_tasks(records: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
@@ -148,149 +140,52 @@ def read_export(
         raise InputError(f"{path}: holds {type(value).__name__}; export the project as JSON (not JSON-MIN)")
     if problem := fault(value, finite=False):
         raise InputError(f"{path}: {problem}; correct it there")
-    rows: list[tuple[str, Mapping[str, Any]]] = []
+    votes: list[tuple[str, _Annotation]] = []
     for number, item in enumerate(value):
-        checked(_ExportedTask, item, f"{path}: task {number}")
-        record_id = item["data"]["id"]
+        exported: _ExportedTask = checked(_ExportedTask, item, f"{path}: task {number}")
+        record_id = exported.data.id
         if record_id not in responses:
             raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which --data_path does not hold")
-        if item["data"].get("response") not in (None, responses[record_id]):
+        if exported.data.response not in (None, responses[record_id]):
             raise InputError(f"{path}: record {record_id!r} has another response than in --data_path; give that file")
-        rows += [(record_id, row) for row in _votes(item.get("annotations") or [], f"{path}: record {record_id!r}")]
-    marked = [(responses[record_id], each) for record_id, row in rows for each in _values(row, "labels")]
+        where = f"{path}: record {record_id!r}"
+        votes += [(record_id, vote) for vote in _votes(exported.annotations or [], where)]
+    marked = [(responses[key], span.model_dump()) for key, vote in votes for span in vote.values("labels")]
     convention = chosen_convention(marked, offsets, str(path))
     found: dict[str, list[PersonsAnnotation]] = {}
-    for record_id, row in rows:
-        found.setdefault(record_id, []).append(_annotation(row, responses[record_id], convention, path, record_id))
+    for record_id, vote in votes:
+        where = f"{path}: record {record_id!r}, annotation {vote.id}"
+        found.setdefault(record_id, []).append(_annotation(vote, responses[record_id], convention, where))
     return found
 
 
-def _votes(annotations: Sequence[Mapping[str, Any]], where: str) -> list[Mapping[str, Any]]:
+def _votes(annotations: Sequence[_Annotation], where: str) -> list[_Annotation]:
     """The annotation of each person that counts: the last submitted, or the last that is marked as ground truth."""
-    votes: dict[str, Mapping[str, Any]] = {}
-    finished = [row for row in annotations if not row.get("was_cancelled")]
-    for row in sorted(finished, key=lambda row: row.get("updated_at") or ""):
-        who = _who(row)
-        if not who and len(finished) > 1:
-            raise InputError(f"{where}, annotation {row.get('id')}: completed_by is missing; say who made it")
-        if row.get("ground_truth") or not (who in votes and votes[who].get("ground_truth")):
-            votes[who] = row
+    votes: dict[str, _Annotation] = {}
+    finished = [each for each in annotations if not each.was_cancelled]
+    for each in sorted(finished, key=lambda each: each.updated_at or ""):
+        if not each.who and len(finished) > 1:
+            raise InputError(f"{where}, annotation {each.id}: completed_by is missing; say who made it")
+        if each.ground_truth or each.who not in votes or not votes[each.who].ground_truth:
+            votes[each.who] = each
     return list(votes.values())
 
 
-def _who(row: Mapping[str, Any]) -> str:
-    """Whose annotation it is; empty where the export does not say."""
-    who = row.get("completed_by")
-    if isinstance(who, Mapping):
-        who = who.get("email") or who.get("id")
-    return "" if who is None else str(who)
-
-
-def _annotation(
-    row: Mapping[str, Any], response: str, convention: Convention, path: str | Path, record_id: str
-) -> PersonsAnnotation:
-    where = f"{path}: record {record_id!r}, annotation {row.get('id')}"
-    missing = _texts(row, of_missing=True)
-    critique = " ".join(_texts(row, of_missing=False))
+def _annotation(vote: _Annotation, response: str, convention: Convention, where: str) -> PersonsAnnotation:
+    critique = " ".join(vote.texts(of_missing=False))
     if not critique:
         raise InputError(f"{where}: has no critique; ask its annotator for one, or delete the annotation")
-    person = PersonsAnnotation(_who(row), critique, [], bool(row.get("ground_truth")), missing)
-    for value in _values(row, "rating"):
-        if stars := value.get("rating"):
-            person.score = 2 * (stars - 1) / (_STARS - 1) - 1
-    for value in _values(row, "labels"):
-        interval = place(value, response, convention)
-        for label in value.get("labels") or []:
+    person = PersonsAnnotation(vote.who, critique, [], bool(vote.ground_truth), vote.texts(of_missing=True))
+    for value in vote.values("rating"):
+        if value.rating:
+            person.score = 2 * (value.rating - 1) / (_STARS - 1) - 1
+    for value in vote.values("labels"):
+        start, end = place(value.model_dump(), response, convention)
+        for label in value.labels or []:
             if label not in LABELS:
                 raise InputError(f"{where}: marks a span {shown(label)}; this project's labels are good and poor")
-            person.places.append((label, *interval))
+            person.places.append((label, start, end))
     return person
-
-
-def _texts(row: Mapping[str, Any], of_missing: bool) -> list[str]:
-    """What was typed into the field of missing things, or into any other."""
-    typed: list[str] = []
-    for each in row.get("result") or []:
-        if each.get("type") == "textarea" and each.get("value") and (each.get("from_name") == "missing") == of_missing:
-            text = each["value"].get("text") or []
-            typed += [text] if isinstance(text, str) else text
-    return [text.strip() for text in typed if text.strip()]
-
-
-def _values(row: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [each["value"] for each in row.get("result") or [] if each.get("type") == kind and each.get("value")]
-
-
-def adjudicated(people: Sequence[PersonsAnnotation], response: str) -> PersonsAnnotation:
-    """One annotation of several: the deciding one; else per character what more than half of them said, all that any
-    of them misses, and the mean verdict."""
-    deciding = [person for person in people if person.decides]
-    if deciding or len(people) == 1:
-        return (deciding or list(people))[-1]
-    columns = zip(*(person.labels(len(response)) for person in people), strict=True)
-    winners = [Counter(column).most_common(1)[0] for column in columns]
-    labels = [label if 2 * count > len(people) else "" for label, count in winners]
-    critiques = dict.fromkeys(person.critique for person in people)
-    missing = dict.fromkeys(text for person in people for text in person.missing)
-    scores = [person.score for person in people if person.score is not None]
-    return PersonsAnnotation(
-        "majority",
-        "\n".join(critiques),
-        list(_runs(labels, response)),
-        missing=list(missing),
-        score=sum(scores) / len(scores) if scores else None,
-    )
-
-
-def _runs(labels: Sequence[str], response: str) -> Iterable[tuple[str, int, int]]:
-    """Stretches of one label, without white space at their ends; those without a letter or digit are left out."""
-    start = 0
-    for end in range(1, len(labels) + 1):
-        if end < len(labels) and labels[end] == labels[start]:
-            continue
-        piece = response[start:end]
-        if labels[start] and any(char.isalnum() for char in piece):
-            yield labels[start], start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
-        start = end
-
-
-def overlap(first: PersonsAnnotation, second: PersonsAnnotation, length: int) -> float:
-    """F1 of two annotators' labelled characters; 1 where neither marked any."""
-    a, b = first.labels(length), second.labels(length)
-    marked = sum(map(bool, a)) + sum(map(bool, b))
-    return 2 * sum(x == y != "" for x, y in zip(a, b, strict=True)) / marked if marked else 1.0
-
-
-def agreement(found: Mapping[str, Sequence[PersonsAnnotation]], responses: Mapping[str, str]) -> dict[str, Any]:
-    """Fleiss' kappa of the characters' labels, and the mean span overlap of two annotators, where several answered.
-
-    White space does not count. Kappa is over the records that the most usual number of people annotated.
-    """
-    several = {record_id: people for record_id, people in found.items() if len(people) > 1}
-    if not several:
-        return {"records": 0}
-    usual = Counter(map(len, several.values())).most_common(1)[0][0]
-    counts = []
-    for record_id, people in several.items():
-        if len(people) == usual:
-            columns = zip(*(person.labels(len(responses[record_id])) for person in people), strict=True)
-            counts += [
-                [column.count(label) for label in ("good", "poor", "")]
-                for char, column in zip(responses[record_id], columns, strict=True)
-                if not char.isspace()
-            ]
-    kappa = fleiss_kappa(counts)
-    pairs = [
-        overlap(*pair, len(responses[record_id]))
-        for record_id, people in several.items()
-        for pair in combinations(people, 2)
-    ]
-    return {
-        "records": len(several),
-        "annotators_each": usual,
-        "fleiss_kappa": None if kappa != kappa else round(kappa, 4),
-        "span_overlap": round(sum(pairs) / len(pairs), 4),
-    }
 
 
 def annotated_record(task: Task, record: dict, people: Sequence[PersonsAnnotation], spans: bool) -> dict:
@@ -318,8 +213,7 @@ def elsewhere(task: Task, record: dict) -> int:
     """Marked spans that training would look for in another place: a short quote means its first occurrence."""
     feedback = task.feedback(record)
     assert feedback is not None
-    poor, good = span_intervals(feedback, task.response(record), task)
-    known: dict[str, list[Interval]] = {"poor": poor, "good": good}
+    known = dict(zip(("poor", "good"), span_intervals(feedback, task.response(record), task), strict=True))
     return sum(
         not any(start <= span["start"] and span["end"] <= end for start, end in known[span["label"]])
         for span in record["annotation"]["spans"]
@@ -335,33 +229,31 @@ def disputed(
     """
     tasks = []
     for record_id, people in found.items():
-        length = len(task.response(records[record_id]))
-        if any(person.decides for person in people) or len(people) < 2:
-            continue
-        if min(overlap(*pair, length) for pair in combinations(people, 2)) >= limit:
-            continue
-        (item,) = to_tasks({record_id: records[record_id]}, task)
-        item["predictions"] = [
-            {"model_version": person.annotator, "result": result_of(person, task.response(records[record_id]))}
-            for person in people
-        ]
-        tasks.append(item)
+        response = task.response(records[record_id])
+        settled = len(people) < 2 or any(person.decides for person in people)
+        if not settled and min(overlaps(people, len(response))) < limit:
+            (item,) = to_tasks({record_id: records[record_id]}, task)
+            shown_as = [{"model_version": each.annotator, "result": result_of(each, response)} for each in people]
+            tasks.append({**item, "predictions": shown_as})
     return tasks
 
 
 def result_of(person: PersonsAnnotation, response: str) -> list[dict[str, Any]]:
     """An annotation in Label Studio's form, with offsets in code points."""
-    names = {"to_name": "response"}
-    regions = [
-        {"from_name": "span", "type": "labels", **names,
-         "value": {"start": start, "end": end, "text": response[start:end], "labels": [label]}}
+
+    def region(name: str, kind: str, **value: Any) -> dict[str, Any]:
+        return {"from_name": name, "type": kind, "to_name": "response", "value": value}
+
+    result = [
+        region("span", "labels", start=start, end=end, text=response[start:end], labels=[label])
         for label, start, end in person.places
-    ]  # fmt: skip
-    typed = [("critique", [person.critique])] + ([("missing", person.missing)] if person.missing else [])
-    texts = [{"from_name": name, "type": "textarea", **names, "value": {"text": text}} for name, text in typed]
-    stars = [] if person.score is None else [round((person.score + 1) / 2 * (_STARS - 1)) + 1]
-    ratings = [{"from_name": "verdict", "type": "rating", **names, "value": {"rating": count}} for count in stars]
-    return [*regions, *texts, *ratings]
+    ]
+    result.append(region("critique", "textarea", text=[person.critique]))
+    if person.missing:
+        result.append(region("missing", "textarea", text=person.missing))
+    if person.score is not None:
+        result.append(region("verdict", "rating", rating=round((person.score + 1) / 2 * (_STARS - 1)) + 1))
+    return result
 
 
 def write_tasks(task: Task, config: LabelStudioConfig) -> None:

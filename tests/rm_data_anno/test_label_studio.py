@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rm_data_anno.label_studio import (
-    PersonsAnnotation,
-    adjudicated,
-    agreement,
-    annotated_record,
-    elsewhere,
-    overlap,
-    read_export,
-    result_of,
-)
+from rm_data_anno.adjudication import PersonsAnnotation, adjudicated, agreement, overlap
+from rm_data_anno.label_studio import annotated_record, elsewhere, read_export, result_of
 from rm_data_anno.text_offsets import CONVENTIONS, Convention, chosen_convention, interval, positions
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json

@@ -11,7 +11,8 @@ import pytest
 
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_reward_model.train_rm import train
-from rm_data_anno.label_studio import INTERFACE, PersonsAnnotation, adjudicated
+from rm_data_anno.adjudication import PersonsAnnotation, adjudicated
+from rm_data_anno.label_studio import INTERFACE
 from tests.fault_server import FaultServer
 from tests.label_studio_server import LabelStudio, Person
 from tests.reward_records import settings
