@@ -23,6 +23,7 @@ TRAINED = {
     "ppo_last_sum": "by PPO on one number per response: the sum of the critic's δ, given on the last token.",
     "ppo_last_mean": "by PPO on one number per response: the mean of the critic's δ, given on the last token.",
     "ppo_last_verdict": "by PPO on one number per response: the critic's verdict, given on the last token.",
+    "grpo": "by GRPO on one number per response: the sum of the critic's δ, compared within each prompt.",
     "prm_ppo": "by PPO on process rewards, on the last token of each step: +1 if the step is right, −1 if it is wrong.",
 }
 """How the baselines' policies came about; any other ``method`` is a name for Text2Grad with settings of one's own."""
