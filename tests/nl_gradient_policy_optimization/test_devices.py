@@ -129,7 +129,7 @@ def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
     tiny_config(tmp_path)
     lines = ["| method | optimiser | way | largest difference | relative difference of the update |"]
     lines.append("| --- | --- | --- | ---: | ---: |")
-    for method in ("text2grad", "scalar", "steps"):
+    for method in ("text2grad", "verdict", "scalar", "steps"):
         for optimizer in ("adamw", "adafactor"):
             settings = {"optimizer": optimizer}
             assert run_ranks(_update_of, 1, str(tmp_path), "one", method, settings) == [0]
