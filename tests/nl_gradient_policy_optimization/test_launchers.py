@@ -72,9 +72,10 @@ METHODS = {
     "pairs": "pairs.py --task kodcode --config {here}/kodcode/pairs.yaml",
     "dpo": "dpo.py --task kodcode --config {here}/kodcode/dpo.yaml",
     "scalar_reward": "scalar_reward.py --task kodcode --config {here}/kodcode/scalar_reward.yaml",
-    "ppo": "ppo.py --task kodcode --config {here}/../kodcode/config.yaml",
-    "ppo_delta": "ppo.py --task kodcode --config {here}/../kodcode/config.yaml --reward_placement last_sum",
-    "prm_ppo": "prm_ppo.py --task kodcode --config {here}/../kodcode/config.yaml",
+    "ppo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm scalar",
+    "ppo_delta": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm scalar "
+    "--reward_placement last_sum",
+    "prm_ppo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm steps",
     "reflect": "reflect.py --task kodcode --config {here}/kodcode/reflect.yaml",
     "step_labels": "step_labels.py --task kodcode",
 }
@@ -120,7 +121,7 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(started, metho
     assert started(script, method, "kodcode", "--config", "mine.yaml").count("--config") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["sft"], ["grpo", "slf5k"]])
+@pytest.mark.parametrize("arguments", [[], ["sft"], ["ppo3", "slf5k"]])
 def test_an_unknown_baseline_lists_them(arguments):
     command = ["bash", str(STAGE / "baselines" / "run.sh"), *arguments]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
