@@ -1,6 +1,4 @@
-"""Run folders and result files that look like real ones, made without a model, to develop and test the report with.
-
-    python -m tests.synthetic_runs OUT --seeds 3 --rollouts 5000
+"""Run folders and result files that look like real ones, made without a model, to test the report with.
 
 The prompts are the quickstart's posts and the critiques are the programmatic critic's; only the policy is made up: it
 answers with a mixture of faulty and fair sentences that gets better with training, in a scalar run more slowly.
@@ -8,7 +6,6 @@ answers with a mixture of faulty and fair sentences that gets better with traini
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -296,27 +293,3 @@ def write_code_run(folder: Path, steps: int = 6, answer: str = CODE_ANSWER) -> P
             mean = sum(rewards) / len(rewards)
             metrics.write(json.dumps({"step": step, "delta/mean": mean, "kl/k3": 0.1 * step, "entropy": 1.0}) + "\n")
     return folder
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rollouts", type=int, default=5000, help="of each run")
-    parser.add_argument("--per_step", type=int, default=25)
-    args = parser.parse_args()
-    steps = args.rollouts // args.per_step
-    for method, skill in (("text2grad", 0.85), ("ppo_scalar", 0.6)):
-        for seed in range(1, args.seeds + 1):
-            write_run(args.folder / f"{method}-seed{seed}", method, seed, steps, args.per_step)
-            write_result(args.folder / f"{method}-seed{seed}.result.json", method, skill, seed)
-    write_result(args.folder / "base.result.json", "base", 0.08)
-    write_judgement(args.folder / "judge.result.json", "text2grad", "ppo_scalar", 0.5)
-    for step in range(0, steps + 1, max(steps // 5, 1)):
-        for system, edge in (("text2grad", 0.9), ("ppo_scalar", 0.5)):
-            path = args.folder / f"judge-{system}-{step}.result.json"
-            write_judgement(path, system, "base", edge * step / steps, step)
-
-
-if __name__ == "__main__":
-    main()

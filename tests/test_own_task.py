@@ -96,11 +96,6 @@ def own_prompts_and_settings(folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def test_the_examples_are_short():
-    for name in ("my_critic.py", "my_task.py"):
-        assert len([line for line in code_of(name).splitlines()[1:] if line.strip()]) <= 15
-
-
 def test_a_task_in_one_file_goes_through_every_stage(folder, command):
     """Annotation by a chat critic, a reward model step and its figures, a policy step, generation and the report."""
     own_prompts_and_settings(folder)

@@ -17,7 +17,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from evaluation.optional_packages import PACKAGES
 from tests.conftest import ROOT
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
@@ -70,12 +69,6 @@ def test_every_range_admits_its_pin():
     assert ranges.keys() - pinned.keys() == UNPINNED
 
 
-def test_every_pin_is_declared():
-    ranges = declared("train", "dev")
-    assert pins("requirements.txt").keys() - ranges.keys() == set()
-    assert set(PACKAGES.values()) <= declared("eval").keys() & pins("requirements-eval.txt").keys()
-
-
 def test_the_lock_has_every_pin_with_its_checksums_and_no_address():
     text = (ROOT / "requirements.lock").read_text()
     locked = {}
@@ -110,30 +103,6 @@ def wheel(copied) -> zipfile.ZipFile:
     subprocess.run([sys.executable, "-c", build, "dist"], cwd=copied, check=True, capture_output=True, timeout=120)
     (path,) = (copied / "dist").glob("*.whl")
     return zipfile.ZipFile(path)
-
-
-def test_the_wheel_holds_the_package_and_the_annotation_stage(wheel):
-    installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    written = {path for path in (ROOT / "text2grad").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    written |= set((ROOT / "rm_data_anno").rglob("*.py"))
-    assert installed == {str(path.relative_to(ROOT)) for path in written}
-
-
-def test_the_wheel_says_what_it_needs_and_which_version_it_is(wheel):
-    from text2grad import __version__
-
-    (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
-    lines = wheel.read(metadata).decode().splitlines()
-    assert f"Version: {__version__}" in lines
-    assert {"Provides-Extra: eval", "Provides-Extra: vllm", "Provides-Extra: judge", "Provides-Extra: dev"} <= set(
-        lines
-    )
-    required = {
-        canonicalize_name(Requirement(line.removeprefix("Requires-Dist: ")).name)
-        for line in lines
-        if line.startswith("Requires-Dist: ") and "extra ==" not in line
-    }
-    assert required == declared().keys()
 
 
 def test_token_rewards_need_no_torch():
@@ -270,15 +239,3 @@ def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(co
     assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "['rm_data_anno']"
     library = "import text2grad.losses, text2grad.advantages, text2grad.models, text2grad.statistics"
     _run(empty, "-c", library, cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_an_editable_install_finds_the_whole_checkout_from_any_folder(copied, tmp_path):
-    _run(sys.executable, "-m", "venv", tmp_path / "environment", cwd=tmp_path)
-    python = tmp_path / "environment" / "bin" / "python"
-    _run(python, "-m", "pip", "install", "--quiet", "--quiet", "--no-deps", "--editable", copied, cwd=tmp_path)
-    packages = [name for name in ("text2grad", *PROGRAMS) if (copied / name / "__init__.py").is_file()]
-    looked_up = f"from importlib.util import find_spec; print(*[find_spec(name).origin for name in {packages}])"
-    found = _run(python, "-c", looked_up, cwd=copied / "nl_reward_model" / "kodcode").split()
-    assert found == [str(copied / name / "__init__.py") for name in packages]
-    assert len(found) == 7

@@ -38,13 +38,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_are_read(tmp_path):
-    page = tmp_path / "a.md"
-    page.write_text("# One `two`, three!\n[x](b.md#some-part) [y](https://example.org/z.md) ![z](c.svg) [s](#one)\n")
-    assert links(page) == [(tmp_path / "b.md", "some-part"), (tmp_path / "c.svg", ""), (page, "one")]
-    assert anchors(page) == {"one-two-three"}
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page):
     broken = [

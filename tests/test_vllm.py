@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.reward_records import memorised
-from tests.rm_data_anno.test_annotation_server import COUNT, easy_prompt, records
 from tests.tiny import tiny_model
 from tests.tiny_runs import posts_file, rows
 from tests.vllm_servers import RealServer, real_vllm
@@ -34,28 +32,6 @@ def smollm(tmp_path_factory) -> Iterator[RealServer]:
         yield server.start()
     finally:
         server.kill()
-
-
-@pytest.mark.parametrize("task", ["slf5k", "ultrafeedback", "kodcode"])
-def test_a_served_model_annotates_twenty_records_of_a_task(task, smollm, tmp_path):
-    """Sixty in all: each is annotated with quotes of its response, or listed with the reason."""
-    data, output = tmp_path / "in.json", tmp_path / "out.json"
-    data.write_text(json.dumps(records(task)))
-    (tmp_path / "easy.txt").write_text(easy_prompt(task))
-    command = [sys.executable, str(ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py")]
-    command += ["--data_path", str(data), "--output_path", str(output), "--max_tokens", "120", "--timeout", "600"]
-    command += ["--critic", f"{smollm.url}/v1#smollm2", "--prompt", str(tmp_path / "easy.txt"), "--concurrency", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
-    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
-    annotated = json.loads(output.read_text()) if output.exists() else {}
-    kept = list(annotated.values()) if task == "slf5k" else list(annotated)
-    failed_path = tmp_path / "out.json.failed.json"
-    failed = json.loads(failed_path.read_text()) if failed_path.exists() else {}
-    print(f"\n{task}: {len(kept)} annotated, {len(failed)} failed")
-    assert len(kept) + len(failed) == COUNT and all(failed.values()) and kept
-    for record in kept:
-        feedback = get_task(task).feedback(record)
-        assert all(span in get_task(task).response(record) for span in feedback.good + feedback.poor)
 
 
 def test_a_served_judge_says_how_probable_its_verdicts_are(smollm):

@@ -12,7 +12,6 @@ from benchmarks.alignment import (
     alignment_table,
     by_offsets,
     by_people,
-    by_random,
     by_text2grad,
     by_words,
     compare_mappings,
@@ -49,31 +48,6 @@ def test_truth_is_the_tokens_inside_the_offsets(tokenizer):
     assert by_offsets(ids, tokenizer, []) == [0] * 7
     assert occurrences("aa", "aaaa.aa") == [0, 1, 2, 5] and occurrences(".", "a.b") == [1]
     assert not MarkedResponse("x", text, [(2, 5)]).repeated and MarkedResponse("x", text, [(0, 1), (1, 2)]).repeated
-
-
-def test_random_intervals_are_words_of_prose_and_lines_or_pieces_of_code():
-    prose = [place for seed in range(300) for place in random_intervals(get_task("slf5k"), PROSE, random.Random(seed))]
-    for start, end in prose:
-        assert 1 <= len(PROSE[start:end].split()) <= 20
-        assert (PROSE[:start] + " ")[-1:].isspace() or start == 0
-        assert not PROSE[start].isspace() and not PROSE[end - 1].isspace() and PROSE[end : end + 1].strip() == ""
-    assert {len(PROSE[s:e].split()) for s, e in prose} >= set(range(1, 19))
-    quotes = {
-        CODE[slice(*place)]
-        for seed in range(300)
-        for place in random_intervals(get_task("kodcode"), CODE, random.Random(seed))
-    }
-    assert {"return total", "def add(a, b):\n    total = a + b", "total", "= a + b"} <= quotes
-    assert all(quote == quote.strip() and quote.count("\n") <= 4 for quote in quotes)
-    fenced = f"Here it is:\n```\n{CODE}```\nGood luck!"
-    for seed in range(100):
-        for start, end in random_intervals(get_task("kodcode"), fenced, random.Random(seed)):
-            assert fenced[start:end] in CODE
-    assert random_intervals(get_task("slf5k"), PROSE, random.Random(3)) == random_intervals(
-        get_task("slf5k"), PROSE, random.Random(3)
-    )
-    counts = {len(random_intervals(get_task("slf5k"), PROSE, random.Random(seed))) for seed in range(50)}
-    assert counts == {1, 2, 3, 4}
 
 
 def test_figures_are_counts_of_tokens_marked_tokens_and_responses(tokenizer):
@@ -149,17 +123,3 @@ def test_one_command_makes_the_table(run_script, tmp_path):
         by_people(tmp_path / "people.jsonl")
     with pytest.raises(InputError, match="--human"):
         sources(AlignmentConfig())
-
-
-def test_real_responses(shared_data, tokenizer):
-    """Whatever stands once reaches exactly its tokens, in people's answers and in code."""
-    code = get_task("kodcode")
-    sets = [
-        (get_task("ultrafeedback"), by_people(shared_data / "human_spans/qa_feedback_100.jsonl")[:40]),
-        (code, by_random(shared_data / "kodcode/solutions_with_tests.json", code, 0)[:40]),
-    ]
-    for task, rows in sets:
-        once = [row for row in rows if not row.repeated]
-        assert len(once) > 10
-        items = compare_mappings(once, task, tokenizer, AlignmentConfig(repeats=1))
-        assert all(item.truth == item.labels["text2grad"] for item in items)

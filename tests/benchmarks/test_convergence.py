@@ -14,18 +14,16 @@ import pytest
 from benchmarks.convergence import Study, StudyConfig, draw_study, load_result, summary_table, sweep_table
 from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
-from benchmarks.micro.methods import METHODS, method_of
+from benchmarks.micro.methods import method_of
 from benchmarks.micro.noise import KINDS, NoisyCritic
 from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
 from tests.conftest import ROOT
-from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError
-from text2grad.records import load_json, save_json
-from text2grad.tasks import get_task
+from text2grad.records import load_json
 from text2grad.token_rewards import token_rewards
 
 NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
@@ -57,25 +55,6 @@ def test_every_kind_of_sentence_is_told_apart():
     perfect = "Nora could live on beans. Nora sings to a parrot. Nora has never left Porto. Nora works as a baker."
     assert score_statements({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
     assert score_statements(NORA, "") == {"f1": 0, "precision": 0, "recall": 0}
-
-
-def test_demonstrations_are_three_fifths_right_and_of_many_lengths():
-    pairs = samples(400)
-    assert 0.54 < sum(score_statements(*pair)["precision"] for pair in pairs) / 400 < 0.66
-    assert {s.verdict for pair in pairs for s in read_statements(*pair)} == {
-        "right",
-        "wrong",
-        "aside",
-        "repeated",
-        "invented",
-    }
-    assert len({len(read_statements(*pair)) for pair in pairs}) >= 5
-
-
-def test_the_task_is_one_of_the_projects():
-    assert get_task("profiles") is PROFILES
-    assert PROFILES.prompt(NORA) == "Name: Nora\nJob: baker\nHome: Porto\nPet: parrot"
-    assert PROFILES.messages("x") == [{"role": "user", "content": "x"}]
 
 
 # The critic, and what its words are worth on tokens
@@ -115,18 +94,6 @@ def test_rewards_are_the_truth_token_by_token(tokenizer):
     assert checked > 200
 
 
-def test_graded_feedback_covers_every_word(tokenizer):
-    for record, text in samples(50):
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        feedback = ProfileCritic().feedback_on(record, text)
-        graded = token_rewards(ids, tokenizer, feedback, PROFILES, "continuous")
-        dense = token_rewards(ids, tokenizer, feedback, PROFILES, "dense")
-        assert graded.unmatched == 0
-        for (start, end), value in zip(graded.spans, graded.values, strict=True):
-            assert value or text[start:end].isspace()  # a space of its own between two sentences belongs to neither
-        assert dense.values == [math.copysign(1, value) if value else 0 for value in graded.values]
-
-
 # A critic that errs
 
 
@@ -149,14 +116,6 @@ def test_noise_spoils_the_share_that_it_names(kind):
             kept += sum(min(before.count(item), after.count(item)) for item in set(before))
             corrupted += len(before)
         assert 1 - kept / corrupted == pytest.approx(share, abs=0.06)
-
-
-def test_noise_has_a_name():
-    assert method_of("flip-25").noise == ("flip", 0.25) and method_of("flip-25").tuned_as == "text2grad"
-    assert method_of("flip-25-ppo_sum").settings == METHODS["ppo_sum"].settings
-    for wrong in ("flip", "blur-10", "flip-x", "flip-10-nothing"):
-        with pytest.raises(InputError, match="no method"):
-            method_of(wrong)
 
 
 # Runs
@@ -230,15 +189,6 @@ def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
     assert first["text2grad"]["reward/mean"] == pytest.approx(first["ppo_sum"]["reward/mean"])
     assert first["text2grad"]["delta/mean"] == first["ppo_sum"]["delta/mean"]
     assert first["text2grad"]["policy/loss"] != first["ppo_sum"]["policy/loss"]
-
-
-def test_training_on_demonstrations_learns_them(tmp_path):
-    def loss(steps: int) -> float:
-        folder = tmp_path / str(steps)
-        base_policy(folder, BaseSettings(layers=1, hidden=64, steps=steps, batch=16), seed=0)
-        return json.loads((folder / "base.json").read_text())["loss"]
-
-    assert loss(120) < 0.6 * loss(2)
 
 
 # Figures
@@ -347,26 +297,3 @@ def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_pa
     assert (tmp_path / "figures" / "real_posts.svg").is_file() and (tmp_path / "runs" / "report.html").is_file()
     held_out, trained = (load_json(tmp_path / "runs" / f"{part}.json") for part in ("held_out", "train"))
     assert len(held_out) == 3 and not set(held_out) & set(trained)
-
-
-@pytest.mark.slow
-def test_a_reward_model_is_the_critic_of_two_more_methods(run_script, tmp_path):
-    posts = ROOT / "quickstart" / "data" / "posts_validation.json"
-    flags = ["--data_path", posts, "--held_out_path", posts, "--output_dir", tmp_path, "--max_steps", "1",
-        "--model", tiny_model(tmp_path / "model"), "--only", "learnt_text2grad:1"]  # fmt: skip
-    refused = run_script("benchmarks/real_posts.py", *flags)
-    assert refused.returncode == 2 and "give METHOD:SEED" in refused.stderr
-    done = run_script("benchmarks/real_posts.py", *flags, "--reward_model", memorised()[0])
-    assert done.returncode == 0, done.stderr[-3000:]
-    run = tmp_path / "learnt_text2grad-seed1"
-    settings = load_json(run / "run.json")["config"]
-    assert settings["critic"] == str(memorised()[0]) and settings["audit_critic"].endswith("WorkedSummaryCritic")
-    assert load_json(run / "held_out.result.json")["metrics"]["spans_found"]["n"] == 16
-
-    save_json(tmp_path / "old.json", memorised()[1])
-    flags[-1], flags[flags.index("1")] = "refreshed_text2grad:1", "3"
-    more = ["--reward_model", memorised()[0], "--refresh_data", tmp_path / "old.json"]
-    done = run_script("benchmarks/real_posts.py", *flags, *more)
-    assert done.returncode == 0, done.stderr[-3000:]
-    steps = load_json(tmp_path / "refreshed_text2grad-seed1" / "metrics.jsonl")
-    assert [row["step"] for row in steps if "refresh/loss" in row] == [3]

@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.memory import (
     BUCKET,
-    GIB,
     LORA,
     ROOT,
     WAYS,
@@ -30,7 +29,6 @@ from benchmarks.memory import (
 )
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_sharding
-from nl_gradient_policy_optimization.policy import SCORES_IN_MEMORY, PolicyScorer
 from text2grad.configs import parse
 
 
@@ -119,16 +117,6 @@ def test_the_launch_line_is_one_that_the_trainer_takes(settings, zero, served):
     assert said == (job.rollouts, job.micro_batch, job.response, job.optimizer)
 
 
-def test_a_policy_that_fits_nowhere_is_not_launched(run_script):
-    done = run_script("benchmarks/memory.py", "--model", "llama-70b", "--gpus", "1")
-    assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith("Nothing fits")
-
-
-def test_an_h100_holds_an_8b_policy_with_adapters():
-    shape = shape_of(load_config("llama-8b"), 16)
-    assert 15 < step_memory(shape, Job(), 2, 8)["peak"] / GIB < 20
-
-
 @pytest.mark.slow
 def test_a_real_step_takes_the_memory_that_was_predicted():
     small = replace(LORA, rollouts=2, micro_batch=2, response=16)
@@ -151,11 +139,6 @@ def test_all_ways_give_the_same_gradient():
     for way in WAYS:
         # TRL's head and the plain way work in float32 behind a float64 model.
         assert (gradients[way] - gradients["plain"]).norm() < 1e-5 * gradients["plain"].norm(), way
-
-
-def test_a_chunk_is_as_long_as_the_vocabulary_lets_it_be():
-    assert PolicyScorer(small_llama(1024)).chunk == SCORES_IN_MEMORY // 1024
-    assert PolicyScorer(small_llama(1024), chunk=7).chunk == 7
 
 
 @pytest.mark.slow

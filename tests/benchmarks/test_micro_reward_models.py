@@ -9,15 +9,11 @@ import pytest
 
 from benchmarks.convergence import Study, StudyConfig
 from benchmarks.micro.methods import Learnt, method_of
-from benchmarks.micro.policy import make_tokenizer
-from benchmarks.micro.reward_models import PROMPT_FILE, annotated_records, load_reward_model
+from benchmarks.micro.reward_models import annotated_records, load_reward_model
 from benchmarks.micro.runs import critic_of
-from benchmarks.micro.task import PROFILES, record_of
+from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
-from text2grad.critics.reward_model.prompt import RewardPrompt
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.prompts import load_prompt
 from text2grad.records import load_json
 
 PROMPT = "Name: Nora\nJob: baker\nHome: Porto"
@@ -36,30 +32,6 @@ def test_both_responses_of_a_pair_become_judgements():
         "good_spans": [],
         "poor_spans": ["lives in Turin"],
     }
-
-
-def test_without_a_critique_the_spans_are_the_same():
-    for told, silent in zip(annotated_records([PAIR]), annotated_records([PAIR], critique=False), strict=True):
-        assert silent["textual_feedback"] == "-"
-        assert {**silent, "textual_feedback": told["textual_feedback"]} == told
-        assert PROFILES.parse_feedback(PROFILES.render_feedback(PROFILES.feedback(silent))).critique == "-"
-
-
-def test_the_judge_reads_on_where_the_policy_ends():
-    """Its prompt is the policy's text and nothing else, so that the weights it starts from know what they read."""
-    tokenizer = make_tokenizer(560)
-    prompt = RewardPrompt(load_prompt(PROMPT_FILE), PROFILES, tokenizer, 200)
-    record = PROFILES.with_response(record_of(PROMPT, "7"), PAIR.chosen)
-    assert tokenizer.decode(prompt.ids(PROFILES.prompt_fields(record))) == f"{PROMPT}\n\n{PAIR.chosen}\n\n"
-
-
-def test_a_method_may_name_how_much_its_reward_model_learnt_from():
-    more = method_of("text2grad_reward_model_no_critique-8000")
-    assert more.reward_model == Learnt("spans", 8000) and "8000 pairs" in more.label and more.tuned_as == ""
-    assert method_of("ppo_reward_model").reward_model == Learnt("scalar", 0)
-    for wrong in ("ppo_reward_model-0", "ppo_reward_model-many", "ppo_sum-8000"):
-        with pytest.raises(InputError, match="no method"):
-            method_of(wrong)
 
 
 @pytest.fixture(scope="module")

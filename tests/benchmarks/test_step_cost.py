@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.step_cost import METHODS, StepCostConfig, medians_by_method
+from benchmarks.step_cost import medians_by_method
 from tests.tiny import tiny_model
-from text2grad.errors import InputError
 
 
 def test_ratios_are_taken_within_a_round():
@@ -45,21 +44,3 @@ def test_every_method_is_measured(run_script, tmp_path):
         if name != "grpo":
             assert sum(row[phase] for phase in ("rollout", "critique", "reference", "update")) <= row["step"]
         assert row["peak_gib"] > 0.1 and row["against_ppo"] > 0
-
-
-def test_an_unknown_method_is_named(run_script):
-    done = run_script("benchmarks/step_cost.py", "--methods", "ppo", "magic")
-    assert done.returncode == 2 and "magic" in done.stderr
-
-
-def test_a_server_is_asked_with_the_prompt_that_its_model_learnt():
-    config = StepCostConfig(reward_model="quickstart/reward_model", served="http://127.0.0.1:1/v1#judge")
-    config.check()
-    assert config.possible == list(METHODS)
-    ahead = config.policy("text2grad_served_ahead", "run")
-    assert ahead.critic == config.served and ahead.critic_prompt == "quickstart/reward_model/reward_prompt.txt"
-    assert ahead.rollouts_ahead and config.policy("text2grad", "run").critic == "programmatic"
-    with pytest.raises(InputError, match="text2grad_served: give --reward_model"):
-        StepCostConfig(methods=["text2grad_served"]).check()
-    with pytest.raises(InputError, match="--served: give --reward_model, too"):
-        StepCostConfig(served="http://127.0.0.1:1/v1#judge").check()

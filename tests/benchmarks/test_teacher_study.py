@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol
@@ -46,26 +45,6 @@ def test_what_a_critique_is_silent_about_stays_flawed():
     assert 0.54 < sum(right) / len(right) < 0.66
 
 
-def test_a_critic_that_praises_quotes_the_same():
-    answer = "Nora lives in Porto. Nora is a nurse by trade."
-    silent, praising = (ProfileCritic(praises).feedback_on(NORA, answer) for praises in (False, True))
-    assert (silent.good, silent.poor) == (praising.good, praising.poor)
-    assert "gets Nora's home right" in praising.critique and "right" not in silent.critique
-    assert ProfileCritic().feedback_on(NORA, "Nora lives in Porto.").critique.startswith("It does not mention")
-
-
-def test_what_a_study_adds_leaves_older_runs_as_they_were():
-    assert set(Protocol().described()) == {
-        "steps", "rollouts", "epochs", "evaluate_every", "held_out", "prompts", "max_response_tokens",
-        "value_learning_rate",
-    }  # fmt: skip
-    assert Protocol(kl_coef=0.02, praises=True).described()["kl_coef"] == 0.02
-    assert (
-        "rewritings" not in BaseSettings().described(0)
-        and BaseSettings(rewritings=0.5).described(0)["rewritings"] == 0.5
-    )
-
-
 def test_a_verifier_wants_every_note_in_order_and_nothing_else():
     right = "Nora earns a living as a baker. Nora lives in Porto. Nora keeps a parrot."
     assert entirely_right(NORA, right) and score_statements(NORA, right)["f1"] == 1
@@ -74,12 +53,6 @@ def test_a_verifier_wants_every_note_in_order_and_nothing_else():
     assert not entirely_right(NORA, right + " It rained all morning.")
     assert not entirely_right(NORA, right.replace("Porto", "Ghent"))
     assert not entirely_right(NORA, "Nora earns a living as a baker. Nora lives in Porto.")
-
-
-def test_a_study_may_ask_for_the_number_of_notes():
-    rng = random.Random(0)
-    assert {len(make_record(rng, number, 6)["notes"]) for number in range(20)} == {6}
-    assert Protocol(notes=6).described()["notes"] == 6
 
 
 @pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo", "capo"])

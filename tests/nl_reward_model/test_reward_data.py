@@ -16,7 +16,7 @@ from tests.tiny import tokenizer
 from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
 from text2grad.errors import InputError
-from text2grad.prompts import Prompt, load_prompt
+from text2grad.prompts import Prompt
 from text2grad.records import Records
 from text2grad.tasks import get_task
 
@@ -118,11 +118,6 @@ def test_shortening_keeps_as_much_as_fits(words, where, limit):
         assert bool(tail) == (where == "middle")
 
 
-def test_nothing_is_cut_where_the_task_forbids_it():
-    with pytest.raises(DoesNotFit, match=r"\d+ tokens where 50 fit"):
-        reward_prompt(50, "none").fit({"prompt": "A long post. " * 30, "response": "Short."})
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_prefix_begins_every_prompt_and_holds_the_instruction(family):
     text = "Judge the summary of this post, please.\nPost:\n${prompt}\nSummary: ${response}"
@@ -191,13 +186,3 @@ def test_broken_and_missing_annotations_are_named(tmp_path):
     bare = {key: {"post": record["post"], "generated_summary": "y"} for key, record in records.items()}
     with pytest.raises(InputError, match="annotate the file first"):
         load_annotated(write(tmp_path, bare), SLF5K)
-
-
-@pytest.mark.parametrize("task_name", RECORDS)
-@pytest.mark.parametrize("variant", ["cot", "no_cot"])
-def test_the_tasks_own_prompts_name_the_fields_of_z(task_name, variant):
-    task = get_task(task_name)
-    prompt = load_prompt(f"nl_reward_model/{task_name}/prompts/{variant}.txt", offered=("prompt", "response"))
-    start = prompt.text.index("${prompt}")
-    for name in (task.fields.critique, task.fields.good, task.fields.poor):
-        assert f'"{name}"' in prompt.text[:start]

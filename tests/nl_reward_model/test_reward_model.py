@@ -187,16 +187,6 @@ def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
         train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1))
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma2"])
-def test_other_families_train_with_lora(tmp_path, family):
-    data = write(tmp_path, slf5k_records(2))
-    model = tiny_model(tmp_path / "model", family)
-    lora = {"lora_r": 16, "lora_target_modules": ["q_proj", "v_proj"]}
-    train("slf5k", settings(tmp_path, data, model=model, max_steps=1, dtype="bfloat16", feedback_records=0, **lora))
-    weights = load_file(tmp_path / "reward_model" / "adapter_model.safetensors")
-    assert {name.split(".")[-3] for name in weights} == {"q_proj", "v_proj"}
-
-
 @pytest.mark.parametrize("task_name", RECORDS)
 def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
     """The published flags, the small config, from records of each task's format."""

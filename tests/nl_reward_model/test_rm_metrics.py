@@ -268,19 +268,6 @@ def test_feedback_that_cannot_be_read_misses_every_token_and_claims_none():
     assert "–" in metrics_table(got)
 
 
-def test_text_around_code_is_not_counted():
-    task, tokenizer = get_task("kodcode"), tiny.tokenizer("byte")
-    code = "x = 1\n"
-    rows = [
-        task.with_feedback({"question": "q", "solution": solution}, Feedback("c", [], ["x = 1"]), {})
-        for solution in (code, f"Here it is, as you wanted:\n```\n{code}```\nGood luck with it!")
-    ]
-    items = pair_feedback({str(i): row | {"predicted": None} for i, row in enumerate(rows)}, task, tokenizer)
-    inside = [labels(item, item.truth, task, tokenizer).tolist() for item in items]
-    assert len(items[1].ids) > len(items[0].ids) + 10
-    assert abs(len(inside[1]) - len(inside[0])) <= 1 and set(inside[0]) <= {-1, 1}
-
-
 def test_dense_feedback_is_scored_by_its_words():
     task, tokenizer = get_task("slf5k"), tiny.tokenizer("byte")
     base = {"post": "p", "generated_summary": "My sister borrowed my car"}

@@ -27,11 +27,9 @@ RECORDS = {
 }
 
 
-def run(task: str, *args: object, cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+@pytest.fixture
+def annotate(run_script):
+    return lambda task, *args: run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", *args)
 
 
 def write(path: Path, value: object) -> Path:
@@ -39,9 +37,9 @@ def write(path: Path, value: object) -> Path:
     return path
 
 
-def test_a_file_of_summaries_is_annotated(tmp_path):
+def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
-    done = run("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
+    done = annotate("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
     assert done.returncode == 0, done.stderr
 
     annotated = json.loads(output.read_text())
@@ -61,13 +59,6 @@ def test_a_file_of_summaries_is_annotated(tmp_path):
     assert done.stdout.splitlines()[-1].startswith(f"next: train a reward model, {train} --data_path {output}")
 
 
-def test_the_output_lands_beside_the_data_by_default_and_the_script_runs_from_its_own_folder(tmp_path):
-    data = write(tmp_path / "in.json", RECORDS)
-    done = run("slf5k", "--data_path", data, "--critic", "programmatic", cwd=ROOT / "rm_data_anno" / "slf5k")
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads((tmp_path / "in.annotated.json").read_text())) == 2
-
-
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_the_launchers_pass_their_arguments_on(task, tmp_path):
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -79,20 +70,7 @@ def test_the_launchers_pass_their_arguments_on(task, tmp_path):
     assert "none.json: no such file" in done.stderr
 
 
-def test_a_run_without_any_annotation_shows_no_table_of_zeros(tmp_path):
-    (tmp_path / "silent.py").write_text(
-        "from text2grad.feedback import FeedbackError\n"
-        "def judge(prompt, response):\n    return FeedbackError('no idea')\n"
-    )
-    data = write(tmp_path / "in.json", RECORDS)
-    done = run("slf5k", "--data_path", data, "--critic", f"{tmp_path / 'silent.py'}:judge")
-    assert done.returncode == 1
-    assert re.search(r"\| failures: no idea +\| 2 ", done.stdout) and "spans" not in done.stdout
-    assert "0 of 2 records annotated" in done.stdout and "next:" not in done.stdout
-    assert "spans" in json.loads((tmp_path / "in.annotated.json.report.json").read_text())
-
-
-def test_solutions_without_a_log_are_run_first(tmp_path):
+def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
     record = {
         "question_id": "q1",
         "question": "Return the larger of two numbers.",
@@ -102,7 +80,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     }
     right = {**record, "solution": record["solution"].replace("<", ">")}
     data = write(tmp_path / "in.json", [record, right])
-    done = run("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
+    done = annotate("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
     assert done.returncode == 0, done.stderr
     wrong, fine = json.loads((tmp_path / "out.json").read_text())
     assert wrong["log"]["passed"] is False
@@ -112,65 +90,34 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     assert fine["wrong_code"] == []
 
 
-def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path):
+def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
     args = ("--data_path", data, "--output_path", output, "--critic", "programmatic")
-    assert run("slf5k", *args).returncode == 0
+    assert annotate("slf5k", *args).returncode == 0
     journal = tmp_path / "out.json.journal.jsonl"
     before = journal.read_text()
-    assert run("slf5k", *args).returncode == 0
+    assert annotate("slf5k", *args).returncode == 0
     assert journal.read_text() == before
 
     write(data, RECORDS | {"t3_new": {"post": POST, "generated_summary": "Dan ate a cake."}})
-    assert run("slf5k", *args).returncode == 0
+    assert annotate("slf5k", *args).returncode == 0
     assert journal.read_text().startswith(before)
     assert journal.read_text().count("\n") == before.count("\n") + 1
     assert list(json.loads(output.read_text())) == [*RECORDS, "t3_new"]
 
 
-BAD_FILES = {
-    "not JSON": ('{"t3_a": ', ["not JSON", "line 1"]),
-    "another task's fields": (
-        [{"prompt": "Hi", "response": "Ho"}],
-        ["record 0", "'generated_summary'", "it has prompt, response"],
-    ),
-    "an empty list": ([], ["holds no records"]),
-    "an empty object": ({}, ["holds no records"]),
-    "duplicate ids": (
-        '{"t3_a": {"post": "p", "generated_summary": "s"}, "t3_a": {"post": "p", "generated_summary": "s"}}',
-        ["'t3_a'", "twice"],
-    ),
-    "an empty response": ({"t3_a": {"post": "p", "generated_summary": "  "}}, ["'t3_a'", "response is empty"]),
-    "a missing response": ({"t3_a": {"post": "p"}}, ["'t3_a'", "'generated_summary'"]),
-    "a number for a post": ({"t3_a": {"post": 3, "generated_summary": "s"}}, ["'t3_a'", "'post'", "int"]),
-    "one record instead of many": (RECORDS["t3_good"], ["'post'", "not an object"]),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_FILES)
-def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, kind):
-    content, expected = BAD_FILES[kind]
-    data = write(tmp_path / "in.json", content)
-    done = run("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    for words in [str(data), *expected]:
-        assert words in done.stderr
+def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, annotate):
+    data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
+    done = annotate("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+    assert str(data) in done.stderr and "'t3_a'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-def test_a_missing_file_is_named(tmp_path):
-    done = run("slf5k", "--data_path", tmp_path / "in.json", "--critic", "programmatic")
-    assert done.returncode == 2
-    assert f"{tmp_path / 'in.json'}: no such file" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path):
+def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, annotate):
     data = write(tmp_path / "in.json", RECORDS)
     for output in (tmp_path, data, data / "out.json", tmp_path / "out.txt", tmp_path / "out.jsonl"):
-        done = run("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
+        done = annotate("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
         assert done.returncode == 2, output
         assert str(output) in done.stderr
         assert data.read_text() == json.dumps(RECORDS)
@@ -178,22 +125,12 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_named(tmp_path):
+def test_a_folder_without_permission_is_named(tmp_path, annotate):
     data, locked = write(tmp_path / "in.json", RECORDS), tmp_path / "locked"
     locked.mkdir(mode=0o500)
-    done = run("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--critic", "programmatic")
+    done = annotate("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--critic", "programmatic")
     assert done.returncode == 2
     assert "no permission" in done.stderr
-
-
-def test_an_unknown_flag_and_a_reward_model_without_weights_are_refused(tmp_path):
-    data = write(tmp_path / "in.json", RECORDS)
-    (tmp_path / "empty_model").mkdir()
-    assert run("slf5k", "--data_path", data, "--annotatr", "programmatic").returncode == 2
-    done = run("slf5k", "--data_path", data, "--critic", tmp_path / "empty_model")
-    assert done.returncode == 2
-    assert "empty_model" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty_model", "in.json"]
 
 
 def test_validation_keeps_exact_quotes_only():
@@ -278,23 +215,19 @@ def test_report_counts_what_stands_in_the_records():
     assert report["failures"] == {"broken JSON at character N: x": 2}
 
 
-def test_two_annotations_stand_side_by_side(tmp_path):
-    data = write(tmp_path / "in.json", RECORDS)
-    run("slf5k", "--data_path", data, "--output_path", tmp_path / "a.json", "--critic", "programmatic")
-    done = subprocess.run(
-        [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", "a.json", "a.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
+def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
+    output = tmp_path / "a.json"
+    annotate(
+        "slf5k",
+        "--data_path",
+        write(tmp_path / "in.json", RECORDS),
+        "--output_path",
+        output,
+        "--critic",
+        "programmatic",
     )
+    done = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", output, output)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\| records: annotated +\| 2 ", done.stdout)
-    refused = subprocess.run(
-        [sys.executable, "-m", "rm_data_anno.fidelity", "--task", "slf5k", "--data_path", data],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert refused.returncode == 2
-    assert "'t3_good'" in refused.stderr
+    refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", tmp_path / "in.json")
+    assert refused.returncode == 2 and "'t3_good'" in refused.stderr

@@ -199,15 +199,6 @@ def test_a_prompt_file_with_a_mistake_is_named(tmp_path):
             load_critic("http://127.0.0.1:1/v1#m", "slf5k", prompt=path)
 
 
-def test_other_settings_need_another_output(tmp_path):
-    with FaultServer(judge) as server:
-        config = setting(tmp_path, server, posts(2))
-        annotate("slf5k", config)
-        config.prompt_variant = "no_cot"
-        with pytest.raises(InputError, match="begun with other settings"):
-            annotate("slf5k", config)
-
-
 def test_allowed_changes_are_recorded(tmp_path):
     with FaultServer(judge) as server:
         annotate("slf5k", setting(tmp_path, server, posts(2)))
@@ -241,22 +232,6 @@ def test_a_prompt_is_a_variant_or_a_file(tmp_path):
     assert asked == 2 and len(server.requests) == 4
     record = next(iter(json.loads((tmp_path / "mine.json").read_text()).values()))
     assert record["annotation"]["prompt"] == "cot" and record["annotation"]["reasoning"]
-
-
-def test_a_wrong_model_can_be_corrected_without_deleting_anything(tmp_path):
-    with FaultServer(judge) as server:
-        with pytest.raises(InputError, match="knows no model 'typo'"):
-            annotate("slf5k", setting(tmp_path, server, posts(2), model="typo", base_url=f"{server.url}/nowhere"))
-        annotate("slf5k", setting(tmp_path, server, posts(2)))
-    assert len(read(tmp_path)) == 2
-
-
-def test_options_that_a_critic_does_not_take_are_refused(tmp_path):
-    with FaultServer(judge) as server:
-        with pytest.raises(InputError, match="--model: is for critics behind an API"):
-            annotate("slf5k", setting(tmp_path, server, posts(1), critic="programmatic", model="gpt-4o"))
-        with pytest.raises(InputError, match="leave --base_url and --model away"):
-            annotate("slf5k", setting(tmp_path, server, posts(1), critic="openai:gpt-4o"))
 
 
 def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):

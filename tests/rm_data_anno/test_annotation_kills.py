@@ -6,9 +6,6 @@ import json
 import random
 import signal
 import time
-from pathlib import Path
-
-import pytest
 
 from tests.annotation_runs import (
     judge,
@@ -47,15 +44,14 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     assert all(secret not in text for text in [out, errors, more, complaints, *written])
 
 
-def annotated_despite_faults_and_kills(tmp_path: Path, count: int, kills: int, seed: int) -> dict:
-    """300 records at 20 % faults; killed again and again. Returns what was counted on the way."""
-    chance = random.Random(seed)
+def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path, count=60, kills=2):
+    """Every kind of fault, at a fifth of the requests, and a process that is killed again and again."""
+    chance = random.Random(1)
     (tmp_path / "in.json").write_text(json.dumps(posts(count)))
     journal = tmp_path / "out.json.journal.jsonl"
     args = ("--concurrency", "8", "--timeout", "1", "--retries", "4")
-    repeated = 0
     pause = lambda body: time.sleep(0.1)  # noqa: E731
-    with FaultServer(judge, faults=FAULTS, rate=0.2, seed=seed, stall=1.5, retry_after=0.3, on_request=pause) as server:
+    with FaultServer(judge, faults=FAULTS, rate=0.2, seed=1, stall=1.5, retry_after=0.3, on_request=pause) as server:
         for attempt in range(kills + 1):
             finished = set(settled(journal))
             before = len(server.requests)
@@ -65,42 +61,17 @@ def annotated_despite_faults_and_kills(tmp_path: Path, count: int, kills: int, s
                     time.sleep(0.01)
                 time.sleep(chance.uniform(0.0, 0.9))
                 process.send_signal(signal.SIGKILL)
-            out, errors = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=300)
             time.sleep(0.3)  # requests of the dead process that are still being answered
-            repeated += sum(record_of(body) in finished for body in server.requests[before:])
-        assert process.returncode in (0, 1), errors
-        assert "Traceback" not in errors
-        faults = dict(server.faults_made)
-        requests = len(server.requests)
+            assert not finished & {record_of(body) for body in server.requests[before:]}
+        assert process.returncode in (0, 1) and "Traceback" not in errors, errors
+    assert set(server.faults_made) == set(FAULTS)
     paid = [row["key"] for row in rows(tmp_path / "out.json.replies.jsonl") if "reply" in row]
     assert len(paid) == len(set(paid))
     annotated = read(tmp_path)
     failed = read(tmp_path, ".failed.json") if process.returncode else {}
     assert set(annotated) | set(failed) == set(posts(count))
-    assert not set(annotated) & set(failed)
-    assert all(failed.values())
+    assert not set(annotated) & set(failed) and all(failed.values())
     for key, record in annotated.items():
-        number = key.removeprefix("t3_")
-        assert record["good_spans"] == [f"Dog {number} ran off"]
-        assert record["poor_spans"] == ["what now?"]
-    assert set(faults) == set(FAULTS)
-    return {
-        "annotated": len(annotated),
-        "failed": failed,
-        "requests": requests,
-        "requests for finished records": repeated,
-        "faults": faults,
-        "out": out,
-    }
-
-
-def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
-    counted = annotated_despite_faults_and_kills(tmp_path, count=60, kills=2, seed=1)
-    assert counted["requests for finished records"] == 0
-
-
-@pytest.mark.slow
-def test_three_hundred_records_at_a_fifth_of_faults_survive_ten_kills(tmp_path):
-    counted = annotated_despite_faults_and_kills(tmp_path, count=300, kills=10, seed=2)
-    print(counted)
-    assert counted["requests for finished records"] == 0
+        quotes = record["good_spans"], record["poor_spans"]
+        assert quotes == ([f"Dog {key.removeprefix('t3_')} ran off"], ["what now?"])

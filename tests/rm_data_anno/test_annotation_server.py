@@ -112,22 +112,17 @@ def easy_prompt(task: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("task", "prompt"),
-    [(task, prompt) for prompt in ("our own", "easy") for task in ("slf5k", "ultrafeedback", "kodcode")],
-)
-def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
+@pytest.mark.parametrize("task", ["slf5k", "ultrafeedback", "kodcode"])
+def test_a_real_model_annotates_twenty_records(task, server, tmp_path):
     base_url, model = server
     data, output = tmp_path / "in.json", tmp_path / "out.json"
     data.write_text(json.dumps(records(task)))
     script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
     command = [sys.executable, str(script), "--data_path", str(data), "--output_path", str(output)]
     command += ["--base_url", base_url, "--model", model, "--prompt", "no_cot"]
-    command += ["--max_tokens", "120" if prompt == "easy" else "48", "--concurrency", "2", "--timeout", "600"]
-    if prompt == "easy":
-        (tmp_path / "easy.txt").write_text(easy_prompt(task))
-        command += ["--prompt_file", str(tmp_path / "easy.txt")]
-    begun = time.monotonic()
+    (tmp_path / "easy.txt").write_text(easy_prompt(task))
+    command += ["--max_tokens", "120", "--timeout", "600", "--prompt_file", str(tmp_path / "easy.txt")]
+    command += ["--concurrency", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
@@ -142,8 +137,7 @@ def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
     report = json.loads((tmp_path / "out.json.report.json").read_text())
     assert COUNT <= report["paid"]["requests"] <= 2 * COUNT
     assert report["paid"]["completion_tokens"] > COUNT
-    print(f"\n{task}, {prompt} prompt, {time.monotonic() - begun:.0f} s: {len(kept)} annotated, {len(failed)} failed")
-    print(report["failures"], report["spans"], report["paid"])
+    print(f"\n{task}: {len(kept)} annotated, {len(failed)} failed")
     for record in kept:
         feedback = get_task(task).feedback(record)
         response = get_task(task).response(record)
@@ -151,5 +145,4 @@ def test_a_real_model_annotates_twenty_records(task, prompt, server, tmp_path):
         if task == "kodcode":
             number = int(record["question_id"][1:])
             assert record["log"]["passed"] == (number % 3 == number)
-    if prompt == "easy":
-        assert len(kept) >= COUNT // 2
+    assert len(kept) >= COUNT // 2

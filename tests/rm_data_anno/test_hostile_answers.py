@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import subprocess
 import threading
@@ -36,40 +35,18 @@ def content(change):
 
 
 BODIES = {
-    "digits in the body": lambda body: b'{"choices": [], "created": ' + LONG.encode() + b"}",
-    "deep list": lambda body: b"[" * 200_000,
-    "deep object": lambda body: b'{"a":' * 200_000,
+    "depth": lambda body: b"[" * 200_000,
+    "digits": lambda body: b'{"choices": [], "created": ' + LONG.encode() + b"}",
     "not UTF-8": lambda body: json.dumps(answer_with(body)).encode().replace(b"Dog", b"\xff\xfe"),
-    "UTF-16": lambda body: json.dumps(answer_with(body)).encode("utf-16"),
     "cached is a text": lambda body: json.dumps(
         answer_with(body, usage={"prompt_tokens_details": {"cached_tokens": "9"}})
     ).encode(),
-    "cached is a list": lambda body: json.dumps(
-        answer_with(body, usage={"prompt_tokens_details": {"cached_tokens": [1]}})
-    ).encode(),
     "logprobs are texts": lambda body: json.dumps(answer_with(body, choice={"logprobs": {"content": ["a"]}})).encode(),
-    "logprobs are nothing": lambda body: json.dumps(
-        answer_with(body, choice={"logprobs": {"content": [None]}})
-    ).encode(),
     "digits in the reply": content(lambda text: text.replace('"reasoning"', f'"n": {LONG}, "reasoning"')),
-    "half pair in the reply": content(lambda text: text + "\ud800"),
     "half pair in a key": content(lambda text: text.replace('"reasoning"', '"\\ud800": 1, "reasoning"')),
     "half pair in the reasoning": content(lambda text: text.replace("The post is", "The post \\ud83d is")),
-    "raw half pair in the reasoning": content(lambda text: text.replace("The post is", "The post \ud83d is")),
-    "a megabyte of braces": content(lambda text: "{" * 1_000_000),
     "two megabytes of braces": content(lambda text: '{"' * 1_000_000),
 }
-
-
-def test_a_first_answer_that_cannot_be_read_fails_its_request_alone():
-    odd = iter([b"\xff\xfe{"])
-    with FaultServer(
-        lambda body: "Good.", raw=lambda body: (200, {}, answer) if (answer := next(odd, None)) else None
-    ) as server:
-        client = ChatClient(server.url, "m", retries=0)
-        with pytest.raises(ChatError, match="cannot be read"):
-            client.complete([{"role": "user", "content": "Hello."}])
-        assert client.complete([{"role": "user", "content": "Hello."}]).text
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -96,38 +73,9 @@ def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     (tmp_path / "out.json").read_text().encode()
 
 
-def test_half_a_pair_in_an_error_message_can_be_listed(tmp_path):
-    def raw(body: dict):
-        refusal = (400, {}, json.dumps({"error": {"message": "no \ud800 \x1b[2J"}}).encode())
-        return refusal if record_of(body) == HIT else None
-
-    with FaultServer(judge, raw=raw) as server, pytest.raises(SystemExit):
-        annotate("slf5k", setting(tmp_path, server, posts(3)))
-    assert "\ufffd" in read(tmp_path, ".failed.json")[HIT]
-
-
-def test_a_server_that_drips_meets_a_deadline():
-    def raw(body: dict):
-        def drip():
-            for _ in itertools.count():
-                time.sleep(0.05)
-                yield b" "
-
-        return 200, {"Content-Type": "application/json"}, drip()
-
-    with FaultServer(judge, raw=raw) as server:
-        client = ChatClient(server.url, "m", timeout=0.3, retries=0)
-        client._answered = True
-        begun = time.monotonic()
-        with pytest.raises(ChatError, match=r"no whole answer within 0\.9 seconds"):
-            client.complete([{"role": "user", "content": "hello"}])
-    assert time.monotonic() - begun < 3
-
-
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_prompts_are_not_sent_on_to_another_host(status):
+def test_prompts_are_not_sent_on_to_another_host():
     with FaultServer(lambda body: "stolen") as other:
-        raw = lambda body: (status, {"Location": f"{other.url}/chat/completions"}, b"")  # noqa: E731
+        raw = lambda body: (307, {"Location": f"{other.url}/chat/completions"}, b"")  # noqa: E731
         with FaultServer(judge, raw=raw) as server:
             client = ChatClient(server.url, "m", retries=0)
             with pytest.raises(ChatError, match="sends requests on to http"):
@@ -135,7 +83,7 @@ def test_prompts_are_not_sent_on_to_another_host(status):
         assert other.requests == []
 
 
-@pytest.mark.parametrize("key", ["x", "now", "dog", "EMPTY", "ran"])
+@pytest.mark.parametrize("key", ["x", "EMPTY", "ran"])
 def test_a_dummy_key_does_not_eat_the_replies(tmp_path, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with FaultServer(judge) as server:
@@ -146,7 +94,7 @@ def test_a_dummy_key_does_not_eat_the_replies(tmp_path, monkeypatch, key):
     assert record["textual_feedback"] == "It says that the dog 1 ran off, but 'what now?' is vague."
 
 
-@pytest.mark.parametrize("key", ["clé-0123456789abcdef", "ключ", "sk-\x00"])
+@pytest.mark.parametrize("key", ["clé-0123456789abcdef", "sk-\x00"])
 def test_a_key_that_cannot_be_sent_is_an_input_error(monkeypatch, key):
     with pytest.raises(InputError, match="OPENAI_API_KEY"):
         ChatClient("http://127.0.0.1:1/v1", "m", api_key=key)

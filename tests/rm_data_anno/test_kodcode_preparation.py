@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rm_data_anno.kodcode.test_case import TestCaseConfig as Config
-from rm_data_anno.kodcode.test_case import balanced, draw, from_row, output_path, prepare, statistics
+from rm_data_anno.kodcode.test_case import balanced, draw, prepare
 from text2grad.errors import InputError
 from text2grad.records import load_records
 from text2grad.sandbox.unit_tests import LOG_FIELDS
@@ -97,11 +96,6 @@ def test_drawing_by_difficulty(data):
     assert len(draw(Config(str(data)))) == 12
 
 
-def test_asking_for_more_than_there_is(data, capsys):
-    assert len(draw(Config(str(data), medium_samples=9))) == 4
-    assert "only 4 of the 9 medium records" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("size", "passed", "failed"), [(4, 2, 2), (10, 6, 4), (5, 2, 3), (14, 10, 4), (None, 10, 4)])
 def test_balance(size, passed, failed):
     rows = {str(i): {"gpt_difficulty": "easy" if i % 5 else "hard", "log": {"passed": i < 10}} for i in range(14)}
@@ -121,13 +115,6 @@ def test_balanced_output_and_statistics(data, capsys):
     assert Counter(row["gpt_difficulty"] for row in rows) == {"easy": 2, "medium": 2, "hard": 2}
     said = capsys.readouterr().out
     assert "kept     all         3       3       50%" in said
-
-
-def test_statistics_name_missing_modules():
-    log = {"passed": False, "error_type": "ModuleNotFoundError", "missing_modules": ["sklearn"]}
-    table = statistics({"run": {"a": {"log": log}, "b": {"log": log}}})
-    assert "missing modules: sklearn 2" in table
-    assert "run      ?           0       2       0%" in table
 
 
 def test_a_record_without_tests_is_listed(tmp_path, capsys):
@@ -184,10 +171,6 @@ def test_a_published_set(published, tmp_path, monkeypatch):
         draw(Config(str(published)))
 
 
-def test_rows_of_sets_without_other_completions():
-    assert from_row({"question": "q", "solution": "s", "test": "t"})["solution"] == "s"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -207,10 +190,3 @@ def test_mistakes_are_told_before_anything_runs(data, monkeypatch, settings, mes
     with pytest.raises(InputError, match=message):
         prepare(Config(**settings))
     assert not list(data.parent.glob("*.journal.jsonl"))
-
-
-def test_default_output_paths(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert output_path(Config("some/data.jsonl")) == Path("some/data.tested.json")
-    assert output_path(Config("KodCode/KodCode-V1-SFT-4o")) == Path("KodCode-V1-SFT-4o.tested.json")
-    assert os.listdir(tmp_path) == ["some"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from rm_data_anno.slf5k.corruptions import split
 from rm_data_anno.slf5k.variations import SHARES, variations
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
-from text2grad.errors import InputError
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
 
@@ -56,11 +54,6 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
     assert sum(text == posts[key.partition("~")[0]]["post"] for key, text in groups.items()) < len(groups) / 2
 
 
-def test_the_same_seed_makes_the_same_records(posts, answers):
-    assert variations(posts, answers, 2, 4, seed=3) == variations(posts, answers, 2, 4, seed=3)
-    assert variations(posts, answers, 2, 4, seed=3) != variations(posts, answers, 2, 4, seed=4)
-
-
 def test_with_more_draws_rare_faults_are_less_rare(posts, answers):
     answers = {
         key: [*texts, f"This post is about {texts[0]}", f"You should think again. {texts[0]}"]
@@ -75,32 +68,6 @@ def test_with_more_draws_rare_faults_are_less_rare(posts, answers):
     ]
     for kind in ("commentary", "advice"):
         assert 0 < 2 * counts[0][kind] < counts[1][kind], kind
-
-
-def test_a_plain_critique_is_the_rules_own(posts, answers):
-    made = variations(posts, answers, 1, 4, critique_style="plain")
-    record = next(record for record in made.values() if record["annotation"]["how"] != "spoilt")
-    assert TASK.feedback(record) == SummaryCritic().feedback_on(record["post"], record["generated_summary"])
-
-
-def test_a_critique_of_facts_leaves_out_how_long_a_run_is(posts, answers):
-    answers = {key: [" ".join(posts[key]["post"].split()[:20]), *texts] for key, texts in answers.items()}
-    worked, facts = (variations(posts, answers, 4, 6, critique_style=style) for style in ("worked", "facts"))
-    assert worked.keys() == facts.keys()
-    assert any(re.search(r" 9[,:]", record["textual_feedback"]) for record in worked.values())
-    for key, record in worked.items():
-        said = re.sub(r" \d(?=[,:] )", " yes", record["textual_feedback"])
-        assert facts[key] == {**record, "textual_feedback": said}
-
-
-def test_what_is_missing_is_named(posts, answers):
-    key = next(iter(posts))
-    with pytest.raises(InputError, match=f"'{key}' has no sampled answer"):
-        variations(posts, {**answers, key: []}, 1, 1)
-    with pytest.raises(InputError, match="at least two"):
-        variations({key: posts[key]}, answers, 1, 1)
-    with pytest.raises(InputError, match=f"'{key}' has no summary"):
-        variations({**posts, key: {"post": "A post."}}, answers, 1, 1)
 
 
 def test_the_script_takes_what_generate_writes(tmp_path, posts, answers, run_script):

@@ -143,13 +143,6 @@ def test_faults(kind):
     assert delta(feedback, FAULTS[kind]) < delta(judge(ROME, GOOD), GOOD)
 
 
-def test_only_the_fault_is_poor():
-    answer = f"{GOOD} I hope this helps!"
-    feedback = judge(ROME, answer)
-    assert feedback.poor == ["I hope this helps!"]
-    assert feedback.good
-
-
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
@@ -164,14 +157,6 @@ def test_only_the_fault_is_poor():
 )
 def test_arithmetic(answer, wrong):
     assert [fault.detail for fault in arithmetic(read_answer(answer, read_request("Sums.")))] == wrong
-
-
-def test_a_wrong_sum_is_poor():
-    feedback = judge(
-        "How much do shirts for 20 and shoes for 30 dollars cost?", "The shirts and shoes cost 20 + 30 = 60."
-    )
-    assert feedback.poor == ["20 + 30 = 60."]
-    assert "20 + 30 is 50" in feedback.critique
 
 
 PASSAGE = (
@@ -283,10 +268,6 @@ def test_answers_without_words(answer):
 def test_odd_answers_are_judged_without_a_crash(answer):
     feedback = CRITIC.feedback_on(ROME, answer)
     assert all(ground(quote, answer) for quote in feedback.good + feedback.poor)
-
-
-def test_the_same_answer_gets_the_same_feedback():
-    assert judge(ROME, GOOD) == AnswerCritic().feedback_on(ROME, GOOD)
 
 
 def test_as_a_critic():

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.optimize import make_critic
 from tests.reward_records import memorised
 from tests.tiny import model, tokenizer
 from text2grad.critics.reward_model.certainty import probability_of, quotes_in, without_doubtful
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.critics.reward_model.decoding import FeedbackDecoder
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.tasks import get_task
 
@@ -69,11 +66,3 @@ def test_a_reward_model_leaves_out_what_it_doubts():
     assert said[0.0] == said[1e-300] and all(reply.good + reply.poor for reply in said[0.0])
     for whole, sure in zip(said[0.0], said[1 - 1e-9], strict=True):
         assert sure.critique == whole.critique and len(sure.good + sure.poor) < len(whole.good + whole.poor)
-
-
-def test_what_has_no_probabilities_is_refused():
-    config = PolicyConfig(critic="programmatic", critic_min_probability=0.5)
-    with pytest.raises(InputError, match="needs a reward model's folder"):
-        make_critic(config, TASK, None)
-    with pytest.raises(InputError, match="--critic_min_probability must be in"):
-        PolicyConfig(model="m", data_path="d", output_dir="o", critic_min_probability=1.0).check()

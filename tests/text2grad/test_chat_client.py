@@ -7,28 +7,17 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.fault_server import FaultServer
-from text2grad.endpoints import spending
 from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
-from text2grad.endpoints.settings import CriticEndpoint, Endpoint
 from text2grad.endpoints.spending import Usage, load_price
 from text2grad.errors import InputError, StopRunError
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
 def echo(body: dict) -> str:
@@ -49,11 +38,6 @@ def test_a_reply_with_its_usage_and_no_key_needed():
     assert server.requests[0]["max_tokens"] == 50
     assert server.requests[0]["temperature"] == 0.5
     assert client.usage == reply.usage
-
-
-def test_a_length_limit_shows_in_the_finish_reason():
-    with FaultServer(echo) as server:
-        assert client_of(server).complete(HELLO, max_tokens=2).finish_reason == "length"
 
 
 def test_logprobs_where_asked_for():
@@ -201,23 +185,6 @@ def test_prices_by_pattern(tmp_path):
         load_price("my-model", table)
 
 
-@pytest.mark.parametrize(("age", "warned"), [(300, False), (400, True)])
-def test_an_old_price_table_is_pointed_out(tmp_path, caplog, age, warned):
-    table = tmp_path / "prices.yaml"
-    as_of = date.today() - timedelta(days=age)
-    table.write_text(f"as_of: {as_of}\nmodels:\n  my-*: {{input: 1, cached_input: 1, output: 2}}\n")
-    assert load_price("my-model", table).output == 2
-    assert (f"{table}: the prices are of {as_of}" in caplog.text) == warned
-    table.write_text("as_of: last year\nmodels:\n  my-*: {input: 1, cached_input: 1, output: 2}\n")
-    with pytest.raises(InputError, match="not a price table"):
-        load_price("my-model", table)
-
-
-def test_the_price_table_has_a_date():
-    table = yaml.safe_load(Path(spending.__file__).with_name("prices.yaml").read_text(encoding="utf-8"))
-    assert isinstance(table["as_of"], date)
-
-
 def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     answer = " ".join(["word"] * 100)  # 100 tokens of 0.00001 $: 0.001 $ a reply
     with FaultServer(lambda body: answer, on_request=lambda body: time.sleep(0.02)) as server:
@@ -309,15 +276,6 @@ def test_endpoint_specs(monkeypatch):
     for spec in ("openai:", "http://host:1/v1"):
         with pytest.raises(InputError, match="names no model"):
             endpoint_of(spec)
-
-
-def test_the_group_of_settings_is_what_a_client_takes():
-    for group in (Endpoint(concurrency=3, timeout=5), CriticEndpoint(critic_concurrency=3, critic_timeout=5)):
-        client = ChatClient("http://localhost:1/v1", "m", **group.client_options())
-        assert (client.concurrency, client._openai.timeout) == (3, 5)
-    for wrong in ({"concurrency": 0}, {"timeout": 0}, {"retries": -1}):
-        with pytest.raises(InputError, match=next(iter(wrong))):
-            Endpoint(**wrong)
 
 
 def test_a_key_that_a_server_echoes_in_its_headers_is_in_no_log(caplog):

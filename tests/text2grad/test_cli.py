@@ -12,7 +12,6 @@ import pytest
 from tests.conftest import ROOT
 from text2grad import __version__
 from text2grad.cli import PROGRAMS, help_text, main
-from text2grad.records import load_json, save_json
 
 pytestmark = pytest.mark.fast
 
@@ -32,14 +31,6 @@ def test_help_fits_on_a_screen_and_names_every_command():
     assert text2grad("--version").stdout == f"text2grad {__version__}\n"
 
 
-def test_a_command_annotates_with_the_flags_of_its_script(tmp_path):
-    save_json(tmp_path / "a.json", {"t3_1": {"post": "My dog barks at night.", "generated_summary": "A dog barks."}})
-    flags = ("--task", "slf5k", "--critic", "programmatic", "--data_path", tmp_path / "a.json")
-    done = text2grad("annotate", *flags, "--output_path", tmp_path / "b.json")
-    assert done.returncode == 0, done.stderr
-    assert load_json(tmp_path / "b.json")["t3_1"]["textual_feedback"]
-
-
 @pytest.mark.parametrize(
     ("args", "module"),
     [
@@ -54,11 +45,6 @@ def test_a_task_with_a_program_of_its_own_gets_it(args, module):
     chosen, others = PROGRAMS["evaluate"].chosen(args)
     assert chosen == module
     assert others == (["--k", "1"] if "kodcode" in module else args)
-
-
-def test_an_unknown_command_is_refused():
-    done = text2grad("anotate")
-    assert done.returncode == 2 and "annotate" in done.stderr
 
 
 @pytest.mark.parametrize(("absent", "remedy"), [("nl_reward_model", "checkout"), ("datasets", "pip install")])

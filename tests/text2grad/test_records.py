@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures.thread import ThreadPoolExecutor, _threads_queues
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
-from text2grad.records import check_output, check_same_settings, check_writable, load_records, save_json, save_records
+from text2grad.records import check_output, check_writable, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
@@ -221,14 +220,6 @@ def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, 
     str(refused.value).encode()
 
 
-def test_half_a_pair_in_an_id(tmp_path):
-    path = tmp_path / "in.json"
-    path.write_text(f'{{"t3_\\ud800": {json.dumps(SUMMARY)}}}')
-    with pytest.raises(InputError, match="half of a surrogate pair") as refused:
-        load_records(path, get_task("slf5k"))
-    str(refused.value).encode()
-
-
 def test_a_file_with_an_id_that_occurs_twice_is_read_in_time_that_grows_with_its_length(tmp_path):
     path = tmp_path / "in.json"
     ids = [*(f"t3_{number}" for number in range(200_000)), "t3_199999"]
@@ -299,40 +290,11 @@ def test_a_result_that_no_file_can_hold_fails_its_record_alone(tmp_path):
     assert failing.failures == {"a": "x\ufffd"}
 
 
-def test_work_begun_with_other_settings_is_refused_with_all_that_differs():
-    begun = {"model": "m", "seed": 1, "old": True}
-    check_same_settings("run", begun, dict(begun))
-    with pytest.raises(InputError) as error:
-        check_same_settings("run", begun, {"model": "m", "seed": 2, "new": 0.5}, "choose another folder")
-    assert str(error.value) == (
-        "run: begun with other settings (new: None then, 0.5 now; old: True then, None now; seed: 1 then, 2 now); "
-        "use those, or choose another folder"
-    )
-
-
 def test_a_name_too_long_for_the_files_beside_it_is_refused_before_any_work(tmp_path):
     for length in (241, 250, 255, 300):
         with pytest.raises(InputError, match="choose another output path"):
             check_writable(tmp_path / ("a" * (length - 5) + ".json"))
     check_writable(tmp_path / ("a" * 220 + ".json"))
-
-
-def test_a_limit_on_file_sizes_is_an_error_with_a_remedy(tmp_path):
-    code = (
-        "import resource, signal, sys\nfrom text2grad.records import save_json\nfrom text2grad.errors import command\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (999, 999))\n"
-        "command(save_json)(sys.argv[1], 'x' * 5000)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code, tmp_path / "a.json"], capture_output=True, text=True, check=False)
-    assert run.returncode == 2
-    assert "cannot be written (File too large); look at the disk and its limits" in run.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_long_cells_of_csv_are_read(tmp_path):
-    path = write(tmp_path / "a.csv", "post,generated_summary\n" + "x" * 200_000 + ",short\n")
-    (record,) = load_records(path, get_task("slf5k")).values()
-    assert len(record["post"]) == 200_000
 
 
 class AwayError(ValueError):
@@ -356,34 +318,6 @@ def test_records_that_nobody_could_be_asked_about_come_again_after_the_others(tm
     assert (second.results, second.failures) == ({"a": "a", "c": "c", "d": "d"}, {"b": "odd"})
     map_records(dict.fromkeys("abcd", 1), work, **given)
     assert len(asked) == 6
-
-
-def test_a_signal_inside_submit_loses_nothing_that_is_in_flight(tmp_path, monkeypatch):
-    """It comes between the start of a worker and the note that the pool makes of it."""
-    started, ended = threading.Event(), []
-    original = ThreadPoolExecutor._adjust_thread_count
-
-    def interrupted(pool: ThreadPoolExecutor) -> None:
-        original(pool)
-        for thread in list(pool._threads):
-            pool._threads.discard(thread)
-            _threads_queues.pop(thread)
-        assert started.wait(10)
-        raise Interrupted(signal.SIGINT)
-
-    def work(ids: list[str], records: list[dict]) -> list[dict]:
-        started.set()
-        time.sleep(0.5)
-        ended.extend(ids)
-        return [{"judged": True}]
-
-    monkeypatch.setattr(ThreadPoolExecutor, "_adjust_thread_count", interrupted)
-    records = {str(number): {"x": number} for number in range(8)}
-    with pytest.raises(Interrupted):
-        map_records(records, work, journal=tmp_path / "journal.jsonl", settings={}, workers=4)
-    assert ended == ["0"]
-    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert [row.get("id") for row in kept if "result" in row] == ["0"]
 
 
 def kept_after_a_signal(folder: Path, work, workers: int) -> list[str]:

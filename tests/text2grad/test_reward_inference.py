@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
-from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
 from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
@@ -239,21 +238,6 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
         infer("slf5k", InferConfig(**{**vars(config), "max_new_tokens": 9}))
 
 
-def test_feedback_that_is_cut_off_is_counted_and_the_flag_is_named(tmp_path, capsys):
-    """A constraint cannot help where there is no room for the whole object."""
-    folder, known = memorised()
-    common = {"model": str(folder), "data_path": write(tmp_path, known), "constrained": "quotes", "dtype": "float32"}
-    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "short.json"), max_new_tokens=4, limit=2))
-    said = capsys.readouterr()
-    assert "warning: --max_new_tokens 4 is little" in said.err
-    assert "feedback on 2 responses: 0 readable, 2 not, 0 failed" in said.out
-    assert "--max_new_tokens above 4" in said.out
-    infer("slf5k", InferConfig(**common, output_path=str(tmp_path / "whole.json")))
-    said = capsys.readouterr()
-    assert said.err.find("warning") == -1 and "6 readable, 0 not" in said.out
-    assert "3_metrics.py --data_path" in said.out
-
-
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     folder, known = memorised()
     data = write(tmp_path, known)
@@ -266,27 +250,6 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     infer("slf5k", InferConfig(model=base, prompt="no_cot", **common))
     rows = json.loads((tmp_path / "j.json").read_text())
     assert len(rows) == 6 and all(row["predicted"] is None and row["parse_error"] for row in rows.values())
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        ({"model": ""}, "--model"),
-        ({"split": "test"}, "--split"),
-        ({"constrained": "grammar"}, "--constrained"),
-        ({"constrained": "quotes", "base_url": "http://localhost/v1"}, "in process only"),
-    ],
-)
-def test_infer_refuses_what_it_cannot_do(flags, complaint):
-    with pytest.raises(InputError, match=complaint):
-        InferConfig(**{"model": "m", "data_path": "d", "output_path": "o", **flags})
-
-
-def test_merging_needs_an_adapter(tmp_path):
-    folder, _ = memorised()
-    with pytest.raises(InputError, match="holds no adapter_config"):
-        merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged")))
-    assert not (tmp_path / "merged").exists()
 
 
 ABOUT = {

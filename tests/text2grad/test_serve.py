@@ -24,7 +24,7 @@ from text2grad.critics.served import TOKEN
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import make_app
-from text2grad.integrations.serve import ServeConfig, checked_token
+from text2grad.integrations.serve import checked_token
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
@@ -259,12 +259,6 @@ def test_a_host_that_others_reach_needs_a_token(monkeypatch):
     monkeypatch.setenv(TOKEN, "two words")
     with pytest.raises(InputError, match="printable ASCII"):
         checked_token("127.0.0.1")
-
-
-@pytest.mark.parametrize("options", [{"port": 70000}, {"max_items": 0}, {"batch_size": -1}, {"timeout": 0}])
-def test_settings_that_cannot_work_are_refused(options):
-    with pytest.raises(InputError):
-        ServeConfig(**options)
 
 
 def free_port() -> int:

@@ -22,7 +22,6 @@ from tests.conftest import ROOT
 from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import StopRunError
 from text2grad.feedback import Feedback
-from text2grad.integrations import serve
 from text2grad.integrations.http_app import PromptHeaders, make_app
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
@@ -166,17 +165,6 @@ def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
         ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
 
 
-def test_a_reward_models_clients_do_not_wait_for_more_than_is_decoded_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(serve, "make_critic", lambda task, config: Slow(0))
-    for options, wanted in (({}, 8), ({"critic_batch_size": 3}, 3), ({"batch_size": 20}, 20)):
-        service = serve.make_service(PLAIN, serve.ServeConfig(critic=str(tmp_path), **options))
-        assert service.queue.batch_size == wanted
-        service.close()
-    service = serve.make_service(PLAIN, serve.ServeConfig())
-    assert service.queue.batch_size == 64
-    service.close()
-
-
 def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
     (tmp_path / "critic.py").write_text("import time\ndef judge(prompt, response):\n    time.sleep(1000)\n")
     command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", "plain", "--port", "0"]
@@ -192,12 +180,3 @@ def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
         assert process.wait(30) == 0
     finally:
         process.kill()
-
-
-def test_a_server_that_is_not_there_is_told_of_once_in_a_while(monkeypatch, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(StopRunError):
-        ServedCritic(url, PLAIN, patience=4.0)
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and "no answer yet" in told[0] and url in told[0]

@@ -8,11 +8,8 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from tests.annotation_runs import SCRIPT, judge, posts
 from tests.fault_server import FaultServer
-from text2grad.errors import command
 
 
 def started(folder, server, records, **options) -> subprocess.Popen:
@@ -43,15 +40,3 @@ def test_closed_streams_and_an_old_encoding(tmp_path):
         run = started(folder, server, posts(3), preexec_fn=lambda: (os.close(1), os.close(2)))
         assert run.wait(120) == 0
     assert len(json.loads((folder / "out.json").read_text())) == 3
-
-
-def test_errors_of_the_work_itself_pass(capsys):
-    @command
-    def main() -> None:
-        print("said")
-        raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output"):
-        main()
-    assert capsys.readouterr().out == "said\n"
-    assert type(sys.stdout).__name__ != "_Lasting"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from text2grad.critics import load_critic
-from text2grad.critics.programs.english import concept, sentences, unique_quote, words
+from text2grad.critics.programs.english import concept, words
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.critics.programs.slf5k.facts import read_post, read_summary
 from text2grad.errors import InputError
@@ -152,15 +152,6 @@ def test_a_good_summary_has_none_of_these_faults(post, good, reason):
     assert reason not in CRITIC.feedback_on(post, good).critique
 
 
-def test_the_critique_names_what_is_told_and_what_is_missing():
-    told = CRITIC.feedback_on(POST, GOOD).critique
-    assert "Tells the story" in told and "deposit" in told and "landlord" in told
-    partly = CRITIC.feedback_on(POST, "I moved out of a flat, and there is something on the kitchen floor.").critique
-    assert re.search(r"Leaves out .*(landlord|scratches|photos|deposit)", partly)
-    assert "Does not say what the writer asks" in partly
-    assert "what the writer asks" not in told
-
-
 def test_what_is_left_out_is_missing_and_lowers_the_verdict():
     whole = CRITIC.feedback_on(POST, GOOD)
     assert whole.missing == [] and whole.score == 1.0
@@ -205,20 +196,6 @@ def test_a_worked_critique_counts_the_words_of_a_copied_run():
         "trainer yes, shoes yes, lonely yes: fine. Tells part of the story."
     )
     assert facts.critique == re.sub(r" \d(?=[,:] )", " yes", worked.critique)
-
-
-@pytest.mark.parametrize(
-    ("summary", "lengths"),
-    [
-        ("a trainer said that he is happy", [1, 2, 3, 4, 5, 6, 0]),
-        ("dog Max has two long walks a trainer said", [1, 2, 3, 1, 2, 3, 4, 2, 3]),
-        ("said that said that he", [1, 2, 1, 2, 3]),
-        ("Max", [1]),
-        ("cat", [0]),
-    ],
-)
-def test_a_run_is_as_long_as_the_words_before_have_it(summary, lengths):
-    assert read_summary(summary, words(summary), read_post(DOG)).runs == lengths
 
 
 def test_advice_is_no_fault_where_the_post_gives_it():
@@ -268,14 +245,6 @@ def test_every_step_from_a_typical_bad_answer_to_a_good_one_pays(delta):
     assert values == sorted(values) and len(set(values)) == len(values), values
 
 
-def test_a_typical_bad_answer_has_good_and_poor_tokens(rewards):
-    answer = (
-        "The writer is sharing their struggle with a landlord named Gary who took the deposit, highlighting the "
-        "emotional toll of housing insecurity. It's important to communicate"
-    )
-    assert {1.0, -1.0} < set(rewards(POST, answer)) | {0.0}
-
-
 def test_a_summary_that_stops_early_is_worth_less_than_one_that_goes_on(rewards):
     short, longer = (
         "My landlord keeps the deposit.",
@@ -303,19 +272,6 @@ def test_words_beyond_the_limit_are_poor():
     assert "Goes on" not in CRITIC.feedback_on(POST, GOOD).critique
     with pytest.raises(InputError, match="max_words"):
         SummaryCritic(max_words=0)
-
-
-def test_answers_come_in_order_and_the_same_every_time():
-    posts, answers = [POST, DOG, POST], [GOOD, DOG_GOOD, "You should sue him."]
-    first = CRITIC(posts, answers, records=[{}, {}, {}])
-    assert (
-        first
-        == CRITIC(posts, answers)
-        == [SummaryCritic().feedback_on(*pair) for pair in zip(posts, answers, strict=True)]
-    )
-    assert first[0] != first[2]
-    with pytest.raises(ValueError):
-        CRITIC(posts, answers[:2])
 
 
 def test_empty_and_wordless_answers():
@@ -368,24 +324,6 @@ def test_quotes_are_exact_and_stand_in_one_place(parts):
         assert quote in text
         start = text.find(quote)
         assert ground(quote, text) == [(start, start + len(quote))]
-
-
-def test_a_quote_grows_until_it_is_unique():
-    text = "the cat saw the cat and the dog"
-    assert unique_quote(text, 12, 19) == "saw the cat"
-    assert unique_quote(text, 28, 31) == "dog"
-    assert unique_quote("a a", 0, 1) == "a a"
-
-
-def test_sentences_know_abbreviations_decimals_and_missing_ends():
-    text = 'Mr. Lee paid 2.50 at 5 p.m. today. "Why?" he said… and left\nNext line'
-    pieces = [
-        (text[found[i].start : found[j - 1].end], ended)
-        for found in [words(text)]
-        for i, j, ended in sentences(text, found)
-    ]
-    assert pieces[0] == ("Mr. Lee paid 2.50 at 5 p.m. today", True) or pieces[0][0].startswith("Mr. Lee paid 2.50")
-    assert pieces[-1] == ("Next line", False)
 
 
 def _win_share(pairs: list[tuple[str, str]], delta) -> tuple[float, float, dict[str, float]]:

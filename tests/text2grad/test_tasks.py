@@ -12,9 +12,8 @@ from text2grad.errors import InputError
 from text2grad.feedback import FeedbackFields
 from text2grad.prompts import find_prompt, load_prompt, prompt_path
 from text2grad.records import load_records, save_json
-from text2grad.tasks import TASKS, PlainTask, Task, get_task, register, settings_of_task, task_of
+from text2grad.tasks import TASKS, PlainTask, Task, get_task, settings_of_task, task_of
 from text2grad.tasks.base import PROJECT
-from text2grad.token_rewards import token_rewards
 
 pytestmark = pytest.mark.fast
 
@@ -79,16 +78,6 @@ def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):
     assert told == ["poems", "poems:TASK"]
 
 
-def test_a_class_alone_is_made_once(tmp_path):
-    file = tmp_path / "riddles.py"
-    file.write_text(
-        "from text2grad.tasks import PlainTask\n\nclass Riddles(PlainTask):\n    is_code = True\n"
-        "    def __init__(self):\n        super().__init__('riddles')\n"
-    )
-    task = get_task(str(file))
-    assert task.is_code and get_task(str(file)) is task
-
-
 @pytest.mark.parametrize(
     ("content", "spec", "message"),
     [
@@ -108,31 +97,6 @@ def test_what_is_no_task_is_named(tmp_path, content, spec, message):
     file.write_text(content)
     with pytest.raises(InputError, match=message):
         get_task(spec.format(file=file))
-
-
-def test_two_files_cannot_share_a_name(tmp_path):
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "t.py").write_text(ONE.format(name="twins"))
-    get_task(str(tmp_path / "one" / "t.py"))
-    with pytest.raises(InputError, match=r"another task 'twins' already \(.*one.t.py\)"):
-        get_task(str(tmp_path / "two" / "t.py"))
-
-
-def test_the_same_task_may_be_registered_twice():
-    """A script's module is imported under two names."""
-    first = register(PlainTask("twice"))
-    assert register(PlainTask("twice")) is first
-
-
-def test_a_plain_task_rewards_good_and_poor_words():
-    from tests.tiny import tokenizer
-    from text2grad.feedback import Feedback
-
-    text = "Good words and bad words."
-    ids = tokenizer()(text, add_special_tokens=False)["input_ids"]
-    found = token_rewards(ids, tokenizer(), Feedback("c", good=["Good words"], poor=["bad words"]), PlainTask("mine"))
-    assert found.matched == 2 and {-1.0, 0.0, 1.0} == set(found.values)
 
 
 def test_own_prompts_come_before_the_general_ones(tmp_path):
@@ -172,14 +136,6 @@ def test_settings_are_those_of_the_task_on_the_command_line(tmp_path, monkeypatc
     (tmp_path / "policy.yaml").write_text("seed: 3\n")
     monkeypatch.setattr(sys, "argv", ["optimize.py", "--task", str(tmp_path / "mine.py")])
     assert settings_of_task("policy_config") == tmp_path / "policy.yaml"
-
-
-def test_what_a_record_says_of_its_response():
-    chosen, scored = {"is_chosen": True, "score": 3}, {"score": 3.5}
-    assert [get_task("ultrafeedback").known_value(record) for record in (chosen, scored, {})] == [1.0, 3.5, None]
-    logs = ({"passed": False}, '{"passed": true}', "Traceback", "")
-    assert [get_task("kodcode").known_value({"log": log}) for log in logs] == [0.0, 1.0, None, None]
-    assert get_task("slf5k").known_value({"score": 1}) is None
 
 
 # Records
