@@ -19,6 +19,7 @@ from benchmarks.micro.noise import KINDS, NoisyCritic
 from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
+from benchmarks.real_posts import pooled
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -217,6 +218,12 @@ def test_intervals_speak_of_seeds():
     found = results.speed(mixed, reference)
     assert math.isinf(found.steps) and math.isinf(found.high) and 0 < found.unreached < 1
     assert found.low == pytest.approx(10)
+
+
+def test_audits_are_pooled_by_their_tokens():
+    rows = [{"audit/flip_rate": 0.5, "audit/signed": 10.0}, {}, {"audit/flip_rate": 0.0, "audit/signed": 30.0}]
+    assert pooled(rows, "audit/flip_rate", "audit/signed") == 0.125
+    assert pooled([{}], "audit/flip_rate", "audit/signed") is None
 
 
 # The command

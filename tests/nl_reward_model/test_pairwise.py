@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -103,7 +104,8 @@ def test_what_cannot_be_read_loses_and_equal_feedback_ties_without_a_question(tm
     assert got["position"] is None
 
 
-def test_a_second_run_asks_only_what_failed(tmp_path, run_script):
+def test_a_second_run_asks_only_what_failed(tmp_path, run_script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pairwise.py"])  # whose output a second run may replace
     broken = {"on": True}
 
     def sometimes(body: dict) -> str:
@@ -124,7 +126,6 @@ def test_a_second_run_asks_only_what_failed(tmp_path, run_script):
         assert done.returncode == 0, done.stderr
         assert len(server.requests) == asked + 2
     assert json.loads((tmp_path / "out.json").read_text())["compared"] == 5
-    assert "win          1.000" in done.stdout
 
 
 def test_records_of_one_prompt_count_together():
