@@ -57,6 +57,7 @@ REMOVED = {
     "value_max_grad_norm": (1.0, "is 1 in every run; leave it out"),
     "update_kl_limit": (None, "is no setting any more; lower --ppo_epochs or --learning_rate"),
     "patience": (0, "is no setting any more; watch delta/mean in metrics.jsonl, and stop the run with Ctrl-C"),
+    "critic_min_probability": (0.0, "is no setting any more; --critic_votes weighs what a reward model is unsure of"),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
 }
 """Settings of earlier versions: the value at which they changed nothing, and what to write in their place."""
@@ -155,7 +156,6 @@ class CriticSettings(CriticEndpoint):
     critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
-    critic_min_probability: float = setting(0.0, "for a reward model's folder: leave out quotes it wrote with less")
     critic_votes: int = setting(
         1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ"
     )
@@ -166,8 +166,6 @@ class CriticSettings(CriticEndpoint):
     )
 
     def _check_critic(self) -> None:
-        if not 0 <= self.critic_min_probability < 1:
-            raise InputError(f"--critic_min_probability must be in 0..1, not {self.critic_min_probability}")
         if self.critic_votes < 1 or (self.critic_votes > 1 and not self.critic_temperature):
             raise InputError("--critic_votes takes 1 or more; with more than 1 set --critic_temperature, say to 0.7")
         if self.critic_max_new_tokens < 0 or self.critic_temperature < 0 or self.critic_retries < 0:

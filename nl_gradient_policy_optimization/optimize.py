@@ -128,7 +128,6 @@ def trusted_rewards(
         critic=config.audit.audit_critic,
         critic_prompt=config.audit.audit_prompt,
         critic_variant="",
-        critic_min_probability=0.0,
         critic_votes=1,
         critic_max_new_tokens=0,
         critic_temperature=0.0,
@@ -140,8 +139,6 @@ def trusted_rewards(
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
     local = Path(config.critic).is_dir() and not is_endpoint(config.critic)
-    if config.critic_min_probability and not local:
-        raise InputError(f"--critic_min_probability needs a reward model's folder as critic, not {config.critic}")
     if config.critic_votes > 1 and not (local or is_endpoint(config.critic)):
         raise InputError(f"--critic_votes needs a reward model's folder or an endpoint as critic, not {config.critic}")
     if is_endpoint(config.critic):
@@ -172,7 +169,6 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             device=str(accelerator.device),
             batch_size=config.critic_batch_size,
             constrained=config.critic_constrained,
-            **({"min_probability": config.critic_min_probability} if config.critic_min_probability else {}),
             **({"temperature": config.critic_temperature} if config.critic_temperature else {}),
         )
 

@@ -13,14 +13,13 @@ import os
 import re
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from text2grad.errors import InputError
-from text2grad.safety.gate import UnreadableError, fault, shown, whole_number
+from text2grad.safety.gate import UnreadableError, fault, read_json, shown, unique_keys
 from text2grad.tasks.base import Record, Task, content_id
 
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
@@ -43,43 +42,19 @@ class Records(dict[str, Record]):
 def load_json(path: str | Path) -> Any:
     """The value in a JSON or JSONL file. ``InputError`` where the file is missing, not JSON, or names a key twice."""
     path = Path(path)
-    text = _read_text(path)
-
+    text, where = _read_text(path), str(path)
     try:
         if path.suffix == ".jsonl":
             rows = []
             for number, line in enumerate(text.split("\n"), 1):
+                where = f"{path}: line {number}"
                 if line.strip():
-                    try:
-                        rows.append(_decoded(line))
-                    except json.JSONDecodeError as error:
-                        raise InputError(
-                            f"{path}: line {number} is not JSON: {error.msg}; correct or remove it"
-                        ) from None
-                    except UnreadableError as error:
-                        raise InputError(f"{path}: line {number}: {error}; correct or remove it") from None
+                    rows.append(read_json(line, unique_keys))
             return rows
-        return _decoded(text)
-    except json.JSONDecodeError as error:
-        remedy = "if it holds one object a line, name it .jsonl" if error.msg == "Extra data" else "correct it there"
-        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}; {remedy}") from None
+        return read_json(text, unique_keys)
     except UnreadableError as error:
-        raise InputError(f"{path}: {error}; correct it there") from None
-
-
-def _decoded(text: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            counts = Counter(key for key, _ in pairs)
-            double = next(key for key, count in counts.items() if count > 1)
-            raise UnreadableError(f"the id or key {shown(double)} is there twice in one object; make each one unique")
-        return value
-
-    try:
-        return json.loads(text, object_pairs_hook=unique, parse_int=whole_number)
-    except RecursionError:
-        raise UnreadableError("it nests lists and objects too deeply to read") from None
+        remedy = "if it holds one object a line, name it .jsonl" if "Extra data" in str(error) else "correct it there"
+        raise InputError(f"{where}: {error}; {remedy}") from None
 
 
 def load_csv(path: str | Path) -> list[Record]:

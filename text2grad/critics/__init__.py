@@ -207,18 +207,3 @@ def _file_hash(function: Callable) -> str:
 def version_of(critic: Critic) -> dict[str, str]:
     """What a journal's settings hold beside a critic's name: the version of a user's function."""
     return {"critic_version": critic.version} if isinstance(critic, OwnCritic) and critic.version else {}
-
-
-__all__ = [
-    "CRITIC_FORMS",
-    "Critic",
-    "Feedback",
-    "FeedbackError",
-    "InputError",
-    "OwnCritic",
-    "as_critic",
-    "is_served",
-    "load_critic",
-    "programmatic_critic",
-    "version_of",
-]

@@ -1,6 +1,6 @@
 """Models: loading and naming them (``loading.py``), answering chats, telling DeepSpeed about them, sampling fast."""
 
-from text2grad.models.loading import (
+from text2grad.models.loading import (  # noqa: F401 (one place to import them from)
     BUILT_IN,
     PLAIN_CHAT_TEMPLATE,
     DtypeName,
@@ -26,30 +26,3 @@ from text2grad.models.loading import (
     portable_base_name,
     weights_fingerprint,
 )
-
-__all__ = [
-    "BUILT_IN",
-    "PLAIN_CHAT_TEMPLATE",
-    "DtypeName",
-    "LoraSettings",
-    "base_model",
-    "base_of",
-    "best_device",
-    "best_dtype",
-    "card_header",
-    "card_loading",
-    "chat_ids",
-    "end_token_ids",
-    "from_hub",
-    "is_adapter",
-    "load_model",
-    "load_tokenizer",
-    "long_dtype_name",
-    "lora_config",
-    "merge_adapter",
-    "model_identity",
-    "model_path",
-    "named_dtype",
-    "portable_base_name",
-    "weights_fingerprint",
-]

@@ -53,7 +53,7 @@ def read_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] |
     try:
         return json.loads(text, parse_int=whole_number, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
-        raise UnreadableError(f"it is not JSON: {error.msg} at character {error.pos}") from None
+        raise UnreadableError(f"it is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:
         raise UnreadableError("it nests lists and objects too deeply") from None
 

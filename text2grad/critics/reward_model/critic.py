@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from text2grad.critics.reward_model.certainty import without_doubtful
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -17,7 +16,6 @@ from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.safety.schema import checked
 from text2grad.tasks import Record, Task, get_task, task_of
-from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +101,6 @@ class RewardModelCritic:
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
-        min_probability: quotes that it wrote with less are left out (``text2grad.critics.reward_model.certainty``).
         temperature: of its second and further opinions (``text2grad.critics.opinions``); the first is greedy.
     """
 
@@ -122,18 +119,15 @@ class RewardModelCritic:
         lookahead: int = 4,
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
-        min_probability: float = 0.0,
         temperature: float = 0.0,
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
         if constrained not in CONSTRAINTS:
             raise InputError(f"constrained: {constrained!r} does not exist; quotes keeps the JSON's fields, too")
-        if not 0 <= min_probability < 1:
-            raise InputError(f"min_probability: {min_probability} is not in 0..1")
         self.name, self.prompt, self.task = name, prompt, prompt.task
-        self.min_probability, self.temperature = min_probability, temperature
-        self.max_length, self.max_new_tokens, self.batch_size = max_length, max_new_tokens, batch_size
+        self.temperature, self.batch_size = temperature, batch_size
+        self.max_length, self.max_new_tokens = max_length, max_new_tokens
         self.decoder = FeedbackDecoder(
             model,
             prompt.tokenizer,
@@ -198,11 +192,7 @@ class RewardModelCritic:
         number: int = 0,
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
-        if not self.min_probability:
-            return [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
-        chances: list[tuple[list[int], list[float]]] = []
-        texts = self.write(prompts, responses, records, chances=chances, number=number)
-        return [self._sure(self.parse(text), *chance) for text, chance in zip(texts, chances, strict=True)]
+        return [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
 
     def _draws(self, number: int, ids: list[int]) -> OwnRandomness:
         """The randomness of an opinion on one prompt and response."""
@@ -210,13 +200,6 @@ class RewardModelCritic:
 
         seed = int(fingerprint([number, ids])[:8], 16)
         return OwnRandomness([seed], self.temperature, 1.0, str(self.decoder.device))
-
-    def _sure(self, reply: Feedback | FeedbackError, ids: list[int], probabilities: list[float]):
-        """The feedback without the quotes that the model itself doubted."""
-        if isinstance(reply, FeedbackError):
-            return reply
-        text, spans = token_spans(ids, self.prompt.tokenizer)
-        return without_doubtful(reply, self.task.fields, text, spans, probabilities, self.min_probability)
 
     def parse(self, text: str | FeedbackError) -> Feedback | FeedbackError:
         """What the model wrote as feedback, or why it is none."""
@@ -238,13 +221,11 @@ class RewardModelCritic:
         responses: Sequence[str],
         records: Sequence[Record] | None = None,
         progress: bool = False,
-        chances: list[tuple[list[int], list[float]]] | None = None,
         number: int = 0,
     ) -> list[str | FeedbackError]:
         """What the model writes about each response, as text; an error for a response that does not fit.
 
         Args:
-            chances: where given, it is filled: for each response the ids that were written and their probabilities.
             number: of the opinion; 0 is greedy.
         """
         results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
@@ -259,13 +240,8 @@ class RewardModelCritic:
                 results[row] = FeedbackError(str(error))
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
-        probabilities: list[list[float]] | None = None if chances is None else []
         draws = [self._draws(number, ids) for ids in encoded] if number else None
-        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, probabilities, draws)
-        if chances is not None and probabilities is not None:
-            chances[:] = [([], []) for _ in responses]
-            for row, ids, values in zip(rows, written, probabilities, strict=True):
-                chances[row] = (ids, values)
+        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, draws)
         for row, ids in zip(rows, written, strict=True):
             results[row] = self.prompt.tokenizer.decode(
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False

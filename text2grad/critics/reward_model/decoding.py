@@ -124,13 +124,10 @@ class _Row:
         limit: int,
         guesser: Lookahead | None,
         matcher: Matcher | None,
-        wants_probabilities: bool = False,
         draws: OwnRandomness | None = None,
     ):
-        self.wants_probabilities, self.draws = wants_probabilities, draws
-        self.limit, self.guesser, self.matcher = limit, guesser, matcher
+        self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
         self.written: list[int] = []
-        self.probabilities: list[float] = []
         self.guess: list[int] = []
         self.end = ObjectEnd()
         self._positions = [matcher.start] if matcher else []
@@ -157,21 +154,17 @@ class _Row:
             self._masks += [self.matcher.forbidden(position) for position in self._positions[len(self._masks) :]]
         return self._masks
 
-    def take(self, choices: Sequence[int], logits: torch.Tensor) -> list[int]:
+    def take(self, choices: Sequence[int]) -> list[int]:
         """The tokens that decoding writes: the guesses that it would have written itself, and one more.
 
         Args:
             choices: what it would write next, and after each guess.
-            logits: ``[1 + guesses (or more), vocabulary]``, by which it chose.
         """
         taken = 0
         while taken < len(self.guess) and self.guess[taken] == choices[taken]:
             taken += 1
         if self.matcher is not None:
             self._positions, self._masks = [self.matcher.next(self._positions[taken], choices[taken])], []
-        if self.wants_probabilities:
-            chosen = torch.tensor(choices[: taken + 1], device=logits.device)[:, None]
-            self.probabilities += logits[: taken + 1].float().softmax(-1).gather(-1, chosen)[:, 0].tolist()
         return list(choices[: taken + 1])
 
 
@@ -217,7 +210,6 @@ class FeedbackDecoder:
         batch_size: int,
         matchers: Sequence[Matcher | None] | None = None,
         progress: bool = False,
-        probabilities: list[list[float]] | None = None,
         draws: Sequence[OwnRandomness] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
@@ -226,12 +218,10 @@ class FeedbackDecoder:
             prompts: token ids; unpadded.
             limits: the most tokens to write after each; at least 1.
             matchers: one per prompt; None where what it may write is not constrained.
-            probabilities: where given, it is filled: for each prompt the probability of each id that was written.
             draws: one per prompt, so that no other row changes what is drawn; without them decoding is greedy.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
-        chances: list[list[float]] = [[] for _ in prompts]
         with tqdm(total=len(prompts), disable=not progress, unit="response", leave=False) as bar:
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
@@ -242,7 +232,6 @@ class FeedbackDecoder:
                         limits[index],
                         Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
                         matchers[index] if matchers else None,
-                        probabilities is not None,
                         draws[index] if draws else None,
                     )
                     for index, ids in zip(chosen, batch, strict=True)
@@ -250,10 +239,7 @@ class FeedbackDecoder:
                 self._decode(batch, shared, rows)
                 for index, row in zip(chosen, rows, strict=True):
                     written[index] = row.written
-                    chances[index] = row.probabilities[: len(row.written)]
                 bar.update(len(rows))
-        if probabilities is not None:
-            probabilities[:] = chances
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
@@ -287,7 +273,7 @@ class FeedbackDecoder:
             choices = [self._drawn(row, own) for row, own in zip(rows, logits, strict=True)]
         else:
             choices = logits.argmax(-1).tolist()
-        return [row.take(*own) for row, *own in zip(rows, choices, logits, strict=True)]
+        return [row.take(own) for row, own in zip(rows, choices, strict=True)]
 
     def _drawn(self, row: _Row, logits: torch.Tensor) -> list[int]:
         """The choices of one row, of whose randomness other rows' guesses take nothing."""

@@ -38,7 +38,6 @@ from text2grad.tasks import Record
 
 MENTIONED = 4  # spans of each kind that the critique quotes
 IN_PART = 0.5  # of what a request needs, from which an answer is one in part
-OPENING, SPECIFICS = 3, 5  # words of each sentence that a worked critique names
 
 
 def praised(answer: Answer, poor: set[int]) -> tuple[set[int], float]:
@@ -86,37 +85,13 @@ class AnswerCritic:
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
         good_quotes, poor_quotes = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
-        critique = self.critique(answer, faults, asked, good, depth)
+        critique = _critique(answer, faults, asked, good, depth)
         broken = [demand.wanted for demand in asked if demand.broken]
         kept = len(asked) - len(broken)
         others = sum(fault.kind != "form" for fault in faults)
         score = round(balance(kept + depth, others, len(broken) + 1 - depth), 2)
         missing = broken + (["an answer in full"] if depth < IN_PART else [])
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
-
-    def critique(self, answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
-        """How much is told, what was asked and kept, and each kind of fault with examples."""
-        return _critique(answer, faults, asked, good, depth)
-
-
-class WorkedAnswerCritic(AnswerCritic):
-    """The same spans, with a critique that works them out: of each sentence what is new in it, and what is wrong.
-
-    "Deserts receive: rainfall, infrequent: fine." A small reward model learns from it where to look. As a critic:
-    ``text2grad.critics.programs.ultrafeedback.critic:WorkedAnswerCritic``.
-    """
-
-    name = "programmatic, worked"
-
-    def critique(self, answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
-        parts = []
-        for start, end, _ in answer.units:
-            told = [answer.words[i].text for i in range(start, end) if answer.fresh[i]]
-            kinds = [_WORKED[fault.kind] for fault in faults if fault.start < end and start < fault.end]
-            opening = " ".join(word.text for word in answer.words[start : min(end, start + OPENING)])
-            said = ", ".join(dict.fromkeys(kinds)) or "fine"
-            parts.append(f"{opening}: {', '.join(told[:SPECIFICS]) or 'nothing new'}: {said}.")
-        return " ".join([*parts, *_demanded(asked), _amount(good, depth)])
 
 
 _SAID = {
@@ -133,31 +108,8 @@ _SAID = {
 }
 
 
-_WORKED = {
-    "form": "breaks the form",
-    "refusal": "declines",
-    "off topic": "off topic",
-    "copying": "says the request back",
-    "repetition": "repeats",
-    "filler": "filler",
-    "arithmetic": "miscalculates",
-    "numbers": "unknown number",
-    "no language": "no sentence",
-    "no end": "breaks off",
-}
-
-
-def _demanded(asked: list[Demand]) -> list[str]:
-    return [f"Asked for {demand.wanted}: {'broken' if demand.broken else 'kept'}." for demand in asked]
-
-
-def _amount(good: set[int], depth: float) -> str:
-    if not good:
-        return "Says nothing specific."
-    return "Answers in full." if depth >= 1 else "Answers in part." if depth >= IN_PART else "Answers a little."
-
-
 def _critique(answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
+    """How much is told, what was asked and kept, and each kind of fault with examples."""
     specific = [answer.words[i].text for i in sorted(good) if answer.fresh[i]]
     if not good:
         parts = ["Says nothing specific about the request."]

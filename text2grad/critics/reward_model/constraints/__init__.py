@@ -3,13 +3,15 @@
 A reward model copies spans from memory, and a few of them are nowhere in the response (paper, appendix L: 0.93 to
 2.47 % of them). Here tokens that would leave the format, or the text that is judged, are taken out before each step::
 
-    constraint = QuoteConstraint(tokenizer, "slf5k")              # once
-    processor = constraint.processor(responses, prompt_length, max_new_tokens=350)
-    model.generate(**inputs, max_new_tokens=350, logits_processor=[processor])
+    matcher = QuoteConstraint(tokenizer, "slf5k").matcher(response, max_new_tokens=350)
+    position = matcher.start
+    while not position.done:
+        logits = logits.masked_fill(matcher.forbidden(position), float("-inf"))
+        position = matcher.next(position, token)
 
-Loops of one's own use ``constraint.matcher(response)``. What is written is one JSON object as ``render_feedback`` lays
-it out: a critique that is more than white space (where the model writes one), then two lists of strings, each a
-substring of the judged text that is more than white space. It is
+What is written is one JSON object as ``render_feedback`` lays it out: a critique that is more than white space (where
+the model writes one), then two lists of strings, each a substring of the judged text that is more than white space. It
+is
 
 - sound: the object parses, each span is exactly in the response (for code: inside one fenced block);
 - complete: each such object can be written, in any tokenisation, with any JSON spelling of any character (``é`` or
@@ -29,7 +31,6 @@ texts about 9 999 random responses, in about the same time per token. But it als
 endless repetition, spells each character in one way only, and cannot close the object before the tokens run out.
 """
 
-from text2grad.critics.reward_model.constraints.matcher import Position, QuoteMatcher
-from text2grad.critics.reward_model.constraints.processor import QuoteConstraint, QuoteLogitsProcessor
+from text2grad.critics.reward_model.constraints.matcher import Position, QuoteConstraint, QuoteMatcher
 
-__all__ = ["Position", "QuoteConstraint", "QuoteLogitsProcessor", "QuoteMatcher"]
+__all__ = ["Position", "QuoteConstraint", "QuoteMatcher"]

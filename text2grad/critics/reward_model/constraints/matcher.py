@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from text2grad.critics.reward_model.constraints.automaton import (
     State,
 )
 from text2grad.critics.reward_model.constraints.vocabulary import Node, Vocabulary
+from text2grad.errors import InputError
 from text2grad.tasks import Task, get_task
 
 if TYPE_CHECKING:
@@ -59,24 +61,44 @@ class Position:
         return self.state[0] == END
 
 
-class Shared:
-    """What all feedback of one task with one tokenizer have in common; masks are computed once and kept."""
+class QuoteConstraint:
+    """Makes a reward model write valid z whose spans are quotes of the response it judges; see the package.
+
+    It holds what all feedback of one task with one tokenizer have in common; masks are computed once and kept.
+
+    Args:
+        tokenizer: the reward model's.
+        max_critique: characters of the critique after which it is closed.
+        max_spans: spans per list after which the list is closed.
+        eos_token_ids: what may follow the closing brace; the tokenizer's own where None.
+
+    Raises:
+        InputError: a tokenizer without an end-of-sequence token, or whose tokens are no fixed byte strings.
+    """
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
         task: Task | str,
-        max_critique: int,
-        max_spans: int,
-        eos_token_ids: list[int],
+        max_critique: int = 4000,
+        max_spans: int = 32,
+        eos_token_ids: Collection[int] | None = None,
     ):
+        eos = [tokenizer.eos_token_id] if eos_token_ids is None else list(eos_token_ids)
+        if not eos or None in eos:
+            raise InputError(
+                f"{tokenizer.name_or_path or 'the tokenizer'}: has no end-of-sequence token; set eos_token"
+            )
         self.task = get_task(task)
         self.vocabulary = Vocabulary(tokenizer)
         self.format = Format(self.task, spans=None)
         self.max_critique, self.max_spans = max_critique, max_spans
-        self.eos = torch.ones(len(self.vocabulary.tokens), dtype=torch.bool)
-        self.eos[eos_token_ids] = False
+        self.eos = self.mask(eos)
         self._walks: dict[State, tuple[torch.Tensor, list[int], list[tuple[Node, State]]]] = {}
+
+    def matcher(self, response: str, max_new_tokens: int | None = None) -> QuoteMatcher:
+        """What follows the feedback on one response: start, next(position, token), forbidden(position)."""
+        return QuoteMatcher(self, response, max_new_tokens)
 
     def walk(self, state: State) -> tuple[torch.Tensor, list[int], list[tuple[Node, State]]]:
         """What may follow outside of spans: the forbidden tokens as a mask, the allowed ids, and the trie's nodes at
@@ -122,7 +144,7 @@ class QuoteMatcher:
         least_tokens: with fewer, no feedback can be sure to close; it is then cut off like any other that is too long.
     """
 
-    def __init__(self, shared: Shared, response: str, max_tokens: int | None = None):
+    def __init__(self, shared: QuoteConstraint, response: str, max_tokens: int | None = None):
         self._shared = shared
         quotes = Quotes(response, shared.task.rewarded(response))
         self._format = Format(shared.task, quotes)
