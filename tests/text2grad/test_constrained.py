@@ -13,6 +13,7 @@ import torch
 
 from tests import tiny
 from text2grad.critics.reward_model.constraints import QuoteConstraint
+from text2grad.critics.reward_model.constraints.automaton import TEXT
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
@@ -201,7 +202,7 @@ def test_the_mask_is_what_an_exhaustive_search_finds():
                     wanted = bool(z.fullmatch(longer, partial=True)) and not loops(longer, response)
                     if not surrogate.search(text[-5:] + tokens[token].decode()):
                         assert wanted == (not forbidden[token]), (text, tokens[token])
-                inside = position.state[0] == 1
+                inside = position.state.kind == TEXT
                 closing = [i for i in plain if not forbidden[i] and tokens[i].startswith(b'"')]
                 fitting = [i for i in plain if not forbidden[i]]
                 allowed = [i for i in fitting if b"\\" not in tokens[i][:1]] or fitting

@@ -1,6 +1,6 @@
 """Which bytes may follow in z: its fixed parts, its free text, and quotes that can only be substrings of the response.
 
-A state is a plain tuple ``(kind, part, tight, content)``, so that states compare, hash and serve as cache keys:
+A :class:`State` is an immutable tuple, so that states compare, hash and serve as cache keys:
 
 ========  =====================================================================================
 kind      what was written last
@@ -24,14 +24,13 @@ import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from text2grad.feedback import Feedback
 from text2grad.tasks import Interval, Task
 
 LITERAL, TEXT, OPEN, SPAN, AFTER, BETWEEN, END, NUMBER = range(8)
 MISSING, VERDICT = 4, 6
-State = tuple[int, int, int, Any]
 
 _LONGEST_ESCAPE = len("\\u0000")
 _QUOTE, _COMMA, _BACKSLASH, _BRACE = b'",\\}'
@@ -44,6 +43,31 @@ _ESCAPE = re.compile(
 )
 """``\\uXXXX``, or two of them where a character needs a surrogate pair; half a pair alone is no character."""
 _SHORT_ESCAPES = {ord(short): json.loads(f'"\\{short}"') for short in '"\\/bfnrt'}
+
+
+class State(NamedTuple):
+    """Where in z the writing is; the table at the head of this file says what the four mean."""
+
+    kind: int
+    part: int
+    tight: int
+    content: Any
+
+
+class InText(NamedTuple):
+    """Content of free text: whether it has a character that shows, and the bytes of an unfinished character."""
+
+    begun: bool
+    pending: bytes
+
+
+class InQuote(NamedTuple):
+    """Content of a quote: the bits of the places where it may end so far, whether it is all white space yet, and the
+    bytes of an unfinished character."""
+
+    places: int
+    blank: bool
+    pending: bytes
 
 
 class Content(Protocol):
@@ -96,21 +120,20 @@ def read_character(pending: bytes, byte: int) -> str | bytes | None:
 
 
 class AnyText:
-    """Any text that does not begin with white space. Content: ``(begun, bytes of an unfinished character)``."""
+    """Any text that does not begin with white space."""
 
-    start = (False, b"")
+    start = InText(False, b"")
 
-    def step(self, content: tuple[bool, bytes], byte: int) -> tuple[bool, bytes] | None:
-        begun, pending = content
-        character = read_character(pending, byte)
+    def step(self, content: InText, byte: int) -> InText | None:
+        character = read_character(content.pending, byte)
         if isinstance(character, str):
-            return (True, b"") if begun or not character.isspace() else None
-        return None if character is None else (begun, character)
+            return InText(True, b"") if content.begun or not character.isspace() else None
+        return None if character is None else InText(content.begun, character)
 
-    def complete(self, content: tuple[bool, bytes]) -> bool:
-        return content == (True, b"")
+    def complete(self, content: InText) -> bool:
+        return content.begun and not content.pending
 
-    def candidates(self, content: tuple[bool, bytes]) -> None:
+    def candidates(self, content: InText) -> None:
         return None
 
 
@@ -118,8 +141,7 @@ class Quotes:
     """The substrings of a response's judged text that are more than white space, in every JSON spelling.
 
     The nondeterministic automaton of all substrings, its states kept as the bits of one integer (shift-and,
-    Baeza-Yates and Gonnet 1992): bit i means "the quote so far ends before character i". Content:
-    ``(positions, only white space so far, bytes of an unfinished character)``.
+    Baeza-Yates and Gonnet 1992): bit i means "the quote so far ends before character i".
 
     Args:
         judged: the intervals a span must lie inside, one whole span in one interval.
@@ -150,28 +172,30 @@ class Quotes:
                 self._spelled[beginning] = self._spelled.get(beginning, 0) | places
         self._first = {character: bytes({character.encode()[0], *b'\\"'}) for character in self._at}
         self._any = bytes(set().union(*self._first.values()))
-        self.start = (self._solid, True, b"") if self._solid else None
+        self.start = InQuote(self._solid, True, b"") if self._solid else None
 
-    def step(self, content: tuple[int, bool, bytes], byte: int) -> tuple[int, bool, bytes] | None:
+    def step(self, content: InQuote, byte: int) -> InQuote | None:
         positions, blank, pending = content
         character = read_character(pending, byte)
         if isinstance(character, str):
+            # Each place moves on by one where the response has this character, and is dropped where it has not.
             positions = (positions & self._at.get(character, 0)) << 1
             if blank and character.isspace():
                 positions &= self._solid
             else:
                 blank = False
-            return (positions, blank, b"") if positions else None
+            return InQuote(positions, blank, b"") if positions else None
         if character is None:
             return None
+        # An unfinished spelling keeps the places whose character it may become: half a character moves on nowhere.
         key = character.lower() if character[0] == _BACKSLASH else character
         positions &= self._spelled.get(key, 0)
-        return (positions, blank, character) if positions else None
+        return InQuote(positions, blank, character) if positions else None
 
-    def complete(self, content: tuple[int, bool, bytes]) -> bool:
-        return not content[1] and not content[2]
+    def complete(self, content: InQuote) -> bool:
+        return not content.blank and not content.pending
 
-    def candidates(self, content: tuple[int, bool, bytes]) -> bytes | None:
+    def candidates(self, content: InQuote) -> bytes | None:
         positions, _, pending = content
         if pending:
             return None
@@ -210,25 +234,25 @@ class Format:
         if len(whole := _rendered(task, Feedback("?", ["?"], ["?"], missing=["?"], score=0.0))) > 3 + len(critique):
             self.literals += (whole[-2], end, whole[-1].removesuffix(b"0.0}"))
         self.text, self.spans = AnyText(), spans
-        self.start: State = (LITERAL, 0, 0, 0)
+        self.start = State(LITERAL, 0, 0, 0)
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one more byte; None where it may not follow."""
         kind, part, tight, content = state
         if kind == TEXT:
             if byte == _QUOTE and self.text.complete(content):
-                return (AFTER, part, tight & 2, 0) if part == MISSING else (LITERAL, 1, tight & 2, 0)
+                return State(AFTER, part, tight & 2, 0) if part == MISSING else State(LITERAL, 1, tight & 2, 0)
             if tight and self.text.complete(content):
                 return None
             content = self.text.step(content, byte)
-            return None if content is None else (TEXT, part, tight, content)
+            return None if content is None else State(TEXT, part, tight, content)
         if kind == SPAN and self.spans is not None:
             if byte == _QUOTE and self.spans.complete(content):
-                return (AFTER, part, tight, 0)
+                return State(AFTER, part, tight, 0)
             if tight and self.spans.complete(content):
                 return None
             content = self.spans.step(content, byte)
-            return None if content is None else (SPAN, part, tight, content)
+            return None if content is None else State(SPAN, part, tight, content)
         if kind == LITERAL:
             return self._literal(part, content, tight, byte)
         if kind == NUMBER:
@@ -236,11 +260,11 @@ class Format:
         if kind == BETWEEN:
             if byte != _BETWEEN[content]:
                 return None
-            return self.open_span(part, tight) if byte == _QUOTE else (BETWEEN, part, tight, content + 1)
+            return self.open_span(part, tight) if byte == _QUOTE else State(BETWEEN, part, tight, content + 1)
         if kind == OPEN and byte == _QUOTE and not tight:
             return self.open_span(part, tight)
         if kind == AFTER and byte == _COMMA and not tight:
-            return (BETWEEN, part, tight, 1)
+            return State(BETWEEN, part, tight, 1)
         if kind in (OPEN, AFTER):
             return self._literal(part + 1, 0, tight & 2, byte)
         return None
@@ -253,7 +277,7 @@ class Format:
 
     def candidates(self, state: State) -> bytes | None:
         """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
-        return self.spans.candidates(state[3]) if state[0] == SPAN and self.spans is not None else None
+        return self.spans.candidates(state.content) if state.kind == SPAN and self.spans is not None else None
 
     def _literal(self, part: int, written: int, tight: int, byte: int) -> State | None:
         if part + 1 in (MISSING, VERDICT) and written == 1 and byte == _COMMA and not tight & 2:
@@ -266,26 +290,26 @@ class Format:
         if byte != literal[written]:
             return None
         if written + 1 < len(literal):
-            return (LITERAL, part, tight, written + 1)
+            return State(LITERAL, part, tight, written + 1)
         if part == 0 and self.has_text:
-            return (TEXT, 0, tight, self.text.start)
+            return State(TEXT, 0, tight, self.text.start)
         if part == VERDICT:
-            return (NUMBER, part, tight, b"")
-        return (OPEN, part or 1, tight, 0) if part in (0, 1, 2, MISSING) else (END, part, 0, 0)
+            return State(NUMBER, part, tight, b"")
+        return State(OPEN, part or 1, tight, 0) if part in (0, 1, 2, MISSING) else State(END, part, 0, 0)
 
     def _number(self, written: bytes, tight: int, byte: int) -> State | None:
         complete = _VERDICT.fullmatch(written) is not None
         if complete and byte == _BRACE:
-            return (END, VERDICT, 0, 0)
+            return State(END, VERDICT, 0, 0)
         longer = written + bytes([byte])
         if (complete and tight) or not (_VERDICT.fullmatch(longer) or _VERDICT_BEGUN.fullmatch(longer)):
             return None
-        return (NUMBER, VERDICT, tight, longer)
+        return State(NUMBER, VERDICT, tight, longer)
 
     def open_span(self, part: int, tight: int) -> State | None:
         """The state behind an item's opening quotation mark; None where the response holds nothing to quote."""
         if part == MISSING:
-            return (TEXT, part, tight, self.text.start)
+            return State(TEXT, part, tight, self.text.start)
         if self.spans is None:
-            return (SPAN, part, tight, None)
-        return None if self.spans.start is None else (SPAN, part, tight, self.spans.start)
+            return State(SPAN, part, tight, None)
+        return None if self.spans.start is None else State(SPAN, part, tight, self.spans.start)

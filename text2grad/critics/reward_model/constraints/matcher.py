@@ -19,6 +19,7 @@ from text2grad.critics.reward_model.constraints.automaton import (
     SPAN,
     TEXT,
     Format,
+    InText,
     Quotes,
     State,
 )
@@ -58,7 +59,7 @@ class Position:
 
     @property
     def done(self) -> bool:
-        return self.state[0] == END
+        return self.state.kind == END
 
 
 class QuoteConstraint:
@@ -118,15 +119,16 @@ class QuoteConstraint:
     def closing_length(self) -> int:
         """Tokens that closing takes at most, from any state outside of spans and of unfinished characters."""
         parts = range(1, len(self.format.literals))
-        literals = [
-            (LITERAL, part, 2, n) for part in parts for n in range(part == MISSING, len(self.format.literals[part]))
-        ]
-        text: list[State] = [(TEXT, 0, 2, (True, b""))] if self.format.has_text else []
-        return max(map(self._closing_tokens, [*text, *literals]))
+        # Any fixed part may be begun; what is missing and its list begin with the same bracket, which is then written.
+        states = [State(TEXT, 0, 2, InText(True, b""))] if self.format.has_text else []
+        for part in parts:
+            for written in range(part == MISSING, len(self.format.literals[part])):
+                states.append(State(LITERAL, part, 2, written))
+        return max(map(self._closing_tokens, states))
 
     def _closing_tokens(self, state: State) -> int:
         count = 0
-        while state[0] != END:
+        while state.kind != END:
             _, ids, _ = self.walk(state)
             for byte in max((self.vocabulary.written(token) for token in ids), key=len):
                 state = self.format.walked(state, byte)
@@ -168,31 +170,32 @@ class QuoteMatcher:
         length, quoted, again = position.length, position.quoted, False
         for byte in self._shared.vocabulary.tokens[token] or b"\0":
             after = self._format.step(state, byte)
-            if after is None or (again and after[0] == BETWEEN):
+            if after is None or (again and after.kind == BETWEEN):
                 raise ValueError(f"token {token} may not follow at position {position.tokens} of the feedback")
-            if after[0] == TEXT == state[0]:
-                characters += not after[3][1]
-            elif after[0] == OPEN:
+            # Characters count where they are complete: a token may end in the middle of one.
+            if after.kind == TEXT == state.kind:
+                characters += not after.content.pending
+            elif after.kind == OPEN:
                 spans, quoted = 0, ()
-            elif after[0] == SPAN and state[0] != SPAN:
+            elif after.kind == SPAN and state.kind != SPAN:
                 spans, length = spans + 1, 0
-            elif after[0] == TEXT and after[1] == MISSING:
+            elif after.kind == TEXT and after.part == MISSING:
                 spans, characters = spans + 1, 0
-            elif after[0] == SPAN:
-                length += not after[3][2]
-            elif after[0] == AFTER and state[0] == SPAN:
-                again = _once_too_often(quoted, state[3][0], length)
-                quoted = (*quoted, (state[3][0], length))
+            elif after.kind == SPAN:
+                length += not after.content.pending
+            elif after.kind == AFTER and state.kind == SPAN:
+                again = _once_too_often(quoted, state.content.places, length)
+                quoted = (*quoted, (state.content.places, length))
             state = after
-        kind, part, tight, content = state
+        # How much freedom is left: none near the limit of tokens, and none to go on with a text or a list that is full.
         if position.tokens + 1 >= self._tight_from:
             tight = 2
-        elif kind == TEXT:
-            tight = int(characters >= (_LONGEST_MISSING if part == MISSING else self._shared.max_critique))
+        elif state.kind == TEXT:
+            tight = int(characters >= (_LONGEST_MISSING if state.part == MISSING else self._shared.max_critique))
         else:
-            tight = int(kind in (OPEN, AFTER) and (again or spans >= self._shared.max_spans))
-        limited = position.limited or (tight > 0 and kind != END)
-        return Position((kind, part, tight, content), position.tokens + 1, characters, spans, length, quoted, limited)
+            tight = int(state.kind in (OPEN, AFTER) and (again or spans >= self._shared.max_spans))
+        limited = position.limited or (tight > 0 and state.kind != END)
+        return Position(state._replace(tight=tight), position.tokens + 1, characters, spans, length, quoted, limited)
 
     def _loops(self, position: Position, token: int) -> bool:
         """Whether a token that the format allows goes on behind a quote that the list has too often."""
@@ -207,14 +210,14 @@ class QuoteMatcher:
         if position.done:
             return self._shared.eos
         state = position.state
-        if state[0] != SPAN:
+        if state.kind != SPAN:
             mask, ids, opened = self._shared.walk(state)
-            if state[2] < 2 and not opened:
+            if state.tight < 2 and not opened:
                 return mask
         ids = self._allowed(state)
-        if state[0] == SPAN and position.quoted:
+        if state.kind == SPAN and position.quoted:
             ids = [token for token in ids if not self._loops(position, token)]
-        if state[2] == 2:  # close in few tokens
+        if state.tight == 2:  # close in few tokens: only those that get furthest
             progress = {token: self._progress(state, self._shared.vocabulary.written(token)) for token in ids}
             most = max(progress.values())
             ids = [token for token in ids if progress[token] == most]
@@ -225,18 +228,18 @@ class QuoteMatcher:
         completed = 0
         for byte in token:
             state = self._format.walked(state, byte)
-            completed += not (state[0] in (TEXT, SPAN) and state[3][-1])
+            completed += not (state.kind in (TEXT, SPAN) and state.content.pending)
         return completed, len(token)
 
     def _allowed(self, state: State) -> list[int]:
         if state not in self._walks:
-            if state[0] == SPAN:
+            if state.kind == SPAN:
                 ids, _ = walk(self._format, state, self._shared.vocabulary.root)
             else:
                 _, outside, opened = self._shared.walk(state)
                 ids = list(outside)
-                for node, (_, part, tight, _) in opened:
-                    span = self._format.open_span(part, tight)
+                for node, behind in opened:
+                    span = self._format.open_span(behind.part, behind.tight)
                     if span is not None:
                         ids += node[0] + walk(self._format, span, node)[0]
             self._walks[state] = ids
@@ -261,7 +264,7 @@ def walk(format: Format, state: State, node: Node) -> tuple[list[int], list[tupl
             after = None if child is None else format.step(state, byte)
             if child is None or after is None:
                 continue
-            if after[3] is None:
+            if after.content is None:  # a span opens: what may be in it is the response's to say
                 opened.append((child, after))
                 continue
             ids += child[0]
