@@ -5,7 +5,7 @@ Everything follows from one count per record: how many tokens with each true lab
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LABELS = (1, 0, -1)
-NAMES = {1: "+1", 0: "0", -1: "-1", 2: "none"}
 NO_LABEL = 2
 """What every token gets from feedback that could not be read: it is missed, and predicted as nothing."""
+_TRUE = ("+1", "0", "-1")
+_PREDICTED = (*_TRUE, "none")
 
-PLACEMENTS = 20
+PLACEMENTS = 20  # of the shuffled spans of each record
 
 
 def labels(
@@ -66,30 +67,30 @@ def token_metrics(
         truths, predictions: labels of the tokens that count, record by record.
         groups: which records belong together (:mod:`text2grad.statistics`).
     """
-
-    def interval(rows: np.ndarray, combine: Combine) -> dict[str, float | int | None]:
-        return bootstrap(rows, combine, groups).to_dict()
-
-    def by_label(rows: np.ndarray) -> dict[str, Any]:
-        sums = rows.sum(axis=0).reshape(3, 4)
-        return {
-            NAMES[label]: {
-                **{metric.__name__: interval(rows, metric(i)) for metric in (precision, recall, f1)},
-                "true": round(sums[i].sum()),
-                "predicted": round(sums[:, i].sum()),
-            }
-            for i, label in enumerate(LABELS)
-        }
-
-    counts = np.array([confusion(*pair) for pair in zip(truths, predictions, strict=True)], dtype=float)
-    rng = np.random.default_rng(seed)
-    default = int(np.sign(task.values.default))
+    rng, default = np.random.default_rng(seed), int(np.sign(task.values.default))
+    counts = np.zeros((len(truths), 3, 4))
     moved = np.zeros_like(counts)
     for record, (truth, predicted) in enumerate(zip(truths, predictions, strict=True)):
+        counts[record] = confusion(truth, predicted)
         for _ in range(PLACEMENTS):
             moved[record] += confusion(truth, shuffled(predicted, default, rng)) / PLACEMENTS
     rows, moved_rows = counts.reshape(-1, 12), moved.reshape(-1, 12)
     total = counts.sum(axis=0).astype(int)
+
+    def interval(rows: np.ndarray, figure: Combine) -> dict[str, float | int | None]:
+        return bootstrap(rows, figure, groups).to_dict()
+
+    def by_label(rows: np.ndarray) -> dict[str, Any]:
+        sums = _table(rows.sum(axis=0))
+        found = {}
+        for index, name in enumerate(_TRUE):
+            figures = {figure.__name__: interval(rows, _of(figure, index)) for figure in (precision, recall, f1)}
+            found[name] = {**figures, "true": round(sums[index].sum()), "predicted": round(sums[:, index].sum())}
+        return found
+
+    above = {
+        name: paired_bootstrap(rows, moved_rows, _of(f1, index), groups).to_dict() for index, name in enumerate(_TRUE)
+    }
     return {
         "labels": by_label(rows),
         "accuracy": interval(rows, accuracy),
@@ -97,51 +98,50 @@ def token_metrics(
         "mean_delta_correlation": interval(_moments(counts), correlation),
         "macro_f1": interval(rows, macro_f1),
         "chance": {
-            "random": {NAMES[label]: {"share": interval(rows, _share_of_truth(i))} for i, label in enumerate(LABELS)},
+            "random": {name: {"share": interval(rows, _of(share, index))} for index, name in enumerate(_TRUE)},
             "shuffled": by_label(moved_rows),
-            "f1_above_shuffled": {
-                NAMES[label]: paired_bootstrap(rows, moved_rows, f1(i), groups).to_dict()
-                for i, label in enumerate(LABELS)
-            },
+            "f1_above_shuffled": above,
         },
         "confusion": {
-            NAMES[label]: {NAMES[other]: int(total[i, j]) for j, other in enumerate((*LABELS, NO_LABEL))}
-            for i, label in enumerate(LABELS)
+            name: dict(zip(_PREDICTED, row, strict=True)) for name, row in zip(_TRUE, total.tolist(), strict=True)
         },
-        "balance": {
-            "truth": {NAMES[label]: _share(total.sum(axis=1)[i], total.sum()) for i, label in enumerate(LABELS)},
-            "predicted": {
-                NAMES[label]: _share(total.sum(axis=0)[j], total.sum()) for j, label in enumerate((*LABELS, NO_LABEL))
-            },
-        },
+        "balance": {"truth": _balance(_TRUE, total.sum(axis=1)), "predicted": _balance(_PREDICTED, total.sum(axis=0))},
     }
 
 
-def precision(index: int) -> Combine:
-    """Of the tokens predicted to have the label, the share that has it. Takes counts [..., 12], gives [...]."""
-    return lambda sums: _divide(_table(sums)[..., index, index], _table(sums)[..., index].sum(-1))
+def precision(table: np.ndarray, index: int) -> np.ndarray:
+    """Of the tokens predicted to have the label, the share that has it. Takes counts ``[..., 3, 4]``, gives [...]."""
+    return _divide(table[..., index, index], table[..., index].sum(-1))
 
 
-def recall(index: int) -> Combine:
+def recall(table: np.ndarray, index: int) -> np.ndarray:
     """Of the tokens that have the label, the share predicted to have it."""
-    return lambda sums: _divide(_table(sums)[..., index, index], _table(sums)[..., index, :].sum(-1))
+    return _divide(table[..., index, index], table[..., index, :].sum(-1))
 
 
-def f1(index: int) -> Combine:
+def f1(table: np.ndarray, index: int) -> np.ndarray:
     """Harmonic mean of precision and recall: twice the hits by all that have or were given the label."""
-    return lambda sums: _divide(
-        2 * _table(sums)[..., index, index], _table(sums)[..., index].sum(-1) + _table(sums)[..., index, :].sum(-1)
-    )
+    return _divide(2 * table[..., index, index], table[..., index].sum(-1) + table[..., index, :].sum(-1))
+
+
+def share(table: np.ndarray, index: int) -> np.ndarray:
+    """Of all tokens, the share that has the label: what random labels score."""
+    return _divide(table[..., index, :].sum(-1), table.sum((-2, -1)))
+
+
+def _of(figure: Callable[[np.ndarray, int], np.ndarray], index: int) -> Combine:
+    """A label's figure as a function of sums ``[..., 12]``."""
+    return lambda sums: figure(_table(sums), index)
 
 
 def accuracy(sums: np.ndarray) -> np.ndarray:
-    """The share of tokens with the right label."""
+    """The share of tokens with the right label. Takes sums ``[..., 12]``, gives [...]."""
     return _divide(np.trace(_table(sums)[..., :3], axis1=-2, axis2=-1), sums.sum(-1))
 
 
 def macro_f1(sums: np.ndarray) -> np.ndarray:
     """The mean F1 of the labels that occur, in truth or prediction."""
-    values = np.stack([f1(index)(sums) for index in range(3)])
+    values = np.stack([f1(_table(sums), index) for index in range(3)])
     defined = ~np.isnan(values)
     return _divide(np.where(defined, values, 0).sum(0), defined.sum(0))
 
@@ -167,10 +167,6 @@ def _moments(counts: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
 
 
-def _share_of_truth(index: int) -> Combine:
-    return lambda sums: _divide(_table(sums)[..., index, :].sum(-1), sums.sum(-1))
-
-
 def _table(sums: np.ndarray) -> np.ndarray:
     return sums.reshape(*sums.shape[:-1], 3, 4)
 
@@ -180,5 +176,6 @@ def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
         return part / whole
 
 
-def _share(part: float, whole: float) -> float | None:
-    return round(float(part / whole), 6) if whole else None
+def _balance(names: Sequence[str], counts: np.ndarray) -> dict[str, float | None]:
+    total = counts.sum()
+    return {name: round(float(count / total), 6) if total else None for name, count in zip(names, counts, strict=True)}
