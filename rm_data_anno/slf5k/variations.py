@@ -13,7 +13,7 @@ from itertools import cycle, product
 from pathlib import Path
 from typing import Literal
 
-from rm_data_anno.known_faults import KnownFault, marked
+from rm_data_anno.known_faults import marked
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
 from text2grad.configs import check_choices, check_given, check_positive, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
@@ -36,7 +36,6 @@ class SummaryVariationsConfig:
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(20, "variations of each post")
     per_post: int = setting(8, "responses to each variation, in a row of the file")
-    draws: int = setting(1, "of so many drawn responses, the one whose fault is the rarest so far is kept")
     critique_style: Literal["worked", "facts", "plain"] = setting(
         "worked",
         "worked says of each fact whether the post has it, and in how long a run, which a small model learns from; "
@@ -55,15 +54,6 @@ class PostTexts:
     answers: Iterator[str]
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A response that may be kept; one without text may not."""
-
-    how: str
-    text: str
-    spoilt: KnownFault | None = None
-
-
 def variations(
     posts: Mapping[str, Record],
     answers: Mapping[str, Sequence[str]],
@@ -72,7 +62,6 @@ def variations(
     max_words: int = 50,
     seed: int = 0,
     critique_style: str = "worked",
-    draws: int = 1,
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -83,20 +72,16 @@ def variations(
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
         critique_style: ``worked``, ``facts`` or ``plain``, as the rules write it.
-        draws: with more than one, rare kinds of faults become less rare.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
     task, rng = get_task("slf5k"), random.Random(seed)
-    critic = (
-        SummaryCritic(max_words)
-        if critique_style == "plain"
-        else WorkedSummaryCritic(max_words, runs=critique_style == "worked")
-    )
+    critic: SummaryCritic = WorkedSummaryCritic(max_words, runs=critique_style == "worked")
+    if critique_style == "plain":
+        critic = SummaryCritic(max_words)
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
-    found: Counter[str] = Counter()  # kinds of faults, as the rules name them
     made: dict[str, Record] = {}
     for number, (key, own) in product(range(rounds), sources.items()):
         stranger = sources[rng.choice([other for other in sources if other != key])]
@@ -105,24 +90,22 @@ def variations(
         for _ in range(_ATTEMPTS * per_post):
             if len(seen) == per_post:
                 break
-            drawn = [_drawn(post, own, stranger, counts, seen, rng) for _ in range(draws)]
-            drawn = [one for one in drawn if one.text and one.text not in seen]
-            if not drawn:
+            (how,) = rng.choices(list(SHARES), list(SHARES.values()))
+            spoilt = None
+            if how == "spoilt":
+                spoilt = spoil(post, [own.human, next(own.answers)], [stranger.human], counts, seen, rng)
+                text = spoilt.text if spoilt else ""
+            else:
+                text = _response(how, own, stranger, rng)
+            if not text or text in seen:
                 continue
-            kept = drawn[0]
-            if draws > 1:
-                kinds = {one.text: critic.fault_kinds(post, one.text) or {"none"} for one in drawn}
-                kept = min(drawn, key=lambda one: min(found[kind] for kind in kinds[one.text]))
-                found.update(kinds[kept.text])
-            how, text, spoilt = kept.how, kept.text, kept.spoilt
             feedback = critic.feedback_on(post, text)
             if spoilt:
                 counts[spoilt.kind] += 1
                 feedback = marked(feedback, spoilt)
             record = {"id": f"{key}~{number}#{len(seen)}", "post": post, "ideal_human_summary": own.human}
-            made[record["id"]] = task.with_feedback(
-                task.with_response(record, text), feedback, {"source": "variations", "how": how}
-            )
+            about = {"source": "variations", "how": how}
+            made[record["id"]] = task.with_feedback(task.with_response(record, text), feedback, about)
             seen.add(text)
     return made
 
@@ -153,16 +136,6 @@ def _variation(sentences: Sequence[str], foreign: Sequence[str], rng: random.Ran
     if chance < _AS_IT_IS + _LEFT_OUT:
         return " ".join(sentence for at, sentence in enumerate(sentences) if at not in changed)
     return " ".join(rng.choice(foreign) if at in changed else sentence for at, sentence in enumerate(sentences))
-
-
-def _drawn(
-    post: str, own: PostTexts, stranger: PostTexts, counts: Counter[str], seen: set[str], rng: random.Random
-) -> Drawn:
-    (how,) = rng.choices(list(SHARES), list(SHARES.values()))
-    if how != "spoilt":
-        return Drawn(how, _response(how, own, stranger, rng))
-    spoilt = spoil(post, [own.human, next(own.answers)], [stranger.human], counts, seen, rng)
-    return Drawn(how, spoilt.text if spoilt else "", spoilt)
 
 
 def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random) -> str:
@@ -201,7 +174,7 @@ def main() -> None:
     config = parse(SummaryVariationsConfig)
     check_choices(config)
     check_given(config, "data_path", "answers", "output_path")
-    check_positive(config, "rounds", "per_post", "draws")
+    check_positive(config, "rounds", "per_post")
     check_output(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(
@@ -212,7 +185,6 @@ def main() -> None:
         config.max_words,
         config.seed,
         config.critique_style,
-        config.draws,
     )
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     kinds = Counter(record["annotation"]["how"] for record in made.values())

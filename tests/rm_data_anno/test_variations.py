@@ -10,7 +10,7 @@ import pytest
 
 from rm_data_anno.slf5k.corruptions import split
 from rm_data_anno.slf5k.variations import SHARES, variations
-from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
+from text2grad.critics.programs.slf5k.critic import WorkedSummaryCritic
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
 
@@ -52,22 +52,6 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
     groups = {key.partition("#")[0]: record["post"] for key, record in made.items()}
     assert all(record["post"] == groups[key.partition("#")[0]] for key, record in made.items())
     assert sum(text == posts[key.partition("~")[0]]["post"] for key, text in groups.items()) < len(groups) / 2
-
-
-def test_with_more_draws_rare_faults_are_less_rare(posts, answers):
-    answers = {
-        key: [*texts, f"This post is about {texts[0]}", f"You should think again. {texts[0]}"]
-        for key, texts in answers.items()
-    }
-    once, often = (variations(posts, answers, 4, 6, draws=draws) for draws in (1, 5))
-    assert len(once) == len(often) == 6 * 4 * 6
-    critic = SummaryCritic()
-    counts = [
-        Counter(kind for r in made.values() for kind in critic.fault_kinds(r["post"], r["generated_summary"]))
-        for made in (once, often)
-    ]
-    for kind in ("commentary", "advice"):
-        assert 0 < 2 * counts[0][kind] < counts[1][kind], kind
 
 
 def test_the_script_takes_what_generate_writes(tmp_path, posts, answers, run_script):

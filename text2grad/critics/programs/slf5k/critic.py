@@ -192,10 +192,6 @@ class SummaryCritic:
         score = round(balance(praised.amount, wrong, len(missing)), 2)
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
-    def fault_kinds(self, post: str, response: str) -> set[str]:
-        """The kinds of faults that the rules find, but for ``too little``."""
-        return {fault.kind for fault in self._read(post, response, words(response))[1]}
-
     def _read(self, post: str, response: str, every: list[Word]) -> tuple[Summary, list[SummaryFault]]:
         found, beyond = every[: self.max_words], every[self.max_words :]
         read = response[: beyond[0].start] if beyond else response
