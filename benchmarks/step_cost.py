@@ -6,8 +6,8 @@
 
 Equal work: the same model, adapter, prompts and optimiser, as many responses, two to a prompt, every one of exactly
 ``--response_tokens`` tokens, two passes of updates, a reference forward. Each method runs in a process of its own,
-method after method, ``--rounds`` times; a process's first step is not counted. A process has a core of its own. A
-reward model in another process has a second core. A server that the caller started has what it was given.
+method after method, ``--rounds`` times; a process's first step is not counted. A process has one core, a server that
+the caller started has what it was given.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +30,15 @@ from tabulate import tabulate
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
-from nl_gradient_policy_optimization.rewards import CriticRewards
 from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
 from text2grad.configs import parse, setting
-from text2grad.critics import Critic, load_critic
 from text2grad.errors import InputError, command
-from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.records import save_json
-from text2grad.tasks import Record, get_task
+from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("rollout", "reference", "critique", "teacher", "update")
-_REWARD_MODEL: dict[str, Any] = {"critic_constrained": "quotes", "max_critic_failures": 1.0}
 _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
@@ -54,11 +47,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "teacher_gate": ("Text2Grad, teacher: gate", {"teacher": "gate"}),
     "teacher_distill": ("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
-    "text2grad_reward_model": ("Text2Grad, reward model in the same process", _REWARD_MODEL),
-    "text2grad_own_core": ("Text2Grad, reward model on a core of its own", _REWARD_MODEL),
-    "text2grad_own_core_ahead": (
-        "Text2Grad, reward model on a core of its own, `rollouts_ahead`",
-        {**_REWARD_MODEL, "rollouts_ahead": True},
+    "text2grad_reward_model": (
+        "Text2Grad, reward model in the same process",
+        {"critic_constrained": "quotes", "max_critic_failures": 1.0},
     ),
     "text2grad_served": ("Text2Grad, reward model on a server", _SERVED),
     "text2grad_served_ahead": (
@@ -82,25 +73,22 @@ class StepCostConfig:
     rounds: int = setting(3, "processes of each method")
 
     def check(self) -> None:
-        if unknown := set(self.methods) - set(METHODS):
-            raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
-        if missing := set(self.methods) - set(self.possible):
-            raise InputError(f"--methods {', '.join(sorted(missing))}: give --reward_model, and for a server --served")
         if self.served and not self.reward_model:
             raise InputError("--served: give --reward_model, too; its folder has the server's prompt")
+        if unknown := set(self.methods) - set(METHODS):
+            raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
+        if missing := sorted(set(self.methods) - set(self.possible)):
+            raise InputError(f"--methods {', '.join(missing)}: give --reward_model, and for a server --served")
 
     @property
     def possible(self) -> list[str]:
         """The methods whose critic is there."""
-        models = {name for name in METHODS if _judges_by_model(name)}
-        served = {name for name in METHODS if "served" in name}
-        absent = (set() if self.reward_model else models) | (set() if self.served else served)
-        return [name for name in METHODS if name not in absent]
+        return [name for name in METHODS if self._critic(name)["critic"]]
 
     def _critic(self, method: str) -> dict[str, str]:
         if "served" in method:
             return {"critic": self.served, "critic_prompt": f"{self.reward_model}/reward_prompt.txt"}
-        return {"critic": self.reward_model if _judges_by_model(method) else "programmatic"}
+        return {"critic": self.reward_model if "reward_model" in method else "programmatic"}
 
     def policy(self, method: str, folder: str) -> PolicyConfig:
         """The settings of one method."""
@@ -126,54 +114,9 @@ class StepCostConfig:
         return PolicyConfig.of(**{**shared, **METHODS[method][1]})
 
 
-class CriticInAnotherProcess:
-    """The reward model in another process, on another core: the trainer goes on until it needs the feedback."""
-
-    name, remote = "a reward model in another process", True
-
-    def __init__(self, config: PolicyConfig, core: int):
-        self._process = ProcessPoolExecutor(1, get_context("spawn"), _load, (config, core))
-        self._process.submit(_judge, [], [], []).result()  # loaded before the first step
-
-    def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
-    ) -> list[Feedback | FeedbackError]:
-        return self._process.submit(_judge, prompts, responses, records).result()
-
-
-_loaded: list[Critic] = []
-
-
-def _load(config: PolicyConfig, core: int) -> None:
-    keep_to(core)
-    _loaded.append(
-        load_critic(config.critic, "slf5k", device="cpu", batch_size=config.rollouts_per_device, constrained="quotes")
-    )
-
-
-def _judge(
-    prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None
-) -> list[Feedback | FeedbackError]:
-    return _loaded[0](prompts, responses, records) if prompts else []
-
-
-def keep_to(core: int) -> None:
-    """Bind this process to one core, with one thread."""
-    os.sched_setaffinity(0, {core})
-    torch.set_num_threads(1)
-
-
-def _judges_by_model(method: str) -> bool:
-    return METHODS[method][1].items() >= _REWARD_MODEL.items()
-
-
-def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> list[dict[str, float]]:
+def time_text2grad(config: PolicyConfig) -> list[dict[str, float]]:
     """Seconds of each step in this project's trainer: the whole step, and each phase."""
-    rewards = None
-    if core_of_critic is not None:
-        critic = CriticInAnotherProcess(config, core_of_critic)
-        rewards = CriticRewards(critic, get_task("slf5k"), load_tokenizer(config.model), config)
-    trainer = prepare("slf5k", config, rewards)
+    trainer = prepare("slf5k", config)
     if isinstance(trainer.sampler, DecoderSampler):
         trainer.sampler.end_ids = []  # nothing ends a response early
     else:
@@ -183,14 +126,10 @@ def time_text2grad(config: PolicyConfig, core_of_critic: int | None = None) -> l
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()
         metrics = trainer.step(step)
-        rows.append({"step": time.perf_counter() - begun} | phases_of(metrics))
+        seconds = {phase: metrics[f"seconds/{phase}"] for phase in PHASES if f"seconds/{phase}" in metrics}
+        rows.append({"step": time.perf_counter() - begun} | seconds)
         assert metrics["length/mean"] == config.max_new_tokens
     return rows
-
-
-def phases_of(metrics: dict[str, float]) -> dict[str, float]:
-    """Seconds of the phases that the step had."""
-    return {phase: metrics[f"seconds/{phase}"] for phase in PHASES if f"seconds/{phase}" in metrics}
 
 
 def time_grpo(config: PolicyConfig) -> list[dict[str, float]]:
@@ -260,10 +199,9 @@ def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
 def time_one_method(method: str, settings: str) -> None:
     """What such a process does; its last line of output holds its steps' seconds and its peak memory."""
     config = PolicyConfig.of(**json.loads(Path(settings).read_text()))
-    first, *others = sorted(os.sched_getaffinity(0))
-    keep_to(first)
-    critic_core = (others or [first])[0] if "own_core" in method else None
-    rows = time_grpo(config) if method == "grpo" else time_text2grad(config, critic_core)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    rows = time_grpo(config) if method == "grpo" else time_text2grad(config)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"rows": rows[1:], "peak_gib": peak}))
 
@@ -286,6 +224,17 @@ def _median_step(result: dict) -> float:
     return statistics.median(row["step"] for row in result["rows"])
 
 
+def cost_table(medians: dict[str, dict[str, float]]) -> str:
+    """Markdown; seconds, and each step as a multiple of scalar PPO's."""
+    rows = []
+    for name, row in medians.items():
+        against = f"{row['against_ppo']:.2f}" if "against_ppo" in row else ""
+        phases = [f"{row[phase]:.2f}" if phase in row else "" for phase in PHASES]
+        rows.append([METHODS[name][0], f"{row['step']:.2f} s", against, *phases, f"{row['peak_gib']:.1f} GiB"])
+    header = ["", "step", "to PPO's", *PHASES, "peak memory"]
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
+
+
 @command
 def main() -> None:
     if "--one" in sys.argv:
@@ -303,19 +252,6 @@ def main() -> None:
     print(cost_table(medians))
     if config.output_path:
         save_json(config.output_path, {"settings": asdict(config), "medians": medians, "processes": results})
-
-
-def cost_table(medians: dict[str, dict[str, float]]) -> str:
-    """Markdown; seconds, and each step as a multiple of scalar PPO's."""
-    header = ["", "step", "to PPO's", *PHASES, "peak memory"]
-    rows = [
-        [METHODS[name][0]]
-        + [f"{row['step']:.2f} s", f"{row['against_ppo']:.2f}" if "against_ppo" in row else ""]
-        + [f"{row[phase]:.2f}" if phase in row else "" for phase in PHASES]
-        + [f"{row['peak_gib']:.1f} GiB"]
-        for name, row in medians.items()
-    ]
-    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,23 @@ import torch
 
 from benchmarks.memory import (
     BUCKET,
-    LORA,
     ROOT,
-    WAYS,
     Job,
     PlanConfig,
     load_config,
-    measured_step,
     plan,
-    predicted_peak,
-    run_in_a_process,
-    score_and_backpropagate,
     serving_gpus,
     shape_of,
-    small_llama,
     step_memory,
+)
+from benchmarks.memory_check import (
+    LORA,
+    WAYS,
+    measured_pass,
+    measured_step,
+    predicted_peak,
+    score_and_backpropagate,
+    small_llama,
 )
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_sharding
@@ -143,8 +145,5 @@ def test_all_ways_give_the_same_gradient():
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_vocabulary():
-    def growth(way: str, vocabulary: int) -> float:
-        return float(run_in_a_process([], "--one_pass", way, vocabulary, 1, 1024))
-
-    assert growth("ours", 131072) < 1.15 * growth("ours", 65536)
-    assert growth("plain", 131072) > 1.7 * growth("plain", 65536)
+    assert measured_pass("ours", 131072, 1, 1024) < 1.15 * measured_pass("ours", 65536, 1, 1024)
+    assert measured_pass("plain", 131072, 1, 1024) > 1.7 * measured_pass("plain", 65536, 1, 1024)
