@@ -1,4 +1,4 @@
-"""Run by ``test_skyrl.py`` in an environment of SkyRL's: its own generator and trainer with the lines of our page."""
+"""Run by ``test_other_frameworks.py`` in an environment of SkyRL: its generator and trainer, and our page's lines."""
 
 from __future__ import annotations
 
@@ -18,30 +18,12 @@ from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from tests.quoting_critic import CRITIC, TEXTS
+from tests.quoting_critic import CRITIC, TEXTS, encode, signs
 from tests.tiny import tokenizer
 from text2grad.advantages import gae, whiten
 from text2grad.integrations.core import TokenJudge, last_user_turn
 
 PAGE = Path(__file__).parents[1] / "docs" / "other_trainers.md"
-
-
-def encode(text: str) -> list[int]:
-    return tokenizer()(text, add_special_tokens=False)["input_ids"]
-
-
-def signs(text: str) -> list[float]:
-    """+1 on the tokens of good, −1 on those of bad, 0 on others and on the end token."""
-    values, position = [], 0
-    for token in encode(text):
-        piece = tokenizer().decode([token])
-        start, position = position + len(piece) - len(piece.lstrip()), position + len(piece)
-        inside = [
-            word in text and text.find(word) <= start and position <= text.find(word) + len(word)
-            for word in ("good", "bad")
-        ]
-        values.append(1.0 if inside[0] else -1.0 if inside[1] else 0.0)
-    return [*values, 0.0]
 
 
 class SilentEnvironment(BaseTextEnv):
@@ -96,7 +78,7 @@ def test_the_generators_rewards_are_those_of_each_token(output):
         TEXTS, output["response_ids"], output["rewards"], output["loss_masks"], strict=True
     ):
         assert ids == [*encode(text), tokenizer().eos_token_id]
-        assert rewards == (signs(text) if text != "silence" else [0.0] * len(ids))
+        assert rewards == ([*signs(text), 0.0] if text != "silence" else [0.0] * len(ids))
         assert mask == [0 if text == "silence" else 1] * len(ids)
     assert any(reward < 0 for reward in output["rewards"][0]) and any(reward > 0 for reward in output["rewards"][0])
 
@@ -110,7 +92,7 @@ def test_the_trainer_keeps_them_on_their_tokens_and_its_gae_is_ours(output):
     columns = (kept[name] for name in ("prompt_token_ids", "response_ids", "rewards", "loss_masks"))
     _, _, mask, rewards, loss_mask, *_ = convert_prompts_responses_to_batch_tensors(0, *columns)
     for text, row, weights in zip(TEXTS, rewards, loss_mask, strict=True):
-        wanted = signs(text) if text != "silence" else []
+        wanted = [*signs(text), 0.0] if text != "silence" else []
         assert row.tolist() == [0.0] * (len(row) - len(wanted)) + wanted  # SkyRL aligns responses to the right
         assert bool(weights.any()) == (text != "silence")
     mask = mask.float()

@@ -1,4 +1,4 @@
-"""Run by ``test_verl.py`` in an environment of verl's: its own classes with our reward manager inside."""
+"""Run by ``test_other_frameworks.py`` in an environment of verl's: its own classes with our reward manager inside."""
 
 from __future__ import annotations
 
@@ -19,28 +19,10 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 
-from tests.quoting_critic import CRITIC, TEXTS
-from tests.tiny import tiny_model, tokenizer
+from tests.quoting_critic import CRITIC, TEXTS, encode, signs
+from tests.tiny import tiny_model
 from text2grad.advantages import gae, whiten
 from text2grad.integrations.verl import KEY, SUMMED, Text2GradRewardManager, lay_on_tokens
-
-
-def encode(text: str) -> list[int]:
-    return tokenizer()(text, add_special_tokens=False)["input_ids"]
-
-
-def signs(text: str) -> list[float]:
-    """+1 on the tokens of good, −1 on those of bad, from the characters."""
-    position, values = 0, []
-    for token in encode(text):
-        piece = tokenizer().decode([token])
-        core = range(position + len(piece) - len(piece.lstrip()), position + len(piece.rstrip()))
-        position += len(piece)
-        quoted = [text.find(word) for word in ("good", "bad")]
-        places = zip(quoted, (4, 3), strict=True)
-        good, poor = (bool(core) and all(at <= char < at + size for char in core) for at, size in places)
-        values.append(1.0 if "good" in text and good else -1.0 if "bad" in text and poor else 0.0)
-    return values
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,9 @@
 """A critic of plain text, as a file of its own would hold it, and what it is asked about inside other frameworks."""
 
+from __future__ import annotations
+
+from tests.tiny import tokenizer
+
 TEXTS = ["a good and a bad one", "good", "neither", "silence"]
 CRITIC = """
 from text2grad.feedback import Feedback, FeedbackError
@@ -9,3 +13,21 @@ def judge(prompt, response):
         return FeedbackError("nothing to say")
     return Feedback(f"on {prompt}", good=["good"], poor=["bad"])
 """
+
+
+def encode(text: str) -> list[int]:
+    return tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def signs(text: str) -> list[float]:
+    """+1 on the tokens of good, −1 on those of bad, from the characters; 0 on the others."""
+    values, position = [], 0
+    for token in encode(text):
+        piece = tokenizer().decode([token])
+        start, position = position + len(piece) - len(piece.lstrip()), position + len(piece)
+        inside = [
+            word in text and text.find(word) <= start and position <= text.find(word) + len(word)
+            for word in ("good", "bad")
+        ]
+        values.append(1.0 if inside[0] else -1.0 if inside[1] else 0.0)
+    return values

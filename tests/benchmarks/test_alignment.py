@@ -11,18 +11,15 @@ from benchmarks.alignment import (
     MarkedResponse,
     alignment_table,
     by_offsets,
-    by_people,
     by_text2grad,
     by_words,
     compare_mappings,
     occurrences,
     random_intervals,
     retokenized,
-    sources,
     summarise,
 )
 from tests import tiny
-from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.token_text import token_spans
@@ -116,10 +113,3 @@ def test_one_command_makes_the_table(run_script, tmp_path):
     repeated = by_row["answers", "people, a quote occurs more than once"]
     assert repeated["differing"] == ["b"] and "| answers: people" in done.stdout
     assert ("slf5k", "the program") in by_row
-
-    rows[0]["spans"][0]["quote"] = "My brother"
-    save_json(tmp_path / "people.jsonl", rows)
-    with pytest.raises(InputError, match="row 0: a quote differs from the text at its offsets"):
-        by_people(tmp_path / "people.jsonl")
-    with pytest.raises(InputError, match="--human"):
-        sources(AlignmentConfig())

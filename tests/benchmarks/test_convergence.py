@@ -6,7 +6,6 @@ import json
 import math
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,13 @@ from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.noise import KINDS, NoisyCritic
-from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
+from benchmarks.micro.policy import make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
 from benchmarks.real_posts import pooled
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
-from text2grad.errors import InputError
 from text2grad.records import load_json
 from text2grad.token_rewards import token_rewards
 
@@ -122,26 +120,22 @@ def test_noise_spoils_the_share_that_it_names(kind):
 # Runs
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory) -> Study:
-    folder = tmp_path_factory.mktemp("study")
-    config = StudyConfig(
-        study="small",
-        methods=["text2grad", "ppo_sum", "ppo_reward_model", "grpo", "flip-50"],
-        learning_rates=[1e-4, 1e-3],
-        sweep_seeds=[101],
-        seeds=[1],
-        steps=2,
-        rollouts=4,
-        evaluate_every=1,
-        held_out=8,
-        base_steps=20,
-        reward_pairs=40,
-        output_dir=str(folder / "runs"),
-        report_dir=str(folder / "figures"),
-    )
+def small_study(folder: Path, **changes) -> Study:
+    """Runs of a step or two on a model that hardly learnt."""
+    settings = {
+        "study": "small", "sweep_seeds": [101], "seeds": [1], "rollouts": 4, "evaluate_every": 1,
+        "output_dir": str(folder / "runs"), "report_dir": str(folder / "figures"),
+    }  # fmt: skip
+    config = StudyConfig(**{**settings, **changes})
     config.check()
     return Study(config)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Study:
+    methods = ["text2grad", "ppo_sum", "ppo_reward_model", "grpo", "flip-50"]
+    sizes = {"steps": 2, "held_out": 8, "base_steps": 20, "reward_pairs": 40}
+    return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-4, 1e-3], **sizes)
 
 
 def test_a_study_sweeps_chooses_and_draws(study):
@@ -168,15 +162,6 @@ def test_finished_runs_are_not_repeated(study):
     assert again.train_all() == first
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == files
     assert not list(study.folder.rglob("rollouts.jsonl"))
-
-
-def test_a_folder_keeps_to_its_settings(study):
-    study.train_all()
-    folder = study.folder / "text2grad" / "lr-0.001" / "seed-101"
-    with pytest.raises(InputError, match="other settings"):
-        run_method("text2grad", 1e-3, 101, folder, study.materials, replace(study.protocol, steps=3))
-    with pytest.raises(InputError, match="holds a policy made with"):
-        base_policy(study.folder / "starting_policy", BaseSettings(steps=21), seed=0)
 
 
 def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
@@ -252,19 +237,6 @@ def test_the_pages_show_what_the_stored_studies_say():
         rows = [line.strip("| ").split(" | ") for line in (folder / page).read_text(encoding="utf-8").splitlines()]
         shown = {row[0]: row[1].strip() for row in rows if row[0] in said}
         assert len(shown) >= 5 and shown == {label: said[label] for label in shown}
-
-
-def test_a_study_that_cannot_be_is_refused():
-    good = {"study": "s", "methods": ["ppo_sum"], "learning_rates": [1e-3], "sweep_seeds": [9], "seeds": [1]}
-    StudyConfig(**good).check()
-    for change, message in (
-        ({"seeds": [9]}, "share a seed"),
-        ({"methods": ["text2grad"]}, "is not one of --methods"),
-        ({"methods": ["ppo_sum", "magic"]}, "no method"),
-        ({"learning_rates": []}, "--learning_rates is missing"),
-    ):
-        with pytest.raises(InputError, match=message):
-            StudyConfig(**{**good, **change}).check()
 
 
 def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):

@@ -78,7 +78,3 @@ def test_a_study_trains_evaluates_and_goes_on(tmp_path):
     config.steps = 2
     with pytest.raises(InputError, match="choose another --output_dir"):
         train_and_evaluate(config)
-    with pytest.raises(InputError, match="--methods dpo: choose from"):
-        InstructionsConfig(methods=["dpo"]).check()
-    with pytest.raises(InputError, match="--kinds rhymes: choose from"):
-        InstructionsConfig(kinds=["rhymes"]).check()

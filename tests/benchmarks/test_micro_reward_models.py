@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.convergence import Study, StudyConfig
+from benchmarks.convergence import Study
 from benchmarks.micro.methods import Learnt, method_of
-from benchmarks.micro.reward_models import annotated_records, load_reward_model
+from benchmarks.micro.reward_models import annotated_records
 from benchmarks.micro.runs import critic_of
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
-from text2grad.feedback import Feedback
+from tests.benchmarks.test_convergence import small_study
 from text2grad.records import load_json
 
 PROMPT = "Name: Nora\nJob: baker\nHome: Porto"
@@ -36,29 +36,9 @@ def test_both_responses_of_a_pair_become_judgements():
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
-    folder = tmp_path_factory.mktemp("study")
-    config = StudyConfig(
-        study="small",
-        methods=[
-            "text2grad_reward_model-24",
-            "text2grad_reward_model_no_critique-24",
-            "ppo_reward_model-24",
-            "ppo_sum",
-        ],
-        learning_rates=[1e-3],
-        sweep_seeds=[101],
-        seeds=[1],
-        steps=1,
-        rollouts=4,
-        evaluate_every=1,
-        held_out=4,
-        base_steps=10,
-        reward_model_steps=3,
-        output_dir=str(folder / "runs"),
-        report_dir=str(folder / "figures"),
-    )
-    config.check()
-    return Study(config)
+    methods = ["text2grad_reward_model-24", "text2grad_reward_model_no_critique-24", "ppo_reward_model-24", "ppo_sum"]
+    sizes = {"steps": 1, "held_out": 4, "base_steps": 10, "reward_model_steps": 3}
+    return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-3], **sizes)
 
 
 def test_both_kinds_learn_from_the_same_pairs(study):
@@ -71,15 +51,6 @@ def test_both_kinds_learn_from_the_same_pairs(study):
     ]
     trained = load_json(Path(models[Learnt("spans", 24)]) / "reward_model.json")
     assert trained["data"]["training"] + trained["data"]["validation"] == len(learnt) and not trained["data"]["dropped"]
-
-
-def test_every_span_of_a_judge_is_a_quote(study):
-    critic = load_reward_model(study.materials.reward_models[Learnt("critique", 24)])
-    records = annotated_records(load_pairs(study.folder / "reward_model-24-pairs.json").values())[:4]
-    replies = critic([PROFILES.prompt(row) for row in records], [row["response"] for row in records], records)
-    for row, reply in zip(records, replies, strict=True):
-        assert isinstance(reply, Feedback)
-        assert all(quote in row["response"] for quote in reply.good + reply.poor)
 
 
 def test_rewards_are_the_trained_models(study):

@@ -61,9 +61,7 @@ def test_the_folder_explains_itself(tmp_path):
 
     for saved in (folder, folder / "checkpoint-4"):
         card = (saved / "README.md").read_text()
-        assert "# A reward model for slf5k" in card and "9 trained on, 3 of other prompts held out" in card
-        assert f"hash `{description.data['hash']}`" in card and f"hash `{prompt.fingerprint}`" in card
-        assert "- learning_rate: 0.01" in card and "| validation loss" in card and "None" not in card
+        assert description.data["hash"] in card and prompt.fingerprint in card and "None" not in card
         assert AutoPeftModelForCausalLM.from_pretrained(str(saved))
 
     merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))
@@ -225,10 +223,7 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"dtype": "int8"}, "--dtype"),
         ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
-        ({"data_path": ""}, "--data_path"),
-        ({"shorten": "head"}, "shorten"),
         ({"prompt": "nowhere.txt"}, "nowhere.txt"),
         ({"max_prompt_tokens": 20, "max_length": 30}, "no record fits"),
         ({"lora_r": 16, "lora_target_modules": ["nothing"]}, "--lora_target_modules"),

@@ -124,15 +124,6 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, ann
         assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_named(tmp_path, annotate):
-    data, locked = write(tmp_path / "in.json", RECORDS), tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    done = annotate("slf5k", "--data_path", data, "--output_path", locked / "out.json", "--critic", "programmatic")
-    assert done.returncode == 2
-    assert "no permission" in done.stderr
-
-
 def test_validation_keeps_exact_quotes_only():
     response = "The cat’s bowl is empty,  and the dog sleeps on the red sofa."
     feedback = Feedback(
@@ -150,14 +141,6 @@ def test_validation_keeps_exact_quotes_only():
     assert checked.unsupported == ["on the"]
     assert "<<a full bowl>>" in checked.complaint()
     assert "<<red sofa>>" in checked.complaint()
-
-
-def test_validation_drops_quotes_of_prose_around_code():
-    response = "Here is my code.\n```python\ndef f(x):\n    return x\n```\n"
-    feedback = Feedback("f returns x unchanged.", good=[], poor=["return x", "Here is my code."])
-    checked = validate(feedback, response, get_task("kodcode"))
-    assert checked.feedback.poor == ["return x"]
-    assert checked.unjudged == ["Here is my code."]
 
 
 @pytest.mark.parametrize(

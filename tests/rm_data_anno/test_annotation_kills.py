@@ -7,15 +7,7 @@ import random
 import signal
 import time
 
-from tests.annotation_runs import (
-    judge,
-    posts,
-    read,
-    record_of,
-    rows,
-    settled,
-    start,
-)
+from tests.annotation_runs import judge, posts, read, record_of, rows, settled, start
 from tests.fault_server import FAULTS, FaultServer
 
 
@@ -44,9 +36,9 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     assert all(secret not in text for text in [out, errors, more, complaints, *written])
 
 
-def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path, count=60, kills=2):
+def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
     """Every kind of fault, at a fifth of the requests, and a process that is killed again and again."""
-    chance = random.Random(1)
+    chance, count, kills = random.Random(1), 60, 2
     (tmp_path / "in.json").write_text(json.dumps(posts(count)))
     journal = tmp_path / "out.json.journal.jsonl"
     args = ("--concurrency", "8", "--timeout", "1", "--retries", "4")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import uuid
 
 import pytest
 
-from nl_gradient_policy_optimization.optimize import optimize
 from nl_reward_model.train_rm import train
 from rm_data_anno.adjudication import PersonsAnnotation, adjudicated
 from rm_data_anno.label_studio import INTERFACE
-from tests.fault_server import FaultServer
 from tests.label_studio_server import LabelStudio, Person
 from tests.reward_records import settings
-from tests.rm_data_anno.test_label_studio import HOSTILE, UTF16, exported, value
-from tests.tiny import tiny_model
-from tests.tiny_runs import tiny_config
+from tests.rm_data_anno.test_label_studio import HOSTILE, UTF16, value
 from text2grad.records import load_json, save_json
 
 SCRIPT = "rm_data_anno/label_studio.py"
@@ -86,40 +81,3 @@ def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_scrip
     assert any(record["good_spans"] or record["poor_spans"] for record in annotated.values())
     train("slf5k", settings(tmp_path, str(out), max_steps=1))
     assert (tmp_path / "reward_model" / "reward_model.json").is_file()
-
-
-@pytest.mark.slow
-def test_peoples_critiques_become_spans_then_a_reward_model_then_a_policy(tmp_path, run_script):
-    records = {
-        f"t3_{n}": {"post": f"My dog {n} barks at night.", "generated_summary": f"The dog {n} is mean."}
-        for n in range(4)
-    }
-    data, export = tmp_path / "responses.json", tmp_path / "export.json"
-    save_json(data, records)
-    said = {key: [f"Nobody said that dog {key[-1]} is mean."] for key in records}
-    save_json(export, exported({key: row["generated_summary"] for key, row in records.items()}, {"a@x.org": said}))
-    critiques, annotated = tmp_path / "critiques.json", tmp_path / "annotated.json"
-    arguments = ("--data_path", data, "--export", export, "--output_path", critiques, "--spans", "false")
-    assert run_script(SCRIPT, "--task", "slf5k", *arguments).returncode == 0
-
-    def spans(body: dict) -> str:
-        assert "Nobody said that dog" in body["messages"][0]["content"]
-        return json.dumps({"good_spans": [], "poor_spans": ["is mean"]})
-
-    with FaultServer(spans) as server:
-        done = run_script(
-            "rm_data_anno/slf5k/dual_feedback_annotation_RM.py", "--critic", f"{server.url}#model", "--prompt",
-            "human_feedback", "--data_path", critiques, "--output_path", annotated,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = load_json(annotated)
-    assert all(row["poor_spans"] == ["is mean"] for row in rows.values())
-    assert rows["t3_2"]["textual_feedback"] == "Nobody said that dog 2 is mean."
-
-    train("slf5k", settings(tmp_path, str(annotated), max_steps=1, validation_share=0.0))
-    config = tiny_config(
-        tmp_path, critic=str(tmp_path / "reward_model"), max_steps=1, max_critic_failures=1.0,
-        model=tiny_model(tmp_path / "policy"),
-    )  # fmt: skip
-    optimize("slf5k", config)
-    assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()

@@ -8,12 +8,10 @@ from collections import defaultdict
 
 import pytest
 
-from text2grad.critics import load_critic
 from text2grad.critics.programs.ultrafeedback.critic import _SAID, AnswerCritic
 from text2grad.critics.programs.ultrafeedback.demands import demands
 from text2grad.critics.programs.ultrafeedback.faults import arithmetic
 from text2grad.critics.programs.ultrafeedback.reading import read_answer, read_request
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.tasks import get_task
@@ -235,15 +233,6 @@ def test_a_verdict_is_the_balance_of_what_is_kept_and_what_is_broken():
     assert judge(ROME, f"{GOOD} {GOOD}").score < 1
 
 
-def test_a_question_of_fact_needs_less():
-    answer = (
-        "Superman was created by the writer Jerry Siegel and the artist Joe Shuster, who sold him to Detective Comics."
-    )
-    fact = delta(judge("Who created Superman?", answer), answer)
-    essay = delta(judge("Explain the creation of Superman and all that followed from it in depth.", answer), answer)
-    assert fact > essay > 0
-
-
 @pytest.mark.parametrize("answer", ["", "   ", "…", "!!!", "```\n```", "😀😀", "\n\n-\n"])
 def test_answers_without_words(answer):
     feedback = judge(ROME, answer)
@@ -268,14 +257,6 @@ def test_answers_without_words(answer):
 def test_odd_answers_are_judged_without_a_crash(answer):
     feedback = CRITIC.feedback_on(ROME, answer)
     assert all(ground(quote, answer) for quote in feedback.good + feedback.poor)
-
-
-def test_as_a_critic():
-    critic = load_critic("programmatic", "ultrafeedback")
-    assert isinstance(critic, AnswerCritic)
-    assert critic([ROME, ROME], [GOOD, ""]) == [CRITIC.feedback_on(ROME, GOOD), CRITIC.feedback_on(ROME, "")]
-    with pytest.raises(InputError):
-        critic([ROME], [])
 
 
 def test_real_answers(shared_data):

@@ -219,35 +219,6 @@ def write(matcher, tokenizer, text: str):
     return position
 
 
-@pytest.mark.parametrize(
-    ("task", "response", "span"),
-    [
-        ("slf5k", "The cat sat.", "The cat sat on"),
-        ("slf5k", "a b", " "),
-        ("slf5k", "a b", ""),
-        ("kodcode", "Try this:\n```\nx = 1\n```\nDone.", "Try this"),
-        ("kodcode", "```\nx = 1\n```\n```\ny = 2\n```", "1\ny"),
-        ("ultrafeedback", "half \ud83d a pair", "half \ud83d"),
-    ],
-)
-def test_what_is_no_quote_cannot_be_written(task, response, span):
-    tokenizer = tiny.tokenizer("byte")
-    matcher = QuoteConstraint(tokenizer, task).matcher(response)
-    fields = get_task(task).fields
-    opening = f'{{"{fields.critique}": "Fine.", "{fields.good}": ["'
-    write(matcher, tokenizer, opening)
-    with pytest.raises(ValueError, match="may not follow"):
-        write(matcher, tokenizer, opening + json.dumps(span, ensure_ascii=True)[1:-1] + '"')
-
-
-def test_nothing_to_quote_leaves_both_lists_empty():
-    tokenizer = tiny.tokenizer("byte")
-    constraint = QuoteConstraint(tokenizer, "kodcode")
-    ids = random_judgements(tokenizer, constraint, ["Here you are:\n```\n   \n```"], limit=120, seed=0)[0]
-    feedback = get_task("kodcode").parse_feedback(tokenizer.decode(ids, skip_special_tokens=True))
-    assert feedback.good == feedback.poor == []
-
-
 def test_limits_close_the_critique_and_the_lists():
     tokenizer, task = tiny.tokenizer("byte"), get_task("slf5k")
     constraint = QuoteConstraint(tokenizer, task, max_critique=20, max_spans=2)
@@ -273,14 +244,6 @@ def test_the_judgement_ends_before_the_tokens_do(case, response):
         for ids in random_judgements(tokenizer, constraint, [response] * 3, limit=limit, seed=limit):
             z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             assert task.parse_feedback(z)
-
-
-def test_after_the_closing_brace_only_the_end_may_follow():
-    tokenizer = tiny.tokenizer("byte")
-    matcher = QuoteConstraint(tokenizer, "slf5k", eos_token_ids=[0, 2]).matcher("a b")
-    position = write(matcher, tokenizer, '{"textual_feedback": "x", "good_spans": [], "poor_spans": []}')
-    assert position.done
-    assert (~matcher.forbidden(position)).nonzero().flatten().tolist() == [0, 2]
 
 
 def test_tokenizers_without_fixed_bytes_or_without_an_end_are_refused():

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from text2grad.errors import InputError
-from text2grad.records import is_data_set, load_json, load_records
+from text2grad.records import is_data_set, load_records
 from text2grad.tasks import get_task
 
 ROWS = [
@@ -16,12 +16,6 @@ ROWS = [
     {"prompt": "And now?", "response": "Bad.", "id": None, "reference": "Better."},
 ]
 PLAIN = get_task("plain")
-CRITIC = """
-from text2grad.feedback import Feedback
-
-def judge(prompt, response):
-    return Feedback("c", [response])
-"""
 
 
 def filled(rows: list[dict]) -> list[dict]:
@@ -68,12 +62,3 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
     assert is_data_set("data") and is_data_set("owner/name") and is_data_set("owner/name.v2#train")
     with pytest.raises(InputError, match="no such file"):
         load_records("data/none.json", PLAIN)
-
-
-def test_annotation_takes_a_parquet_file(tmp_path, run_script):
-    (tmp_path / "critic.py").write_text(CRITIC)
-    Dataset.from_list(ROWS).to_parquet(tmp_path / "rows.parquet")
-    arguments = ("--task", "plain", "--data_path", tmp_path / "rows.parquet", "--output_path", tmp_path / "out.json")
-    done = run_script("rm_data_anno/annotate.py", *arguments, "--critic", f"{tmp_path}/critic.py:judge")
-    assert done.returncode == 0, done.stderr
-    assert [row["good_spans"] for row in load_json(tmp_path / "out.json")] == [["Good.\r\nThanks."], ["Bad."]]

@@ -136,19 +136,6 @@ def test_greedy_choice_equals_generate():
         assert found.ids == expected[0, len(prompt) :].tolist()
 
 
-def test_choose_is_told_which_rows_are_left():
-    model = randomised(FAMILIES["llama"]())
-    asked: list[list[int]] = []
-
-    def choose(log_probs: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        asked.append(list(rows))
-        return torch.tensor([1 if row == len(asked) - 1 else 2 for row in rows])
-
-    results = Decoder(model).sample(PROMPTS, 4, [1], choose)
-    assert asked == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
-    assert [found.ids for found in results] == [[1], [2, 1], [2, 2, 1], [2, 2, 2, 1]]
-
-
 def test_draws_follow_the_distribution():
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
     torch.manual_seed(6)

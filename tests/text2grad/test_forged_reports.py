@@ -13,21 +13,13 @@ from text2grad.sandbox.verdict import TestRun as Run
 from text2grad.sandbox.verdict import read_report
 
 PAYLOADS = [
-    "5", "null", "[]", '"a"', "true", "{}", "NaN", "1" * 5000, "[" * 100_000, '{"a":' * 100_000, '{"test": 3}',
-    '{"test": "a"}', '{"test": "a", "outcome": 3}', '{"test": "a", "outcome": "great"}', '{"test": null}',
-    '{"test": "a", "outcome": "passed", "frames": 3}', '{"test": "a", "outcome": "passed", "frames": [3]}',
-    '{"test": "a", "outcome": "passed", "frames": [[1, 2, 3, 4]]}',
-    '{"test": "a", "outcome": "passed", "frames": [[true, "1", "f"]]}',
+    "5", "NaN", "1" * 5000, "[" * 100_000, '{"test": 3}', '{"test": "a", "outcome": "great"}',
     '{"test": "a", "outcome": "passed", "frames": [[true, -1, "f"]]}',
     '{"test": "a", "outcome": "passed", "frames": [[true, 1e400, "f"]]}',
-    '{"test": "a", "outcome": "failed", "error": ["x"]}', '{"test": "a", "outcome": "failed", "message": 7}',
-    '{"test": "a", "outcome": "failed", "name": {}}', '{"test": "a", "outcome": "passed", "trace": 3}',
-    '{"test": "a", "outcome": "passed", "trace": {}}',
-    '{"test": "a", "outcome": "passed", "trace": {"cleared": 3, "calls": []}}',
+    '{"test": "a", "outcome": "failed", "error": ["x"]}', '{"test": "a", "outcome": "failed", "name": {}}',
     '{"test": "a", "outcome": "passed", "trace": {"cleared": [[1]], "calls": []}}',
-    '{"test": "a", "outcome": "passed", "trace": {"cleared": [], "calls": [3]}}',
     '{"test": "a", "outcome": "passed", "trace": {"cleared": [], "calls": [{"test_line": "x"}]}}',
-    '{"started": 3}', '{"standing": 3}', '{"standing": ["a"]}', '{"finished": "yes"}', '{"weaker": []}',
+    '{"started": 3}', '{"standing": ["a"]}', '{"finished": "yes"}', '{"weaker": []}',
     '{"test": "\\ud800", "outcome": "failed", "message": "\\ud800"}',
 ]  # fmt: skip
 
@@ -86,17 +78,12 @@ def fuzzed(chance: random.Random) -> str:
     return text
 
 
-def fuzz(seed: int, count: int) -> None:
-    chance = random.Random(seed)
-    seen = {"forged": 0, "read": 0}
-    for _ in range(count):
+def test_five_hundred_injured_reports():
+    chance, seen = random.Random(0), {"forged": 0, "read": 0}
+    for _ in range(500):
         run = run_of(fuzzed(chance))
         seen["forged" if run.forged else "read"] += 1
         assert run.forged or all(test.outcome in ("passed", "failed", "skipped", "unfinished") for test in run.tests)
         assert run.passed is False or run.error_type is None
         json.dumps(run.log, ensure_ascii=False).encode()
-    assert min(seen.values()) > count / 100, seen
-
-
-def test_five_hundred_injured_reports():
-    fuzz(seed=0, count=500)
+    assert min(seen.values()) > 5, seen

@@ -10,10 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import huggingface_hub.constants
 import pytest
 
-from nl_gradient_policy_optimization.optimize import optimize
 from nl_reward_model.train_rm import train
 from tests.reward_records import settings, slf5k_records, write
-from tests.tiny_runs import tiny_config
 from text2grad.errors import InputError
 from text2grad.models.hub import check_repository, publish
 from text2grad.records import save_json
@@ -106,13 +104,6 @@ def test_a_reward_model_goes_with_its_prompt_and_card(hub, tmp_path):
     assert hub.repositories["me/judge"] | {"files": 0} == {
         "kind": "model", "private": True, "files": 0, "message": "A reward model for slf5k",
     }  # fmt: skip
-
-
-def test_a_policy_goes_as_an_adapter_with_its_card(hub, tmp_path):
-    optimize("slf5k", tiny_config(tmp_path, max_steps=1, critic="programmatic", push_to_hub="me/policy"))
-    files = hub.repositories["me/policy"]["files"]
-    assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files.keys()
-    assert b"after 1 steps of text2grad on slf5k" in files["README.md"]
 
 
 def test_annotated_data_goes_with_a_card_that_says_who_judged(hub, tmp_path, run_script):

@@ -57,9 +57,7 @@ def test_an_adapter_on_the_built_in_model_is_found_on_another_machine(tmp_path):
     [
         (b"{", "cannot be read"),
         (b"[]", "names no base model"),
-        (b'{"base_model_name_or_path": null}', "names no base model"),
         (b'{"base_model_name_or_path": 3}', "names no base model"),
-        (b'{"base_model_name_or_path": "\xff"}', "cannot be read"),
         (b"[" * 100_000, "nests"),
     ],
 )
@@ -126,9 +124,7 @@ DEEP = {"type": "Sequence", "normalizers": [
     ("name", "change", "told"),
     [
         ("config.json", lambda about: about | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
-        ("config.json", lambda about: about | {"text_config": {"hidden_size": 10**9}}, "hidden_size"),
         ("config.json", lambda about: about | {"hidden_size": "wide"}, "cannot be loaded"),
-        ("config.json", lambda about: [about], "cannot be loaded"),
         ("tokenizer.json", lambda rules: rules | {"normalizer": DEEP}, "use another tokenizer"),
         ("tokenizer.json", lambda rules: {"version": 3}, "cannot be loaded"),
     ],

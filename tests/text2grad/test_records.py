@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,9 +35,7 @@ def write(path, content):
     ("task", "content", "message"),
     [
         ("slf5k", "not json", "not JSON"),
-        ("slf5k", "", "not JSON"),
         ("slf5k", "[]", "no records"),
-        ("slf5k", "{}", "no records"),
         ("slf5k", "3", "an object or a list"),
         ("slf5k", SUMMARY, "is not an object"),
         ("slf5k", {"t3_a": {"post": "x"}}, "'t3_a'.*no field 'generated_summary'"),
@@ -56,14 +53,6 @@ def test_bad_files_name_record_and_remedy(tmp_path, task, content, message):
     with pytest.raises(InputError, match=message) as error:
         load_records(path, get_task(task))
     assert str(path) in str(error.value)
-
-
-def test_missing_file_and_bytes(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        load_records(tmp_path / "none.json", get_task("slf5k"))
-    (tmp_path / "in.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(InputError, match="UTF-8"):
-        load_records(tmp_path / "in.json", get_task("slf5k"))
 
 
 @pytest.mark.parametrize("name", ["out.json", "out.jsonl"])
@@ -156,58 +145,18 @@ def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refus
         Journal(tmp_path / "j", {})
 
 
-WORKER = """
-import sys, time
-from text2grad.journal import map_records
-def work(ids, values):
-    with open(sys.argv[2], "a") as log:
-        log.write(ids[0] + "\\n")
-    time.sleep(0.02)
-    return [value + 1 for value in values]
-records = {str(i): i for i in range(60)}
-outcome = map_records(records, work, journal=sys.argv[1], settings={}, workers=4)
-assert outcome.results == {str(i): i + 1 for i in range(60)}
-"""
-
-
-def test_kills_repeat_no_finished_record(tmp_path):
-    journal, calls = tmp_path / "j.jsonl", tmp_path / "calls"
-    command = [sys.executable, "-c", WORKER, str(journal), str(calls)]
-
-    def size():
-        return journal.stat().st_size if journal.exists() else 0
-
-    finished_at_kill = []
-    for _ in range(3):
-        process, before = subprocess.Popen(command, stderr=subprocess.DEVNULL), size()
-        while process.poll() is None and size() < before + 400:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        whole = journal.read_bytes().split(b"\n")[:-1]
-        finished_at_kill.append((len(calls.read_text().splitlines()), {json.loads(line).get("id") for line in whole}))
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    made = calls.read_text().splitlines()
-    for count, finished in finished_at_kill:
-        assert not finished & set(made[count:])
-    assert set(made) == {str(i) for i in range(60)}
-    assert len(made) <= 60 + 3 * 4  # at most what was in flight at each kill
-
-
 @pytest.mark.parametrize(
     ("name", "extra", "reason"),
     [
         ("NaN", "NaN", "holds nan"),
         ("infinity", "1e999", "holds inf"),
         ("half a pair", '"\\ud83d"', "half of a surrogate pair"),
-        ("half a pair inside", '[{"a": ["\\ud83d"]}]', "half of a surrogate pair"),
         ("half a pair in a name", '{"\\ud83d": 1}', "half of a surrogate pair"),
         ("digits", "1" * 5000, "5000 digits"),
         ("depth", "[" * 10_000 + "]" * 10_000, "too deeply"),
-        ("some depth", "[" * 500 + "]" * 500, "nests more than 200"),
     ],
 )
-@pytest.mark.parametrize("field", ["extra", "post", "generated_summary"])
+@pytest.mark.parametrize("field", ["extra", "post"])
 def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, name, extra, reason, field):
     path = tmp_path / "in.json"
     record = json.dumps({**SUMMARY, field: "HERE"}).replace('"HERE"', extra)
@@ -237,9 +186,8 @@ def small_journal(path: Path) -> list[bytes]:
 
 
 DAMAGED = [
-    b"[]", b"{}", b"null", b"7", b'"a"', b"\x00\x00", b"\xff\xfe", b'{"id": 1, "input": "x", "result": 1}',
-    b'{"id": "a", "result": 1}', b'{"id": "a", "input": []}', b'{"id": ["a"], "input": "x", "error": "e"}',
-    b'{"id": "a", "input": "x", "error": 3}', b'{"settings": {}}', b"[" * 100_000,
+    b"[]", b"\xff\xfe", b"\x00\x00", b'{"id": "a", "result": 1}', b'{"id": ["a"], "input": "x", "error": "e"}',
+    b'{"id": "a", "input": "x", "error": 3}', b"[" * 100_000,
     b'{"id": "a", "input": "x", "result": ' + b"1" * 5000 + b"}",
 ]  # fmt: skip
 
@@ -250,8 +198,6 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
     path = tmp_path / "journal.jsonl"
     lines = small_journal(path)
     lines[place] = line + b"\n"
-    if place == 0 and line == b'{"settings": {}}':
-        return
     path.write_bytes(b"".join(lines))
     with pytest.raises(InputError, match=f"line {place + 1}"):
         map_records({"a": 1}, lambda ids, values: values, journal=path, settings={"s": 1})
@@ -262,12 +208,9 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
     [
         *DAMAGED,
         b'{"sent": "x", "bound": 1}',
-        b'{"sent": 1, "bound": "x"}',
         b'{"reply": 1, "key": [], "scope": "a", "value": {"text": "t", "usage": {}}}',
-        b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": 3, "usage": {}}}',
         b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": "t", "usage": {"requests": "x"}}}',
         b'{"reply": 1, "key": "k", "scope": "a", "value": {"text": "t", "usage": {"wrong": 1}}}',
-        b'{"reply": 1, "key": "k", "scope": "a", "value": []}',
     ],
 )
 def test_a_damaged_line_of_the_paid_replies_is_named(tmp_path, line):
@@ -348,17 +291,6 @@ def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     assert kept_after_a_signal(tmp_path, work, workers=1) == ["0"]
 
 
-def test_a_signal_after_the_end_has_begun_loses_nothing_that_is_in_flight(tmp_path):
-    """One record stops the run, say for a full disk, while another one's answer is on its way."""
-
-    def work(ids: list[str], records: list[dict]) -> list[dict]:
-        if ids == ["1"]:
-            raise StopRunError("the disk is full")
-        return answer_after_a_signal(0.3, 1)
-
-    assert kept_after_a_signal(tmp_path, work, workers=2) == ["0"]
-
-
 def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
@@ -392,7 +324,7 @@ def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, mon
     assert json.loads(path.read_text()) == 1
 
 
-@pytest.mark.parametrize("content", ["notes", "notes\n", '{"precious": 1}', '{"precious": 1}\n', "[1]"])
+@pytest.mark.parametrize("content", ["notes", '{"precious": 1}\n'])
 def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
     mine = tmp_path / "mine"
     mine.write_text(content)

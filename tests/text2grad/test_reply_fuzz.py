@@ -23,20 +23,9 @@ RESPONSES = [
     '{} [] {"textual_feedback": "x"} null',
 ]
 ODD = [
-    *"{}[]\",:\\\n\t'`/",
-    "\u2028",
-    "\x00",
-    "\ud800",
-    "NaN",
-    "-1e999",
-    "null",
-    "\\u",
-    "\\ud83d",
-    "//",
-    "“",
-    "\ufeff",
-    "٣",
-]
+    *"{}[]\",:\\\n\t'`/", "\u2028", "\x00", "\ud800", "NaN", "-1e999", "null", "\\u", "\\ud83d", "//",
+    "“", "\ufeff", "٣",
+]  # fmt: skip
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -129,10 +118,10 @@ def strings_in(text: str) -> set[str]:
     return found
 
 
-def fuzz(seed: int, count: int) -> dict[str, int]:
-    chance = random.Random(seed)
+def test_five_thousand_broken_replies():
+    chance = random.Random(0)
     seen = {"read": 0, "refused": 0, "spans": 0, "unmatched": 0}
-    for _ in range(count):
+    for _ in range(5_000):
         task = get_task(chance.choice(["slf5k", "kodcode", "ultrafeedback"]))
         response = chance.choice(RESPONSES)
         reply = json.dumps(valid_object(chance, task, response), ensure_ascii=chance.random() < 0.5)
@@ -167,11 +156,6 @@ def fuzz(seed: int, count: int) -> dict[str, int]:
         json.dumps(task.with_feedback({}, checked.feedback, {})).encode()
         seen["spans"] += len(kept)
         seen["unmatched"] += len(checked.unmatched)
-    return seen
-
-
-def test_five_thousand_broken_replies():
-    seen = fuzz(seed=0, count=5_000)
     assert min(seen.values()) > 200, seen
 
 

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from text2grad.errors import InputError
-from text2grad.journal import checksums
 from text2grad.journal.checksums import CHECKSUMS, damage, damaged_file, save_checksums
 from text2grad.journal.run_folder import changes_shown, check_kind, claimed, continued, settings_at
 from text2grad.records import save_json
@@ -140,20 +139,9 @@ def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
 
 @pytest.mark.parametrize(
     "listed",
-    ["[]", "null", '{"a": null}', '{"a": 1.5}', '{"/dev/zero": "x"}', "[" * 100_000, '{"' + "a" * 5000 + '": "x"}',
-     '{"\\ud800": "x"}', '{"a\\u0000b": "x"}', "\xff"],
+    ["[]", '{"a": null}', '{"/dev/zero": "x"}', "[" * 100_000, '{"a\\u0000b": "x"}', "\xff"],
 )  # fmt: skip
 def test_a_damaged_list_of_checksums_is_damage(tmp_path, listed):
     (tmp_path / "a").write_bytes(b"x")
     (tmp_path / CHECKSUMS).write_bytes(listed.encode("latin-1"))
     assert damage(tmp_path)
-
-
-def test_a_file_that_the_disk_does_not_give_back_is_damage(tmp_path, monkeypatch):
-    def broken(path):
-        raise OSError(5, "Input/output error")
-
-    (tmp_path / "a.safetensors").write_bytes(b"x")
-    save_checksums(tmp_path)
-    monkeypatch.setattr(checksums, "checksum", broken)
-    assert damage(tmp_path) == "its file a.safetensors cannot be read (Input/output error)"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,7 @@ from tests.conftest import ROOT
 from tests.tiny import tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.served import TOKEN
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import make_app
 from text2grad.integrations.serve import checked_token
@@ -154,17 +152,6 @@ def test_wrong_ids_and_offsets_are_said(client, item, message):
     assert message in client.post("/v1/token_rewards", json=body).json()["items"][0]["error"]
 
 
-def test_unknown_tokenizers_and_schemes_are_refused(client):
-    item = {"prompt": "x", "token_ids": [5]}
-    answer = client.post("/v1/token_rewards", json={"tokenizer": "/etc/passwd", "items": [item]})
-    assert (answer.status_code, answer.json()["error"]) == (
-        422,
-        "there is no tokenizer '/etc/passwd'; this server has tiny",
-    )
-    assert client.post("/v1/token_rewards", json={"scheme": "odd", "items": [item]}).status_code == 422
-    assert "name of a tokenizer" in client.post("/v1/token_rewards", json={"items": [item]}).json()["items"][0]["error"]
-
-
 @pytest.mark.parametrize("header", [None, "", SECRET, f"Bearer {SECRET}x", f"bearer {SECRET}", "Bearer \u00e9"])
 def test_without_the_token_only_health_answers(client, header):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -204,48 +191,6 @@ def test_more_than_it_takes_on_is_told_to_come_again():
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
         wanted = "the critic has answered nothing for 0.1 seconds"
         assert [each["error"] for each in first.result().json()["items"]] == [wanted] * 3
-
-
-def test_what_a_client_gave_up_is_not_computed():
-    """It asks again; else a slow critic would get ever more to do."""
-    asked, go_on = [], threading.Event()
-
-    class Slow(Named):
-        def __call__(self, prompts, responses, records=None):
-            asked.extend(responses)
-            go_on.wait(10)
-            return judge(prompts, responses)
-
-    service = CriticService(Slow(), get_task("plain"), {}, batch_size=1)
-
-    async def request(response: str, *, hangs_up: bool) -> int:
-        body = {"type": "http.request", "body": json.dumps(items(response)).encode()}
-        coming, status = [body, {"type": "http.disconnect"}] if hangs_up else [body], []
-
-        async def receive():
-            return coming.pop(0) if coming else await asyncio.Event().wait()
-
-        async def send(message):
-            status.append(message.get("status"))
-
-        await make_app(service)(
-            {"type": "http", "method": "POST", "path": "/v1/feedback", "headers": [], "query_string": b""},
-            receive,
-            send,
-        )
-        return status[0]
-
-    async def both() -> tuple[int, int]:
-        first = asyncio.create_task(request("first", hangs_up=False))
-        while not asked:
-            await asyncio.sleep(0.01)
-        given_up = await request("given up", hangs_up=True)
-        go_on.set()
-        return await first, given_up
-
-    assert asyncio.run(both()) == (200, 499)
-    service.close()
-    assert asked == ["first"] and service.waiting == 0
 
 
 def test_a_host_that_others_reach_needs_a_token(monkeypatch):
@@ -326,16 +271,6 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
         assert "secret: /home/someone/model" in (tmp_path / "log").read_text()  # the reason is in the log
     finally:
         server.process.kill()
-
-
-def test_what_a_client_cannot_help_ends_the_run_with_a_remedy(tmp_path, monkeypatch):
-    from text2grad.critics.served import ServedCritic
-
-    port = free_port()
-    with pytest.raises(StopRunError, match=f"127.0.0.1:{port}: gives no answer"):
-        ServedCritic(f"http://127.0.0.1:{port}", get_task("plain"), patience=0.1)
-    with pytest.raises(InputError, match="write served:http://HOST:PORT"):
-        load_critic("served:localhost", "plain")
 
 
 @pytest.mark.slow

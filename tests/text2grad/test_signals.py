@@ -62,13 +62,7 @@ def started(folder: Path, *command: str) -> subprocess.Popen:
     (folder / "worker.py").write_text(WORKER)
     (folder / "agent.py").write_text(AGENT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -82,8 +76,10 @@ def test_a_command_ends_with_the_signals_code(tmp_path, number):
     assert list(tmp_path.glob("saved-*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-@pytest.mark.parametrize("between", [False, True], ids=["alone", "with an agent between"])
+@pytest.mark.parametrize(
+    ("number", "between"),
+    [(signal.SIGINT, False), (signal.SIGHUP, False), (signal.SIGTERM, True), (signal.SIGUSR1, True)],
+)
 def test_a_launcher_passes_signals_on_and_waits(tmp_path, number, between):
     command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
     if between:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from text2grad.critics import load_critic
-from text2grad.critics.programs.english import concept, words
+from text2grad.critics.programs.english import words
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.critics.programs.slf5k.facts import read_post, read_summary
 from text2grad.errors import InputError
@@ -144,12 +144,11 @@ def test_each_rule_marks_what_it_is_about(reason, response, poor):
     assert any(poor in quote for quote in feedback.poor), feedback.poor
 
 
-@pytest.mark.parametrize(
-    "reason", ["Comments", "addresses", "Copies", "Repeats", "support", "fit any", "strings", "off"]
-)
 @pytest.mark.parametrize(("post", "good"), [(POST, GOOD), (DOG, DOG_GOOD)])
-def test_a_good_summary_has_none_of_these_faults(post, good, reason):
-    assert reason not in CRITIC.feedback_on(post, good).critique
+def test_a_good_summary_has_none_of_these_faults(post, good):
+    told = CRITIC.feedback_on(post, good).critique
+    for reason in ("Comments", "addresses", "Copies", "Repeats", "support", "fit any", "strings", "off"):
+        assert reason not in told
 
 
 def test_what_is_left_out_is_missing_and_lowers_the_verdict():
@@ -160,14 +159,6 @@ def test_what_is_left_out_is_missing_and_lowers_the_verdict():
     assert "what the writer asks" in part.missing and 0 < part.score < 1
     assert CRITIC.feedback_on(POST, f"{GOOD} It brings a range of emotions.").score < 1
     assert CRITIC.feedback_on(POST, "").score == -1.0
-
-
-def test_verdicts_order_a_summary_its_beginning_and_the_cheats():
-    for post, good in ((POST, GOOD), (DOG, DOG_GOOD)):
-        begun = " ".join(good.split()[: len(good.split()) // 2])
-        assert CRITIC.feedback_on(post, good).score > CRITIC.feedback_on(post, begun).score + 0.2
-        for name, text in cheats(post, good).items():
-            assert CRITIC.feedback_on(post, text).score < CRITIC.feedback_on(post, good).score, name
 
 
 def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
@@ -183,26 +174,6 @@ def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
     ]
 
 
-def test_a_worked_critique_counts_the_words_of_a_copied_run():
-    text = (
-        "Max eats shoes while we are at work. Our dog Max has eaten three pairs of my shoes this month and barks. "
-        "The trainer said that shoes are lonely."
-    )
-    worked, facts = (WorkedSummaryCritic(runs=runs).feedback_on(DOG, text) for runs in (True, False))
-    assert (worked.good, worked.poor) == (facts.good, facts.poor)
-    assert worked.critique == (
-        "Max yes, eats yes, shoes yes: fine. "
-        "dog yes, Max 3, eaten 5, three 6, shoes 9, barks no: copies. "
-        "trainer yes, shoes yes, lonely yes: fine. Tells part of the story."
-    )
-    assert facts.critique == re.sub(r" \d(?=[,:] )", " yes", worked.critique)
-
-
-def test_advice_is_no_fault_where_the_post_gives_it():
-    post = "You should never water a cactus every day. If you water it, you must use little. Remember that roots rot."
-    assert "advice" not in CRITIC.feedback_on(post, "You should water a cactus rarely, or its roots rot.").critique
-
-
 def test_inflections_families_and_synonyms_count_as_support():
     summary = "The landlord is keeping my deposits over a scratched floor, and I wonder about suing."
     found = words(summary)
@@ -211,15 +182,6 @@ def test_inflections_families_and_synonyms_count_as_support():
     apart = words("apartment attorneys pictures")
     read = read_summary("apartment attorneys pictures", apart, read_post(POST))
     assert read.new == [False, True, False]
-
-
-def test_numbers_may_be_words_or_digits():
-    assert (
-        "support"
-        not in CRITIC.feedback_on(DOG, "Our dog ate 3 pairs of shoes while we were at work. Any fix?").critique
-    )
-    assert "support" in CRITIC.feedback_on(DOG, "Our dog ate 4 pairs of shoes while we were at work. Any fix?").critique
-    assert concept("1,200") == concept("1200")
 
 
 @pytest.mark.parametrize(("post", "good"), [(POST, GOOD), (DOG, DOG_GOOD)])
@@ -243,15 +205,6 @@ def test_every_step_from_a_typical_bad_answer_to_a_good_one_pays(delta):
     ]
     values = [delta(POST, step) for step in steps]
     assert values == sorted(values) and len(set(values)) == len(values), values
-
-
-def test_a_summary_that_stops_early_is_worth_less_than_one_that_goes_on(rewards):
-    short, longer = (
-        "My landlord keeps the deposit.",
-        "My landlord keeps the deposit over scratches that my photos prove old.",
-    )
-    assert sum(rewards(POST, short)) < sum(rewards(POST, longer))
-    assert mean(rewards(POST, short)) < 0.5 * mean(rewards(POST, GOOD))
 
 
 def test_each_fact_is_praised_once_and_praise_has_a_limit(rewards):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from text2grad.feedback import FeedbackFields
 from text2grad.prompts import find_prompt, load_prompt, prompt_path
 from text2grad.records import load_records, save_json
 from text2grad.tasks import TASKS, PlainTask, Task, get_task, settings_of_task, task_of
-from text2grad.tasks.base import PROJECT
 
 pytestmark = pytest.mark.fast
 
@@ -68,14 +66,6 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     for name in ("songs", f"{file}", "songs:TASK"):
         with pytest.raises(InputError, match="--task"):
             task_of({"task": name, "task_source": str(file)})
-
-
-def test_a_module_that_only_the_working_folder_has_is_found(tmp_path):
-    (tmp_path / "poems.py").write_text(ONE.format(name="poems"))
-    code = "from text2grad.tasks import get_task; print(get_task('poems:TASK').name, get_task('poems.py').source)"
-    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(PROJECT)!r}); {code}"]
-    told = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True).stdout.split()
-    assert told == ["poems", "poems:TASK"]
 
 
 @pytest.mark.parametrize(
@@ -196,14 +186,3 @@ def test_prompts_keep_their_records_ids(tmp_path):
     assert ids[3] in prompts_of(path, "ultrafeedback")  # it does not depend on the record's place
     save_json(path, [{"question_id": "q1", "question": "Add."}])
     assert list(prompts_of(path, "kodcode")) == ["q1"]
-
-
-def test_a_plain_text_is_an_answer_where_messages_are_usual(tmp_path):
-    path = tmp_path / "answers.csv"
-    path.write_text("prompt,response\nHi?,Hello.\n")
-    task = get_task("ultrafeedback")
-    (record,) = load_records(path, task).values()
-    assert task.response(record) == "Hello."
-    path.write_text("prompt;response\nHi?;Hello.\n")
-    with pytest.raises(InputError, match="save it with commas"):
-        load_records(path, task)

@@ -285,12 +285,6 @@ def test_importance_weighs_nouns_and_verbs():
     assert by_piece[" me"] == by_piece[" that"] == 0.2
 
 
-def test_a_short_quote_is_the_whole_word_before_it_is_a_part_of_another():
-    tok, ids, pieces = ids_and_pieces("that I would not get the raise at all")
-    got = token_rewards(ids, tok, Feedback("c", good=["at"]), "slf5k")
-    assert [piece for piece, value in zip(pieces, got.values, strict=True) if value] == [" at"]
-
-
 def test_nothing_in_nothing_out():
     tok = tokenizer("byte")
     got = token_rewards([], tok, Feedback("c", good=["a"]), "slf5k")

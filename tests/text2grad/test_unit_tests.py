@@ -51,11 +51,6 @@ def test_a_solution_that_fails(sandbox):
     assert (run.log["error_type"], run.log["return_code"]) == ("AssertionError", 1)
 
 
-def test_equal_runs_have_equal_logs(sandbox):
-    first, second = (run_tests("def add(a, b):\n    return 0\n", TESTS, sandbox).log for _ in range(2))
-    assert first == second
-
-
 @pytest.mark.parametrize(
     ("code", "error", "line"),
     [
@@ -72,12 +67,6 @@ def test_errors_say_where(sandbox, code, error, line):
     assert run.failures[0].frames[-1].in_solution
     assert run.failures[0].frames[-1].line == line
     assert run.missing_modules == (["nowhere_to_be_found"] if error == "ModuleNotFoundError" else [])
-
-
-def test_a_missing_function(sandbox):
-    run = run_tests("def subtract(a, b):\n    return a - b\n", TESTS, sandbox)
-    assert run.error_type == "ImportError"
-    assert "cannot import name 'add'" in run.failures[0].message
 
 
 def test_tests_that_do_not_import_and_those_that_import_the_future(sandbox):
@@ -97,21 +86,14 @@ def test_time_limit(sandbox):
     assert run.standing[-1] in (2, 3)
 
 
-def test_without_any_test(sandbox):
-    run = run_tests(ADD, "from solution import add\n", sandbox)
-    assert (run.passed, run.error_type) == (False, "NoTests")
-
-
-def test_only_skipped_tests_prove_nothing(sandbox):
-    tests = "import pytest\n\n@pytest.mark.skip\ndef test_it():\n    assert False\n"
-    assert not run_tests(ADD, tests, sandbox).passed
-
-
-def test_long_output_is_cut_in_the_log(sandbox):
-    run = run_tests("def add(a, b):\n    print('x' * 50_000)\n    return 0\n", TESTS, sandbox)
-    assert not run.passed
-    assert len(run.log["stdout"]) < 5000
-    assert "characters left out" in run.log["stdout"]
+@pytest.mark.parametrize(
+    "tests",
+    ["from solution import add\n", "import pytest\n\n@pytest.mark.skip\ndef test_it():\n    assert False\n"],
+    ids=["none", "skipped"],
+)
+def test_what_runs_no_test_proves_nothing(sandbox, tests):
+    run = run_tests(ADD, tests, sandbox)
+    assert not run.passed and run.error_type
 
 
 def test_what_a_failing_call_executed(sandbox):
@@ -136,12 +118,6 @@ def test_sign():
     (call,) = test.trace.calls
     assert (call.function, call.test_line, call.returned) == ("sign", 6, 8)
     assert sorted(call.order, key=call.order.get) == [2, 4, 5, 8]
-
-
-def test_following_a_long_loop_costs_little(sandbox):
-    code = "def add(a, b):\n    for _ in range(3_000_000):\n        pass\n    return a + b\n"
-    run = run_tests(code, TESTS, sandbox, trace=True)
-    assert run.passed
 
 
 def test_a_record_gets_its_log(sandbox):
