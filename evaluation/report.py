@@ -2,8 +2,8 @@
 
     python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output_path report.html
 
-The page opens without a network. The same figures are written next to it as Markdown and as JSON; ``--figures DIR``
-writes each chart as SVG.
+The page opens without a network. The same figures are written next to it as JSON; ``--figures DIR`` writes each chart
+as SVG.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, pairs
 from evaluation.reporting.packs import packs
-from evaluation.reporting.page import html, markdown, write_charts
+from evaluation.reporting.page import html, write_charts
 from evaluation.reporting.runs import load_runs
 from text2grad import configs
 from text2grad.errors import InputError, command
@@ -54,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> None:
         raise InputError(f"--output_path {output}: is not an HTML file; give a name that ends in .html")
     if args.max_rollouts < 1:
         raise InputError(f"--max_rollouts {args.max_rollouts}: must be at least 1")
-    for suffix in (".html", ".md", ".json"):
+    for suffix in (".html", ".json"):
         check_output(output.with_suffix(suffix))
     for task in args.task:
         get_task(task)
@@ -63,12 +63,11 @@ def main(given: Sequence[str] | None = None) -> None:
     report, variants = assemble(load_runs(args.runs), results, args.baseline, args.annotation, args.reward_model)
     side_by_side = [pair for table in report["tables"] for pair in pairs(results, table)]
     packed, report["viewer"] = packs(variants, side_by_side, args.max_rollouts)
-    page, plain = html(report, packed), markdown(report)
+    page = html(report, packed)
     save_json(output.with_suffix(".json"), report)
-    save_text(output.with_suffix(".md"), plain)
     save_text(output, page)
     size = f"{output.stat().st_size / 1e6:.1f} MB"
-    print(f"report -> {output} ({size}), {output.stem}.md and {output.stem}.json; open the page in a browser")
+    print(f"report -> {output} ({size}) and {output.stem}.json; open the page in a browser")
     if args.figures:
         print(f"{args.figures}: {write_charts(report, args.figures)} charts as SVG")
 

@@ -1,4 +1,4 @@
-"""The report as one JSON value: everything that the page and the Markdown show, and nothing else."""
+"""The report as one JSON value: everything that the page shows, but for the responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.reporting import cautions, comparing, opening, training
-from evaluation.reporting.runs import Run
+from evaluation.reporting.charts import is_constant
+from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import is_main, method_name, system_name, wording
 from text2grad.errors import InputError
@@ -56,7 +57,6 @@ def assemble(
     report["win_rates"] = _win_rates(report)
     report["cautions"] = cautions.cautions(report, results, groups)
     report["headline"] = opening.headline(report)
-    report["deltas"] = opening.delta_scopes(report)
     task = report["headline"]["task"]
     pairs = [pair for table in report["tables"] for pair in comparing.pairs(results, table)]
     pairs.sort(key=lambda pair: pair["after"]["task"] != task)  # the example is of the headline's task
@@ -88,7 +88,7 @@ def _about_variant(variant: Variant, slot: int) -> dict[str, Any]:
 
 
 def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[str, Any]:
-    """Curves, ends, audits, updates and seconds of one task's variants."""
+    """Curves and ends of one task's variants."""
     members = [variant for variant in groups if variant.task == task]
     charts = []
     ends: dict[str, dict[str, Any]] = {}
@@ -102,20 +102,9 @@ def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[s
         if lines:
             words = wording(name)
             about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
-            charts.append({**about, "style": words.style, "main": is_main(name), "lines": lines})
-
-    def of_each(measure: Any) -> dict[str, Any]:
-        return {variant.label: found for variant in members if (found := measure(variant))}
-
-    return {
-        "task": task,
-        "variants": [variant.label for variant in members],
-        "charts": charts,
-        "ends": ends,
-        "audits": of_each(training.audit),
-        "updates": of_each(training.update_effect),
-        "timing": of_each(training.timing),
-    }
+            chart = {**about, "style": words.style, "main": is_main(name), "lines": lines}
+            charts.append({**chart, "constant": is_constant(chart)})
+    return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
 
 
 def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -143,7 +132,7 @@ def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _columns(paths: list[str]) -> list[dict[str, Any]]:
-    """Reports of stages 1 and 2, flattened: file -> {row: a figure, perhaps with its interval or its quartiles}."""
+    """Reports of stages 1 and 2, flattened: ``rows`` by label, each with a ``value``, perhaps with its interval."""
     columns = []
     for path in paths:
         value = load_json(path)
@@ -160,21 +149,10 @@ def _flat(value: dict[str, Any], prefix: str = "", depth: int = 0) -> dict[str, 
         label = f"{prefix}{name}".replace("_", " ")
         if name in _NOT_FIGURES:
             continue
-        row: dict[str, Any] | None = None
         if isinstance(item, dict) and {"value", "low", "high"} <= set(item):
-            row = {key: _figure(item[key]) for key in ("value", "low", "high")}
-        elif isinstance(item, dict) and {"mean", "q1", "median", "q3"} <= set(item):
-            row = {"value": _figure(item["mean"]), **{key: _figure(item[key]) for key in ("q1", "median", "q3")}}
-            label = f"{label}, mean"
+            rows[label] = {key: item[key] if is_number(item[key]) else None for key in ("value", "low", "high")}
         elif isinstance(item, dict) and depth < 9:
             rows |= _flat(item, f"{label}: ", depth + 1)
-        elif _figure(item) is not None:
-            row = {"value": item}
-        if row:
-            share = name.endswith("_rate") or name.startswith(("characters_", "records_"))
-            rows[label] = {**row, "style": "share" if share else "usd" if "usd" in name else "plain"}
+        elif is_number(item):
+            rows[label] = {"value": item}
     return rows
-
-
-def _figure(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e30 else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, by_prompt, compare, figures_of, load_result, prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
-VERDICTS = ("better", "worse", "higher", "lower", "unclear", "same")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
-"""The metrics that speak for a table or a group of metrics."""
+"""The metrics that a reader sees first."""
 
 
 def load_results(paths: list[str]) -> list[dict[str, Any]]:
@@ -68,13 +66,13 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
                     cell["change"] = {**change, "verdict": verdict(change, wording(name).better)}
                 cells[system][key] = cell
     order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
-    listed = [{"key": key, **metrics[key]} for key in order]
+    main = {*PRIMARY, *TRIVIAL}
+    listed = [{"key": key, **metrics[key], "main": metrics[key]["name"] in main} for key in order]
     return {
         "task": task,
         "baseline": chosen,
         "systems": [_about(system, [r for r in results if r["system"] == system]) for system in systems],
         "metrics": listed,
-        "groups": metric_groups(listed, cells),
         "cells": cells,
         "trivial": _trivial(systems, results, cells),
     }
@@ -120,30 +118,6 @@ def best_system(table: dict[str, Any], key: str) -> str | None:
     if values.pop(table["baseline"], None) is None or not values:
         return None
     return max(values, key=values.__getitem__)
-
-
-def metric_groups(metrics: list[dict[str, Any]], cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per group of metrics that measure the same thing, so that a verdict can be read at a glance.
-
-    Returns:
-        for each group the metric that speaks for it (one of ``PRIMARY``, else the first for which a direction is
-        better) with the name of its ``group``, ``metrics`` (how many it has) and ``verdicts``: system -> verdict ->
-        how many.
-    """
-    members: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for metric in metrics:
-        members.setdefault((metric["benchmark"], wording(metric["name"]).group), []).append(metric)
-    groups = []
-    for (_, name), group in members.items():
-        directed = [metric for metric in group if wording(metric["name"]).better]
-        speaker = next((metric for metric in group if metric["name"] in PRIMARY), (directed or group)[0])
-        counts: dict[str, dict[str, int]] = {}
-        for system, row in cells.items():
-            changes = [row[metric["key"]].get("change") for metric in group if metric["key"] in row]
-            found = Counter(change["verdict"] for change in changes if change)
-            counts[system] = {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
-        groups.append({"group": name, **speaker, "metrics": len(group), "verdicts": counts})
-    return groups
 
 
 def _rank(metric: dict[str, Any]) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What the page opens with: the first figure, one prompt with two responses, and what each mean δ covers."""
+"""What the page opens with: the first figure, and one prompt with two responses."""
 
 from __future__ import annotations
 
@@ -37,34 +37,6 @@ def headline(report: dict[str, Any]) -> dict[str, str]:
                     deck = f"{section['task']}: {label}, first and last tenth of training, no held-out prompts"
                     return {"title": title, "deck": deck, "task": section["task"]}
     return {"title": "Results", "deck": "", "task": ""}
-
-
-def delta_scopes(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each mean δ of the report with what it covers: ``value``, the ``responses`` and the ``critic``."""
-    found = []
-    for table in report["tables"]:
-        for system in table["systems"]:
-            for key, cell in table["cells"][system["name"]].items():
-                benchmark, name = key.split("/", 1)
-                if name == "mean_delta" and cell["value"] is not None:
-                    prompts = system["prompts"].get(benchmark, 0)
-                    of = f"{method_name(system['name'])}, {prompts:,} held-out prompts ({benchmark})"
-                    found.append(
-                        {"value": cell["value"], "of": of, "critic": ", ".join(system["critics"]) or "not named"}
-                    )
-    for section in report["training"]:
-        for label, ends in section["ends"].get("delta/mean", {}).items():
-            runs = [run for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
-            of = f"{label}, training responses of the last tenth of the steps"
-            if ends:
-                found.append({"value": ends["last"], "of": of, "critic": runs[0]["critic"]})
-            if audit := section["audits"].get(label):
-                of = f"{label}, {audit['responses']:,} audited training responses of all steps"
-                trusted = str(runs[0]["config"].get("audit_critic") or "the trusted critic")
-                found.append({"value": audit["trusted"], "of": of, "critic": f"{trusted} (audit)"})
-                flips = f"opposite signs on {show(audit['flip_rate'], 'share')} of the tokens that both label"
-                found.append({"value": audit["own"], "of": f"the same responses; {flips}", "critic": runs[0]["critic"]})
-    return found
 
 
 def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any] | None:

@@ -1,11 +1,10 @@
-"""The report as a page: one HTML file that needs nothing else, and the same in Markdown."""
+"""The report as a page: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,8 @@ from markupsafe import Markup
 
 from evaluation.reporting import charts
 from evaluation.reporting.opening import pieces
-from evaluation.reporting.wording import (
-    method_name,
-    show,
-    show_change,
-    show_interval,
-    show_p,
-    system_name,
-    wording,
-)
+from evaluation.reporting.wording import method_name, show, show_change, show_interval, show_p, system_name, wording
+from text2grad.records import save_text
 from text2grad.statistics import RESAMPLES
 from text2grad.tasks import get_task
 
@@ -36,12 +28,6 @@ VERDICTS = {
     "same": "the same",
 }
 JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "judge_failures")
-FEW_METRICS = 5
-"""A table with more is folded below one line per group of metrics."""
-EXTRAS = (
-    ("annotations", "Annotation", "Counts of stage 1: spans, tokens, cost."),
-    ("reward_models", "Reward model", "Agreement of the reward model with annotations that it was not trained on."),
-)
 
 
 def html(report: dict[str, Any], packs: dict[str, str]) -> str:
@@ -50,75 +36,36 @@ def html(report: dict[str, Any], packs: dict[str, str]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_asset("page.html.j2")).render(
-        **_values(report),
-        css=Markup(_asset("charts.css") + _asset("page.css")),
+        report=report,
+        show=show,
+        show_change=show_change,
+        show_interval=show_interval,
+        show_p=show_p,
+        wording=wording,
+        method_name=method_name,
+        system_name=system_name,
+        verdicts=VERDICTS,
+        gloss=_gloss(report),
+        kicker=_kicker(report),
+        smoothing=smoothing,
+        judge_metrics=[name for name in JUDGED if any(name in judge["metrics"] for judge in report["judges"])],
+        rows_of=lambda columns: list(dict.fromkeys(row for column in columns for row in column["rows"])),
+        resamples=f"{RESAMPLES:,}",
+        css=Markup(_asset("page.css")),
         script=Markup(script),
         script_hash=digest,
         packs={name: Markup(content) for name, content in packs.items()},
-        draw=lambda chart: Markup(charts.line_chart(chart)),
-        key_mark=lambda slot: Markup(charts.key_mark(slot)),
+        draw=lambda chart: base64.b64encode(charts.line_chart(chart).encode("utf-8")).decode("ascii"),
         pieces=pieces,
     )
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The figures without pictures and rollouts, for a repository or a terminal.
-
-    Whatever a template prints is escaped: names come from files, and a Markdown viewer runs HTML and loads images.
-    """
-    environment = Environment(
-        autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_markdown_text
-    )
-    return environment.from_string(_asset("page.md.j2")).render(**_values(report)).rstrip() + "\n"
-
-
-def _markdown_text(value: Any) -> str:
-    text = " ".join(str(value).split())
-    text = escape(text, quote=False).replace("://", "&#58;//").replace("www.", "www&#46;").replace("@", "&#64;")
-    return "".join(f"\\{char}" if char in "\\`*[]!|~" else char for char in text)
-
-
 def write_charts(report: dict[str, Any], folder: str | Path) -> int:
     """Write every chart of the page to ``folder`` as SVG; returns how many."""
-    from text2grad.records import save_text
-
     drawn = [chart for section in report["training"] for chart in section["charts"]] + report["win_rates"]
     for chart in drawn:
-        save_text(Path(folder) / f"{chart['id']}.svg", charts.line_chart(chart, standalone=True))
+        save_text(Path(folder) / f"{chart['id']}.svg", charts.line_chart(chart))
     return len(drawn)
-
-
-def _values(report: dict[str, Any]) -> dict[str, Any]:
-    """What both templates need."""
-    return {
-        "report": report,
-        "show": show,
-        "show_change": show_change,
-        "show_interval": show_interval,
-        "show_p": show_p,
-        "wording": wording,
-        "method_name": method_name,
-        "system_name": system_name,
-        "verdicts": VERDICTS,
-        "few": FEW_METRICS,
-        "tally": tally,
-        "gloss": _gloss(report),
-        "kicker": _kicker(report),
-        "constant": lambda section: [chart for chart in section["charts"] if charts.is_constant(chart)],
-        "moving": lambda section: [chart for chart in section["charts"] if not charts.is_constant(chart)],
-        "smoothing": smoothing,
-        "phases": lambda section: list(dict.fromkeys(p for row in section["timing"].values() for p in row["phases"])),
-        "judge_metrics": [name for name in JUDGED if any(name in judge["metrics"] for judge in report["judges"])],
-        "extras": [(name, report[name], heading, lead) for name, heading, lead in EXTRAS],
-        "rows_of": lambda columns: list(dict.fromkeys(row for column in columns for row in column["rows"])),
-        "resamples": f"{RESAMPLES:,}",
-    }
-
-
-def tally(group: dict[str, Any], system: str) -> str:
-    """How the metrics of a group turned out: ``3 better, 1 unclear``."""
-    words = {verdict: text.lstrip("▲▼△▽ ") for verdict, text in VERDICTS.items()}
-    return ", ".join(f"{count} {words[verdict]}" for verdict, count in group["verdicts"].get(system, {}).items())
 
 
 def smoothing(section: dict[str, Any]) -> str:

@@ -89,7 +89,7 @@ class Run:
         """step -> value, for the steps that logged one. Without a critic's δ there is no series of δ."""
         if name.startswith("delta/") and self.measure != "δ":
             return {}
-        return {row["step"]: row[name] for row in self.metrics if _is_number(row.get(name))}
+        return {row["step"]: row[name] for row in self.metrics if is_number(row.get(name))}
 
 
 def load_runs(folders: list[str]) -> list[Run]:
@@ -240,5 +240,5 @@ def _storable(value: Any) -> Any:
     return _SURROGATES.sub("\ufffd", value) if isinstance(value, str) else value
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

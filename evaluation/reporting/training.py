@@ -1,18 +1,16 @@
-"""What training did: runs grouped into variants (one setting, several seeds), with curves, ends, phases and updates."""
+"""What training did: runs grouped into variants (one setting, several seeds), with their curves and ends."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evaluation.reporting.runs import Run
-from evaluation.reporting.wording import PHASES, known_metrics, method_name
-from text2grad.token_rewards import tokens_in
+from evaluation.reporting.wording import known_metrics, method_name
 
 _NOT_THE_METHOD = {
     "seed",
@@ -77,12 +75,9 @@ def _differences(run: Run, rivals: list[Run]) -> dict[str, Any]:
 
 
 def curve_names(group: list[Variant]) -> list[str]:
-    """The metrics that at least one run logged, known ones first in the order of ``metrics.yaml``.
-
-    An audit sees a few responses a step; its figures are pooled over the run (:func:`audit`) instead of drawn.
-    """
+    """The metrics that at least one run logged, known ones first in the order of ``metrics.yaml``."""
     logged = {name for variant in group for run in variant.runs for row in run.metrics for name in row}
-    logged = {name for name in logged if name != "step" and not name.startswith("audit/")}
+    logged.discard("step")
     if logged >= {"spans/matched", "spans/unmatched"}:
         logged = logged - {"spans/matched", "spans/unmatched"} | {"spans/found"}
     if any(name.startswith("seconds/") for name in logged):
@@ -153,100 +148,3 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
         return None
     first, last = statistics.fmean(firsts), statistics.fmean(lasts)
     return {"first": first, "last": last, "last_low": min(lasts), "last_high": max(lasts), "change": last - first}
-
-
-def audit(variant: Variant) -> dict[str, float | int] | None:
-    """What the trusted critic found over all steps and seeds; None where nothing was audited.
-
-    Returns:
-        ``responses`` audited, ``trusted`` and ``own``: mean δ per token of them by the trusted critic and by the one in
-        training, ``flip_rate``: of the tokens that both label, the share with opposite signs.
-    """
-    names = [
-        f"audit/{name}" for name in ("delta", "delta_gap", "flip_rate", "rollouts", "tokens", "compared", "signed")
-    ]
-    rows = []
-    for run in variant.runs:
-        columns = {name: run.series(name) for name in names}
-        for step in run.steps:
-            row = {name: column[step] for name, column in columns.items() if step in column}
-            if row.get("audit/compared") and "audit/delta" in row:
-                rows.append(row)
-    if not rows:
-        return None
-
-    def pooled(name: str, weight: str) -> float:
-        total = sum(row.get(name, 0.0) * row.get(weight, 0.0) for row in rows)
-        return total / max(1.0, sum(row.get(weight, 0.0) for row in rows))
-
-    trusted = pooled("audit/delta", "audit/tokens")
-    return {
-        "responses": int(sum(row.get("audit/rollouts", 0) for row in rows)),
-        "trusted": trusted,
-        "own": trusted + pooled("audit/delta_gap", "audit/compared"),
-        "flip_rate": pooled("audit/flip_rate", "audit/signed"),
-    }
-
-
-def timing(variant: Variant) -> dict[str, Any] | None:
-    """Seconds of one step by phase and in total: medians over the steps of all runs; None where none were logged."""
-    rows = []
-    for run in variant.runs:
-        phases = [name for name in run.metrics[0] if name.startswith("seconds/")]
-        columns = {name: run.series(name) for name in phases}
-        rows += [{name: columns[name].get(step, 0.0) for name in phases} for step in run.steps if phases]
-    if not rows:
-        return None
-    totals = [sum(row.values()) for row in rows]
-    extra = sorted({name for row in rows for name in row} - set(PHASES))
-    names = [name for name in (*PHASES, *extra) if any(name in row for row in rows)]
-    low, middle, high = np.percentile(totals, [25, 50, 75]).tolist()
-    rates = [60 * count / spent for run in variant.runs for count, spent in _work(run) if spent]
-    return {
-        "phases": {name: statistics.median(row.get(name, 0.0) for row in rows) for name in names},
-        "total": middle,
-        "total_low": low,
-        "total_high": high,
-        "rollouts_per_minute": statistics.median(rates) if rates else None,
-    }
-
-
-def _work(run: Run) -> Iterator[tuple[float, float]]:
-    """(responses, seconds) of each step; the log counts the responses of all steps so far."""
-    counts, seconds = run.series("rollouts"), series(run, "seconds/total")
-    before: float | None = None if run.steps[0] > 1 else 0
-    for step in run.steps:
-        if before is not None and step in counts and step in seconds:
-            yield counts[step] - before, seconds[step]
-        before = counts.get(step)
-
-
-LABELS = ("poor", "good", "none")
-
-
-def update_effect(variant: Variant) -> dict[str, Any] | None:
-    """What updates did to criticised, praised and unlabelled tokens (the NL-Gradient's own test).
-
-    Over rollouts that were scored again after their update: per label the number of ``tokens`` and the shares whose
-    log-probability ``fell`` and ``rose``. None where no rollout was rescored or none has a labelled token.
-    """
-    counts = np.zeros((3, 3), dtype=int)  # [label, (tokens, fell, rose)]
-    for run in variant.runs:
-        for rollout in run.rollouts:
-            if rollout.feedback is None or not len(rollout.shift) or np.isnan(rollout.shift).all():
-                continue
-            spans = [(start, end) for start, end in rollout.spans.tolist()]
-            label = np.full(len(spans), 2)
-            label[tokens_in(rollout.good_at, rollout.response, spans)] = 1
-            label[tokens_in(rollout.poor_at, rollout.response, spans)] = 0
-            written = (rollout.spans[:, 0] < rollout.spans[:, 1]) & ~np.isnan(rollout.shift)
-            for index in range(3):
-                shift = rollout.shift[written & (label == index)]
-                counts[index] += (len(shift), int((shift < 0).sum()), int((shift > 0).sum()))
-    if not counts[:2, 0].any():
-        return None
-    return {name: _shares(*counts[index].tolist()) for index, name in enumerate(LABELS)}
-
-
-def _shares(tokens: int, fell: int, rose: int) -> dict[str, Any]:
-    return {"tokens": tokens, "fell": fell / tokens if tokens else None, "rose": rose / tokens if tokens else None}

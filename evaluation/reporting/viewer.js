@@ -134,12 +134,8 @@
 
   function drawResponse(rollout) {
     const code = rollout.run && rollout.run.task === "kodcode";
-    const element = make("p", { class: `response${code ? " code" : ""}`, tabindex: rollout.series ? 0 : null });
+    const element = make("p", { class: `response${code ? " code" : ""}` });
     element.rollout = rollout;
-    if (rollout.series) {
-      element.setAttribute("role", "group");
-      element.setAttribute("aria-label", "Response. Arrow keys step through its tokens.");
-    }
     paint(element);
     return element;
   }
@@ -149,13 +145,13 @@
     return make("p", { class: "critique" }, rollout.critique || "No critique was logged.");
   }
 
-  function facts(rollout, withPrompt) {
+  function facts(rollout) {
     const [matched, unmatched, conflicts] = rollout.quotes;
     const bold = (text) => make("b", {}, text);
     return make("p", { class: "facts" },
       make("span", {}, "step ", bold(rollout.step)),
-      withPrompt && make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
-      withPrompt && make("span", {}, `prompt ${rollout.promptId}`),
+      make("span", {}, bold(rollout.run.label), ` seed ${rollout.run.seed}`),
+      make("span", {}, `prompt ${rollout.promptId}`),
       rollout.mean !== null && make("span", {}, `mean ${rollout.run.measure} `, bold(numberText(rollout.mean, true))),
       matched + unmatched > 0 && make("span", {}, `${matched} of ${matched + unmatched} quotes found`),
       conflicts > 0 && make("span", {}, `${conflicts} tokens both praised and criticised`),
@@ -169,41 +165,39 @@
 
   function drawRollout(rollout) {
     const sides = make("div", { class: "sides" }, drawResponse(rollout), drawCritique(rollout));
-    return make("article", { class: "rollout" }, facts(rollout, true), sides, drawPrompt(rollout.prompt));
+    return make("article", { class: "rollout" }, facts(rollout), sides, drawPrompt(rollout.prompt));
   }
 
   // What the colours mean, for the mode that is on.
-  function drawLegends() {
-    for (const legend of document.querySelectorAll("[data-legend]")) {
-      legend.replaceChildren();
-      if (mode === "spans") {
-        for (const words of new Map(index.runs.map((run) => [run.task, run.spans])).values()) {
-          const good = words.goodValue > 0 ? "good" : "neutral";
-          legend.append(make("span", {}, make("span", { class: good }, words.good), " ", make("span", { class: "poor" }, words.poor)));
-          legend.append(make("span", {}, `δ is ${words.values}.`));
-        }
-      } else {
-        const scale = numberText(index.scales[mode]);
-        const what = {
-          delta: "The critic’s δ of the token, before placement and penalties.",
-          reward: "The token’s reward in training: δ as placed and shaped, with penalties.",
-          advantage: "Advantage: the return from this token on, relative to the value estimate. It scales the update.",
-          shift: "Change of log-probability by the update: blue became more likely, orange less. Only some steps are rescored.",
-          kl: "KL at the token: where the policy differs from its reference model.",
-        }[mode];
-        legend.append(make("span", {}, `−${scale}`, make("i", { class: "ramp" }), `+${scale}`), make("span", {}, what));
+  function drawLegend() {
+    const legend = document.querySelector(".legend");
+    legend.replaceChildren();
+    if (mode === "spans") {
+      for (const words of new Map(index.runs.map((run) => [run.task, run.spans])).values()) {
+        const good = words.goodValue > 0 ? "good" : "neutral";
+        legend.append(make("span", {}, make("span", { class: good }, words.good), " ", make("span", { class: "poor" }, words.poor)));
+        legend.append(make("span", {}, `δ is ${words.values}.`));
       }
+    } else {
+      const scale = numberText(index.scales[mode]);
+      const what = {
+        delta: "The critic’s δ of the token, before placement and penalties.",
+        reward: "The token’s reward in training: δ as placed and shaped, with penalties.",
+        advantage: "Advantage: the return from this token on, relative to the value estimate. It scales the update.",
+        shift: "Change of log-probability by the update: blue became more likely, orange less. Only some steps are rescored.",
+        kl: "KL at the token: where the policy differs from its reference model.",
+      }[mode];
+      legend.append(make("span", {}, `−${scale}`, make("i", { class: "ramp" }), `+${scale}`), make("span", {}, what));
     }
   }
 
   function setMode(next) {
     mode = next;
-    for (const input of document.querySelectorAll(".mode input")) input.checked = input.value === mode;
     for (const element of document.querySelectorAll(".response")) if (element.rollout.series) paint(element);
-    drawLegends();
+    drawLegend();
   }
 
-  // A token's numbers, by pointer, touch or arrow keys.
+  // A token's numbers, by pointer or touch.
   function showTip(piece) {
     hideTip();
     const rollout = piece.closest(".response").rollout;
@@ -236,28 +230,7 @@
       else hideTip();
     });
   }
-  document.addEventListener("keydown", (event) => {
-    const element = document.activeElement;
-    if (event.key === "Escape") hideTip();
-    if (!element || !element.rollout || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-    event.preventDefault();
-    const pieces = [...element.querySelectorAll(".t[data-tokens]")];
-    const now = pieces.findLastIndex((piece) => piece.classList.contains("at"));
-    const first = pieces.findIndex((piece) => piece.classList.contains("at"));
-    const next = event.key === "ArrowRight" ? now + 1 : (first === -1 ? pieces.length : first) - 1;
-    if (pieces[next]) showTip(pieces[next]);
-  });
-
-  // Options for a choice of runs: all, all seeds of one kind, one run.
-  function runOptions(select, withGroups) {
-    const labels = [...new Set(index.runs.map((run) => run.label))];
-    for (const label of labels) {
-      const members = index.runs.map((run, number) => [run, number]).filter(([run]) => run.label === label);
-      if (withGroups && labels.length > 1) select.append(make("option", { value: `label:${label}` }, members.length > 1 ? `${label}, all seeds` : label));
-      if (withGroups && labels.length > 1 && members.length === 1) continue;
-      for (const [run, number] of members) select.append(make("option", { value: `run:${number}` }, `${run.label}, seed ${run.seed}`));
-    }
-  }
+  document.addEventListener("keydown", ({ key }) => { if (key === "Escape") hideTip(); });
 
   function browser(root) {
     const field = (name) => root.querySelector(`[name="${name}"]`);
@@ -268,9 +241,7 @@
       worst: (a, b) => mean[a] - mean[b] || a - b, best: (a, b) => mean[b] - mean[a] || a - b };
     const ordered = (name) => (orders[name] ??= all.slice().sort(by[name]));
     let hits = [], shown = 0, turn = 0;
-    runOptions(field("run"), true);
-    for (const task of new Set(index.runs.map((item) => item.task))) field("task").append(make("option", { value: task }, task));
-    field("task").closest("label").hidden = new Set(index.runs.map((item) => item.task)).size < 2;
+    index.runs.forEach((item, number) => field("run").append(make("option", { value: number }, `${item.label}, ${item.task}, seed ${item.seed}`)));
     const last = step.reduce((a, b) => Math.max(a, b), 0);
     for (const [name, value] of [["from", step.reduce((a, b) => Math.min(a, b), last)], ["to", last]]) {
       field(name).value = field(name).placeholder = value;
@@ -296,16 +267,15 @@
       const query = field("query").value.trim();
       const found = query && await search(query, () => mine === turn);
       if (mine !== turn) return;
-      const [kind, wanted] = [field("run").value.split(":")[0], field("run").value.split(":").slice(1).join(":")];
-      const from = Number(field("from").value || 0), to = Number(field("to").value || Infinity), task = field("task").value;
+      const wanted = field("run").value;
+      const from = Number(field("from").value || 0), to = Number(field("to").value || Infinity);
       const sign = {
         any: () => true,
         poor: (n) => flags[n] & POOR, good: (n) => flags[n] & GOOD, failed: (n) => flags[n] & FAILED, cut: (n) => flags[n] & CUT,
         negative: (n) => mean[n] !== null && mean[n] < 0, positive: (n) => mean[n] !== null && mean[n] > 0,
       }[field("sign").value];
       hits = Array.from(ordered(field("sort").value)).filter((n) => sign(n) && step[n] >= from && step[n] <= to && (!found || found[n])
-        && (!task || index.runs[run[n]].task === task)
-        && (kind === "all" || (kind === "run" ? run[n] === Number(wanted) : index.runs[run[n]].label === wanted)));
+        && (wanted === "all" || run[n] === Number(wanted)));
       const measures = new Set(hits.map((n) => index.runs[run[n]].measure)), told = hits.filter((n) => mean[n] !== null);
       const share = told.length && measures.size === 1
         ? `mean ${[...measures][0]} per token ${numberText(told.reduce((sum, n) => sum + mean[n], 0) / told.length, true)}` : "";
@@ -335,82 +305,43 @@
     refresh();
   }
 
-  // A walk through a list of prompts, two answers each.
-  function walk(root, options, draw) {
-    const choice = root.querySelector('[name="prompt"]'), panel = root.querySelector(".pair"), place = root.querySelector(".place");
-    const back = root.querySelector(".back"), forth = root.querySelector(".forth");
-    async function show() {
-      const at = choice.selectedIndex;
-      back.disabled = at <= 0;
-      forth.disabled = at >= choice.length - 1;
-      hideTip();
-      const drawn = choice.length ? await draw(Number(choice.value)) : [make("p", { class: "empty" }, "No prompt was answered both early and late.")];
-      if (at !== choice.selectedIndex) return;
-      place.replaceChildren(...drawn.slice(2));
-      panel.replaceChildren(...drawn.slice(0, 2));
-      root.dataset.ready = at;
-    }
-    function fill() {
-      choice.replaceChildren(...options().map(([value, text]) => make("option", { value }, text)));
-      return show();
-    }
-    choice.addEventListener("input", show);
-    back.addEventListener("click", () => { choice.selectedIndex -= 1; show(); });
-    forth.addEventListener("click", () => { choice.selectedIndex += 1; show(); });
-    return fill;
-  }
-
-  function earlyAndLate(root) {
-    const runs = root.querySelector('[name="run"]');
-    runOptions(runs, false);
-    const { run, step, prompt } = index.columns;
-    function ends() { // prompt -> [first rollout, last rollout], for the run that is chosen
-      const chosen = Number(runs.value.split(":")[1]), found = new Map();
-      run.forEach((number, rollout) => {
-        if (number !== chosen) return;
-        const pair = found.get(prompt[rollout]);
-        if (!pair) found.set(prompt[rollout], [rollout, rollout]);
-        else if (step[rollout] > step[pair[1]]) pair[1] = rollout;
-      });
-      return new Map([...found].filter(([, [first, last]]) => step[last] > step[first]));
-    }
-    const options = () => [...ends()].map(([number, [first, last]]) => [number, `${index.prompts[number]}, steps ${step[first]} and ${step[last]}`]);
-    const fill = walk(root, options, async (number) => {
-      const rollouts = await Promise.all(ends().get(number).map(fetchRollout));
-      const drawn = rollouts.map((rollout, side) => {
-        return make("article", {}, make("h3", {}, side ? "Late" : "Early"), facts(rollout, false), drawResponse(rollout), drawCritique(rollout));
-      });
-      return [...drawn, drawPrompt(rollouts[0].prompt)];
-    });
-    runs.addEventListener("input", fill);
-    fill();
-  }
-
+  // Responses of two systems to the same evaluation prompts.
   async function beforeAndAfter(root) {
     const pairs = await unpack("pairs");
-    const systems = root.querySelector('[name="system"]');
+    const systems = root.querySelector('[name="system"]'), choice = root.querySelector('[name="prompt"]');
+    const back = root.querySelector(".back"), forth = root.querySelector(".forth");
     pairs.forEach((pair, number) => systems.append(make("option", { value: number }, `${pair.systems[1]} against ${pair.systems[0]}, ${pair.benchmark}`)));
     systems.closest("label").hidden = pairs.length < 2;
-    const fill = walk(root, () => pairs[systems.value].ids.map((id, at) => [at, id]), async (at) => {
-      const pair = pairs[systems.value];
+    function show() {
+      const pair = pairs[systems.value], at = choice.selectedIndex;
+      back.disabled = at <= 0;
+      forth.disabled = at >= choice.length - 1;
       const drawn = [pair.before[at], pair.after[at]].map(([response, critique, error, good, poor, quotes], side) => {
         const answer = { response, critique, error, good, poor, quotes, spans: pair.spans, series: null };
         return make("article", {}, make("h3", {}, pair.systems[side]), drawResponse(answer), critique || error ? drawCritique(answer) : null);
       });
-      return pair.prompts[at] ? [...drawn, drawPrompt(pair.prompts[at])] : drawn;
-    });
+      root.querySelector(".pair").replaceChildren(...drawn);
+      root.querySelector(".place").replaceChildren(...(pair.prompts[at] ? [drawPrompt(pair.prompts[at])] : []));
+      root.dataset.ready = at;
+    }
+    function fill() {
+      choice.replaceChildren(...pairs[systems.value].ids.map((id) => make("option", {}, id)));
+      show();
+    }
     systems.addEventListener("input", fill);
+    choice.addEventListener("input", show);
+    back.addEventListener("click", () => { choice.selectedIndex -= 1; show(); });
+    forth.addEventListener("click", () => { choice.selectedIndex += 1; show(); });
     fill();
   }
 
   async function start() {
-    const rollouts = document.getElementById("rollouts"), early = document.getElementById("early"), answers = document.getElementById("answers");
+    const answers = document.getElementById("answers");
     if (document.getElementById("pack-index")) {
       index = await unpack("index");
       for (const input of document.querySelectorAll(".mode input")) input.addEventListener("input", () => setMode(input.value));
-      drawLegends();
-      earlyAndLate(early);
-      browser(rollouts);
+      drawLegend();
+      browser(document.getElementById("rollouts"));
     }
     if (answers) await beforeAndAfter(answers);
   }

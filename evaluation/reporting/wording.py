@@ -18,7 +18,6 @@ class Wording:
     says: str = ""
     better: int = 0
     style: str = "number"
-    group: str = "Other measures"
 
 
 METHODS = {
@@ -43,8 +42,6 @@ METHODS = {
     "sft": "SFT",
 }
 
-PHASES = ("seconds/rollout", "seconds/critique", "seconds/reference", "seconds/teacher", "seconds/update")
-
 MAIN_CURVES = ("delta/mean", "reward/mean", "entropy", "length/mean", "length/finished", "delta/negative")
 """What a reader looks at first, besides KL; all other curves are folded away."""
 
@@ -64,7 +61,6 @@ def known_metrics() -> dict[str, Wording]:
             entry.get("says", ""),
             signs[entry.get("better")],
             entry.get("style", "number"),
-            entry.get("group", Wording.group),
         )
         for name, entry in entries.items()
     }
@@ -78,9 +74,7 @@ def wording(name: str) -> Wording:
         says = "KL divergence from the reference model, in nats per response."
         return Wording(f"KL to the reference ({name[3:]})", says)
     if name.startswith("pass@"):
-        return Wording(
-            name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share", "Correctness"
-        )
+        return Wording(name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share")
     if name.startswith("seconds/"):
         return Wording(name[8:].replace("_", " ").capitalize(), "", -1, "seconds")
     return Wording(name.replace("_", " ").replace("/", " / "))
@@ -99,7 +93,7 @@ def show(value: float | str | None, style: str = "number") -> str:
     """A figure for people: a proper minus, and no more digits than can be read.
 
     Args:
-        style: number, signed, share, count, seconds; relative (a share more or less); usd; plain (any value of a file).
+        style: number, signed, share, count, seconds; plain (any value of a file).
     """
     if isinstance(value, str | bool):
         return str(value)
@@ -108,12 +102,8 @@ def show(value: float | str | None, style: str = "number") -> str:
     size = abs(value)
     if style == "share":
         text = f"{100 * value:.1f} %"
-    elif style == "relative":
-        text = f"{100 * value:+.1f} %"
-    elif style == "usd":
-        text = f"${value:,.2f}" if size >= 1 else f"${value:.5f}"
-    elif style == "plain" and value == int(value) and size < 1e12:
-        text = f"{value:,.0f}"
+    elif style == "plain":
+        text = f"{value:,.0f}" if value == int(value) and size < 1e12 else f"{value:.3g}"
     elif style == "count":
         text = f"{value:,.0f}" if size >= 1000 or isinstance(value, int) else f"{value:.1f}"
     elif style == "seconds":

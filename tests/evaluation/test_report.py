@@ -18,15 +18,12 @@ import pytest
 
 from evaluation.reporting import packs
 from evaluation.reporting.assemble import assemble
-from evaluation.reporting.charts import is_constant
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_runs
 from evaluation.reporting.wording import show, show_interval
 from evaluation.results import Figure, compare, figures_of, load_result
 from tests import synthetic_runs
 from tests.report_files import pack_of, rows, unpack
-from text2grad.feedback import Feedback
-from text2grad.token_rewards import span_intervals, tokens_in
 
 STEPS, PER_STEP, SEEDS = 66, 2, (1, 2)
 SERVED = ("text2grad", "ppo_scalar")
@@ -108,29 +105,6 @@ class Recomputed:
         summaries = {"mean": statistics.fmean, "low": min, "high": max}
         return {"window": window, **{key: [of(values) for values in by_step] for key, of in summaries.items()}}
 
-    def update(self, label: str, scalar: bool) -> dict[str, list[int]]:
-        """label -> [tokens, fell, rose]. Without spread rewards, labels come from δ itself, not from any span."""
-        counts = {"poor": [0, 0, 0], "good": [0, 0, 0], "none": [0, 0, 0]}
-        for run in self.runs[label]:
-            for row in rows(run / "rollouts.jsonl"):
-                if row["new_logprobs"] is None or not row["critique"]:
-                    continue
-                if scalar:
-                    feedback = Feedback(row["critique"], row["good"], row["poor"])
-                    at = span_intervals(feedback, row["response"], "slf5k")
-                    poor, good = (set(tokens_in(spans, row["response"], row["spans"])) for spans in at)
-                    labels = [-1 if t in poor else int(t in good) for t in range(len(row["spans"]))]
-                else:
-                    labels = row["rewards"]
-                for t, (start, end) in enumerate(row["spans"]):
-                    kind = {-1: "poor", 0: "none", 1: "good"}[int(labels[t])]
-                    shift = np.float32(row["new_logprobs"][t]) - np.float32(row["old_logprobs"][t])
-                    if start < end:
-                        counts[kind][0] += 1
-                        counts[kind][1] += bool(shift < 0)
-                        counts[kind][2] += bool(shift > 0)
-        return counts
-
     def figures(self, system: str) -> dict[str, Figure]:
         """Sums over seeds of each record's rows."""
         paths = [self.folder / f"{system}-seed{seed}.result.json" for seed in SEEDS]
@@ -183,64 +157,21 @@ def test_training_figures_are_those_of_the_log(report, recomputed):
                 assert line["window"] == 3
                 for key, values in recomputed.curve(chart["name"], line["label"]).items():
                     assert line[key] == pytest.approx(values, abs=1e-9), chart["name"]
-    for label, update in section["updates"].items():
-        counts = recomputed.update(label, scalar=label != "Text2Grad")
-        for kind, (tokens, fell, rose) in counts.items():
-            assert update[kind] == pytest.approx({"tokens": tokens, "fell": fell / tokens, "rose": rose / tokens})
-    for label, row in section["timing"].items():
-        cycles = [cycle for run in recomputed.runs[label] for cycle in rows(run / "metrics.jsonl")]
-        totals = [sum(value for name, value in cycle.items() if name.startswith("seconds/")) for cycle in cycles]
-        for name, value in row["phases"].items():
-            assert value == pytest.approx(statistics.median(cycle[name] for cycle in cycles))
-        quarters = statistics.quantiles(totals, n=4, method="inclusive")
-        assert [row["total_low"], row["total"], row["total_high"]] == pytest.approx(quarters)
-        assert row["rollouts_per_minute"] == pytest.approx(statistics.median(60 * PER_STEP / t for t in totals))
 
 
-def test_curves_are_drawn_where_they_belong(built, report):
-    """The figures file of a chart, read back through its axis labels."""
-    drawn_charts = [chart for chart in report["training"][0]["charts"] if not is_constant(chart)]
-    assert len(drawn_charts) > 10
-    for chart in drawn_charts:
+def test_every_chart_is_an_svg_file(built, report):
+    for chart in report["training"][0]["charts"] + report["win_rates"]:
         svg = ElementTree.parse(built / "figures" / f"{chart['id']}.svg").getroot()
-        space = "{http://www.w3.org/2000/svg}"
-        lines = [
-            path for path in svg.iter(f"{space}path") if path.get("class").startswith("line") and "L" in path.get("d")
-        ]
-        ticks = [tick for tick in svg.iter(f"{space}text") if tick.get("text-anchor") == "end"]
-        number = lambda text: float(re.sub(r"[^\d.e-]", "", text.replace("−", "-")))  # noqa: E731
-        (low_at, low), (high_at, high) = [(float(ticks[i].get("y")), number(ticks[i].text)) for i in (0, -1)]
-        scale = 100 if chart["style"] == "share" else 1
-        for line, path in zip(chart["lines"], lines, strict=False):
-            points = [tuple(map(float, point.split())) for point in path.get("d")[1:].split("L")]
-            assert len(points) == len(line["steps"])
-            for (_, y), value in zip(points, line["mean"], strict=True):
-                drawn = low + (y - low_at) / (high_at - low_at) * (high - low)
-                assert drawn == pytest.approx(scale * value, abs=abs(high - low) / 100), chart["name"]
+        assert svg.tag.endswith("svg")
+        assert all(line["label"] in "".join(svg.itertext()) for line in chart["lines"] if len(chart["lines"]) > 1)
 
 
-def test_a_chart_that_never_moves_is_a_line_of_text(page):
-    assert "Constant in all runs: Critic failures" in page or "Learning rate" in page.split("Constant in all runs")[1]
-    assert page.count("<title>Learning rate</title>") == 0
-
-
-def test_the_page_and_the_markdown_hold_the_figures(built, page, report):
-    text = (built / "report.md").read_text()
+def test_the_page_holds_the_figures(page, report):
     cell = report["tables"][0]["cells"]["text2grad"]["slf5k/rougeL"]
-    for place in (page, text):
-        assert report["headline"]["title"] in place
-        assert show(cell["value"]) in place and show_interval(cell["low"], cell["high"]) in place
-        for caution in report["cautions"]:
-            assert caution in place
-    table_lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.count(" | ") for line in table_lines[:5]}) == 1  # a table whose rows have the same cells
-    assert "|\n\n|" not in text
-
-
-def test_each_mean_delta_says_what_it_covers(report):
-    covered = [row["of"] for row in report["deltas"]]
-    assert sum("held-out" in of for of in covered) == 3 and sum("last tenth" in of for of in covered) == 2
-    assert {row["critic"] for row in report["deltas"]} == {"programmatic"}
+    assert report["headline"]["title"] in page and report["headline"]["deck"] in page
+    assert show(cell["value"]) in page and show_interval(cell["low"], cell["high"]) in page
+    assert all(caution in page for caution in report["cautions"])
+    assert [chart["title"] for chart in report["training"][0]["charts"] if chart["constant"]] == ["Learning rate"]
 
 
 def test_the_viewer_holds_every_rollout_as_it_was_logged(page, runs, report):

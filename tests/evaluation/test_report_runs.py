@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.reporting import charts, packs, training
+from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_run
@@ -69,28 +69,8 @@ def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
     assert training.curve(variant, "kl/full") is None
 
 
-def test_an_audit_is_pooled_over_the_run(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)], config={"audit_critic": "programmatic"})
-    audits = [
-        {"rollouts": 1, "tokens": 10, "compared": 10, "signed": 4, "delta": -0.4, "delta_gap": 0.5, "flip_rate": 0.25},
-        {"rollouts": 2, "tokens": 30, "compared": 20, "signed": 0, "delta": 0.0, "delta_gap": 0.2},
-    ]  # fmt: skip
-    metrics = rows(folder / "metrics.jsonl")
-    lines = [{**row, **{f"audit/{k}": v for k, v in audit.items()}} for row, audit in zip(metrics, audits, strict=True)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    report, _ = assemble([load_run(folder)], [])
-    (section,) = report["training"]
-    (audit,) = section["audits"].values()
-    assert audit == pytest.approx({"responses": 3, "trusted": -0.1, "own": 0.2, "flip_rate": 0.25})
-    told = [(row["value"], row["of"]) for row in report["deltas"][1:]]
-    assert [value for value, _ in told] == pytest.approx([-0.1, 0.2])
-    assert "3 audited training responses" in told[0][1] and "25.0 %" in told[1][1]
-    assert not any(chart["name"].startswith("audit/") for chart in section["charts"])
-
-
 def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
     annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
-    annotation["words"] = {"mean": 2.5, "min": 1, "q1": 1, "median": 2, "q3": 3, "max": 9}
     reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
     for name, value in (("annotation", annotation), ("reward_model", reward_model)):
         (tmp_path / f"{name}.json").write_text(json.dumps(value))
@@ -98,11 +78,8 @@ def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_sc
     run = write_run(tmp_path / "run", [hand_made(1)])
     done = run_script("evaluation/report.py", run, *args, "--output", tmp_path / "report.html")
     assert done.returncode == 0, done.stderr
-    text, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
-    assert "| spans: unmatched rate | 1.3 % |" in text and "| spans: kept | 201 |" in text
-    assert "| usage: cost usd per record | $0.00111 |" in text
-    assert "| parse rate | 98.0 % (95.0 to 100.0 %) |" in text
-    assert "95.0 to 100.0 %" in page and "quartiles 1, 2, 3" in page
+    page = (tmp_path / "report.html").read_text()
+    assert ">0.0134<" in page and ">0.00111<" in page and "0.95 to 1" in page
 
 
 def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
@@ -121,15 +98,6 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
         ("Text2Grad (scheme decay)", [1]),
         ("GRPO", [1]),
     ]
-
-
-def test_what_an_update_did_is_counted_token_by_token(tmp_path):
-    run = load_run(write_run(tmp_path / "run", [hand_made(1), hand_made(2, new_logprobs=None)]))
-    (variant,) = training.variants([run])
-    overall = training.update_effect(variant)
-    assert overall["good"] == {"tokens": 1, "fell": 0.0, "rose": 1.0}
-    assert overall["poor"] == {"tokens": 1, "fell": 1.0, "rose": 0.0}
-    assert overall["none"]["tokens"] == 0  # the end token writes nothing
 
 
 def test_code_is_labelled_as_code(tmp_path):
@@ -164,23 +132,10 @@ def test_hostile_text_stays_text(tmp_path, run_script):
         "evaluation/report.py", run, "--results", result, "--output_path", output, "--figures", tmp_path / "f"
     )
     assert done.returncode == 0, done.stderr
-    page, text = output.read_text(), (tmp_path / "report.md").read_text()
+    page = output.read_text()
     assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
-    for written in (page, text):
-        assert "<img" not in written and "<script>window" not in written and "<b>run" not in written
+    assert "<img src=x" not in page and "<script>window" not in page and "<b>run" not in page
     assert pack_of(page, "texts-0")[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
-
-
-@pytest.mark.parametrize(
-    "payload", ["![x](http://a.example/p)", "[c](javascript:alert(1))", "<img src=x>", "a|b", "`<b>`"]
-)
-def test_names_are_text_in_the_markdown(tmp_path, run_script, payload):
-    run = write_run(tmp_path / "run", [hand_made(1)], method=payload, critic=payload, model=payload)
-    result = result_file(tmp_path / "r.json", payload, {"1": {payload: 1.0}})
-    done = run_script("evaluation/report.py", run, "--results", result, "--output_path", tmp_path / "report.html")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "report.md").read_text()
-    assert payload not in text and "](" not in text.replace("\\](", "") and "http://" not in text
 
 
 def test_a_file_never_names_code_to_run(tmp_path, run_script):
@@ -318,7 +273,7 @@ def test_a_single_short_run_makes_a_page(tmp_path, run_script):
     run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None)])
     done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.html")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.md").exists() and (tmp_path / "report.json").exists()
+    assert (tmp_path / "report.html").exists() and (tmp_path / "report.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +290,6 @@ def test_a_single_short_run_makes_a_page(tmp_path, run_script):
         (12345.6, "number", "12,346", "+12,346"),
         (99.96, "number", "100.0", "+100.0"),
         (1.5, "seconds", "1.50 s", "+1.50 s"),
-        (0.093, "relative", "+9.3 %", "+9.3 %"),
         (float("nan"), "number", "–", "–"),
         (None, "share", "–", "–"),
     ],
@@ -348,15 +302,6 @@ def test_intervals_name_their_unit_once():
     assert show_interval(-0.4, 0.3, "share") == "−40.0 to 30.0 %"
     assert show_interval(0.1, 0.3, "share", change=True) == "+10.0 to +30.0 pp"
     assert show_interval(None, 0.3) == ""
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.63, 0.48), (1e-7, 3e-7), (0, 12345), (5, 5), (-3, -2.99)])
-def test_ticks_are_round_and_cover_the_range(low, high):
-    ticks = charts.nice_ticks(low, high, 5)
-    assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
-    steps = np.diff(ticks)
-    assert steps == pytest.approx([steps[0]] * len(steps))
-    assert float(f"{steps[0]:.2e}".split("e")[0]) in (1, 2, 2.5, 5)
 
 
 def test_injured_run_folders_are_read_or_named(tmp_path):
