@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal
 
-from evaluation.results import Figure, load_responses, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, load_responses, print_failures, print_metrics, print_next_step, save_result
 from text2grad.configs import TASK_HELP, check_choices, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
@@ -151,9 +151,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     )
     title = f"{config.system} against {config.baseline_system} on {len(pairs)} prompts, judged by {judge.config.judge}"
     print_metrics(result["metrics"], f"{title} -> {config.output_path}")
-    if outcome.failures:
-        print(f"  {len(outcome.failures)} judgements failed, e.g. {next(iter(outcome.failures.values()))}")
-        print("  --retry_failed asks for them again")
+    print_failures(outcome.failures, "judgements")
     print_next_step(config.output_path, task=task)
     return result
 

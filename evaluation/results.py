@@ -244,6 +244,12 @@ def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
         print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
 
 
+def print_failures(failures: Mapping[str, str], what: str) -> None:
+    """How many requests failed, where some did, with one reason."""
+    if failures:
+        print(f"  {len(failures)} {what} failed, e.g. {next(iter(failures.values()))}; --retry_failed asks again")
+
+
 def print_next_step(*result_paths: str | Path, task: Task | None = None) -> None:
     """The command that shows result files as a page."""
     paths = " ".join(str(path) for path in result_paths)

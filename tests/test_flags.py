@@ -20,7 +20,6 @@ from evaluation.judge import WinRateConfig
 from evaluation.kodcode.evalplus_samples import EvalPlusSamplesConfig
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig
-from evaluation.kodcode.human_eval_data import HumanEvalDataConfig
 from evaluation.slf5k.evaluate import SummaryEvaluationConfig
 from evaluation.ultrafeedback.alpaca_outputs import AlpacaOutputsConfig
 from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig
@@ -59,7 +58,6 @@ NEEDED = {
     CreditConfig: "--rollouts r --output_path o",
     EvalPlusSamplesConfig: "--dataset mbpp --output_path o.jsonl",
     EvalPlusScoreConfig: "--dataset mbpp --samples p --system s --output_path o",
-    HumanEvalDataConfig: "--output_path o",
     AlpacaOutputsConfig: "--system s --output_path o",
     AlpacaScoreConfig: "--outputs p --system s --output_path o --judge j",
     ArcConfig: "--system s --output_path o",
@@ -97,7 +95,6 @@ FORMER = {
     CreditConfig: "rollouts=data_path output_path=output_file,output",
     EvalPlusSamplesConfig: "data_path=dataset_path output_path=output_file,output",
     EvalPlusScoreConfig: "data_path=dataset_path output_path=output_file,output",
-    HumanEvalDataConfig: "output_path=output_file,output",
     AlpacaOutputsConfig: "output_path=output_file,output",
     AlpacaScoreConfig: "outputs=data_path output_path=output_file,output",
     ArcConfig: "data_path=dataset_path,input_file output_path=output_file,output",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluation.kodcode.human_eval_data import human_eval_problems
 from evaluation.optional_packages import optional_package
 from text2grad.errors import InputError
 from text2grad.records import load_json
@@ -14,6 +16,9 @@ from text2grad.records import load_json
 Dataset = Literal["humaneval", "mbpp"]
 OVERRIDES = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
 """The environment variables by which EvalPlus itself is told where a dataset lies."""
+
+TOLERANCES = {"HumanEval/2": 1e-6, "HumanEval/4": 1e-6, "HumanEval/32": 1e-4}
+"""What their own tests forgive; the other problems with float results get EvalPlus' 1e-6."""
 
 _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "contract", "base_input", "plus_input", "atol")
 
@@ -69,3 +74,41 @@ def _released(dataset: str) -> str:
                 "HumanEval's base tests need no network (--base_only true)"
             ) from None
     return path
+
+
+def human_eval_problems() -> list[dict[str, Any]]:
+    """HumanEval's 164 problems in EvalPlus' format from the package human-eval, ``plus_input`` empty.
+
+    EvalPlus calls a program with recorded inputs instead of running HumanEval's test functions. The inputs are recorded
+    here by running each problem's own ``check`` with its canonical solution.
+    """
+    read_problems = optional_package("human_eval.data").read_problems
+    return [_converted(problem) for problem in read_problems().values()]
+
+
+def _converted(problem: dict[str, str]) -> dict[str, Any]:
+    inputs: list[list] = []
+    names: dict[str, Any] = {}
+    random.seed(0)  # some checks draw their inputs
+    exec(problem["prompt"] + problem["canonical_solution"], names)
+    solution = names[problem["entry_point"]]
+
+    def recorder(*arguments: Any) -> Any:
+        inputs.append(list(deepcopy(arguments)))
+        return solution(*arguments)
+
+    exec(problem["test"], names)
+    names["check"](recorder)
+    if not inputs:
+        raise RuntimeError(f"the check of {problem['task_id']} does not call its candidate")
+    return {
+        "task_id": problem["task_id"],
+        "prompt": problem["prompt"],
+        "entry_point": problem["entry_point"],
+        "canonical_solution": problem["canonical_solution"],
+        "test": problem["test"],
+        "contract": "",
+        "base_input": json.loads(json.dumps(inputs)),
+        "plus_input": [],
+        "atol": TOLERANCES.get(problem["task_id"], 0),
+    }

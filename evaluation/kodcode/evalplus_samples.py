@@ -15,6 +15,7 @@ from pathlib import Path
 from evaluation.generate import answer_chats
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
+from evaluation.results import print_failures
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
@@ -82,10 +83,7 @@ def main() -> None:
     save_json(config.output_path, rows)
     finished = sum(row["generation"]["finished"] for row in rows)
     print(f"{len(rows)} programs for {len(problems)} problems, {finished} ended by themselves -> {config.output_path}")
-    if outcome.failures:
-        print(
-            f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
-        )
+    print_failures(outcome.failures, "programs")
     flags = " --base_only" if config.base_only else ""
     say_next(
         f"python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import method_name, show, show_change, show_interval, wording
-from text2grad.errors import InputError
-from text2grad.models import weights_fingerprint
+from evaluation.reporting.wording import method_name
 
 FEW_PROMPTS = 100
-COPYING = (("copied_words", "worse"), ("novelty_3", "lower"), ("novelty_2", "lower"), ("longest_copy", "higher"))
-"""Copying is the cheapest way to satisfy a critic that checks facts, and raises overlap metrics too."""
 
 
 def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list[Variant]) -> list[str]:
@@ -26,7 +21,6 @@ def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list
         if len(group.runs) == 1:
             found.append(f"{name}: one seed. Another seed may give another result.")
     found += _about_critics(report, results)
-    found += foreign_policies(report, groups)
     for result in results:
         for change in result.get("changes") or []:
             told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
@@ -55,60 +49,16 @@ def _about_critics(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
     return []
 
 
-def foreign_policies(report: dict[str, Any], groups: list[Variant]) -> list[str]:
-    """Systems whose responses come from weights that none of the report's runs began with or wrote."""
-    if not groups:
-        return []
-    known = set()
-    for run in (run for group in groups for run in group.runs):
-        weights = [path for depth in ("*", "*/*", "*/*/*") for path in run.path.glob(f"{depth}.safetensors")]
-        for folder in {run.model, *(str(path.parent) for path in weights)}:
-            try:
-                known.add(weights_fingerprint(folder))
-            except InputError:  # a start model that is no longer there, a folder that holds no whole model
-                continue
-    found = []
-    for table in report["tables"]:
-        for system in table["systems"]:
-            for model in system["models"]:
-                stamp = re.search(r"@([0-9a-f]{12})\b", model)
-                if stamp and stamp[1] not in known:
-                    system["foreign"] = True
-                    name = model.partition(" on ")[0]
-                    found.append(f"{method_name(system['name'])}: written by {name}, no policy of the runs shown here.")
-    return found
-
-
 def _about_table(table: dict[str, Any]) -> list[str]:
     found = []
     sizes = [size for system in table["systems"] for size in system["prompts"].values()]
     if min(sizes) < FEW_PROMPTS:
         found.append(f"{table['task']}: {min(sizes)} evaluation prompts. Small differences cannot be detected.")
-    compared = 0
-    for system, cells in table["cells"].items():
-        if copied := _copying(table["cells"][table["baseline"]], cells):
-            found.append(f"{method_name(system)} copies more from its source: {copied}.")
-        for key, cell in cells.items():
-            change = cell.get("change")
-            compared += bool(change and change["verdict"] != "same")
-            if change and change["verdict"] == "worse":
-                words = wording(key.split("/", 1)[1])
-                by = show_change(change["difference"], words.style)
-                interval = show_interval(change["low"], change["high"], words.style, change=True)
-                found.append(f"{method_name(system)} is worse in {words.label}: {by} ({interval}).")
+    changes = [cell["change"] for cells in table["cells"].values() for cell in cells.values() if "change" in cell]
+    compared = sum(change["verdict"] != "same" for change in changes)
     if compared > 5:
         found.append(f"{table['task']}: {compared} differences, without correction for multiple tests.")
     return found
-
-
-def _copying(before: dict[str, Any], after: dict[str, Any]) -> str:
-    for name, verdict in COPYING:
-        for key, cell in after.items():
-            if key.split("/", 1)[1] == name and cell.get("change", {}).get("verdict") == verdict:
-                style = wording(name).style
-                first, last = show(before[key]["value"], style), show(cell["value"], style)
-                return f"{wording(name).label} {first} → {last}"
-    return ""
 
 
 def _about_training(report: dict[str, Any], section: dict[str, Any]) -> list[str]:

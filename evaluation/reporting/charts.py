@@ -33,11 +33,11 @@ def line_chart(chart: dict[str, Any]) -> str:
         figure = Figure(figsize=(3.6, 2.3), layout="constrained")
         axes = figure.subplots()
         for line in lines:
-            look = {"color": COLOURS[line["slot"] % len(COLOURS)], "linestyle": DASHES[line["slot"] % len(DASHES)]}
-            marker = "." if len(line["steps"]) == 1 else None
-            axes.plot(line["steps"], line["mean"], marker=marker, label=_printable(line["label"]), **look)
+            steps, color = line["steps"], COLOURS[line["slot"] % len(COLOURS)]
+            style = "o" if len(steps) == 1 else DASHES[line["slot"] % len(DASHES)]
+            axes.plot(steps, line["mean"], style, color=color, label=_printable(line["label"]))
             if line["low"] != line["high"]:
-                axes.fill_between(line["steps"], line["low"], line["high"], color=look["color"], alpha=0.16, lw=0)
+                axes.fill_between(steps, line["low"], line["high"], color=color, alpha=0.16, lw=0)
         if len(lines) > 1:
             axes.legend()
         if chart["style"] == "share":

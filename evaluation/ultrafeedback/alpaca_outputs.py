@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats
+from evaluation.results import print_failures
 from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.errors import command
@@ -64,10 +65,7 @@ def main() -> None:
     ]
     save_json(config.output_path, outputs)
     print(f"{len(outputs)} of {len(rows)} answers -> {config.output_path}")
-    if outcome.failures:
-        print(
-            f"{len(outcome.failures)} failed, e.g. {next(iter(outcome.failures.values()))}; --retry_failed asks again"
-        )
+    print_failures(outcome.failures, "answers")
     say_next(
         f"python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
         f"--system {config.system} --judge openai:MODEL --output_path alpaca.result.json"

@@ -1,7 +1,7 @@
 """MT-Bench: a judge grades each turn of each answer from 1 to 10; a table and a plot by category.
 
     python evaluation/ultrafeedback/mt_bench_judge.py --questions question.jsonl --answers answers.jsonl \\
-        --references gpt-4.jsonl --judge openai:gpt-4 --system base --output_path mt_bench.result.json --plot radar.svg
+        --references gpt-4.jsonl --judge openai:gpt-4 --system base --output_path mt_bench.result.json --plot grades.svg
 
 Single-answer grading. Questions of maths, coding and reasoning are graded beside FastChat's reference answers. The
 grading prompts are the ``mt_bench_turn_*.txt`` beside this file. To compare with published scores give FastChat's
@@ -15,9 +15,7 @@ from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from evaluation.results import Figure, load_result, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, load_result, print_failures, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
     WITH_REFERENCE,
@@ -62,9 +60,6 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
         raise InputError(f"{config.answers}: answers none of the questions in {config.questions}")
     references = needed_references(asked, config)
     drawn_with = [load_result(path) for path in config.plot_with]
-    figures_there = {f"score_{question['category']}" for question in asked.values()}
-    if config.plot and not shared_categories([{"metrics": figures_there}, *drawn_with]):
-        raise InputError(f"--plot_with: {', '.join(config.plot_with)} have no category in common with these questions")
     prompts = load_judge_prompts(config.judge_prompts)
     texts = {
         f"{key}|{turn}": judge_question(prompts, turn, question, answers[key], references.get(key))
@@ -95,10 +90,8 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
         },
     )
     print_metrics(result["metrics"], f"{config.system} on {len(asked)} questions -> {config.output_path}")
-    if outcome.failures:
-        print(f"  {len(outcome.failures)} grades failed, e.g. {next(iter(outcome.failures.values()))}")
-        print("  --retry_failed asks for them again")
-    if config.plot and shared_categories([result, *drawn_with]):
+    print_failures(outcome.failures, "grades")
+    if config.plot:
         plot_grades(config.plot, [result, *drawn_with])
         print(f"  plot -> {config.plot}")
     print_next_step(config.output_path)
@@ -154,53 +147,27 @@ def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) 
     }
 
 
-def shared_categories(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The metrics ``score_<category>`` that all results have, MT-Bench's own categories first."""
-    own = [f"score_{name}" for name in CATEGORIES]
-    found = {name for name in results[0]["metrics"] if name.startswith("score_")}
-    ordered = [*own, *sorted(found - {*own, "score_turn_1", "score_turn_2"})]
-    return [name for name in ordered if all(name in result["metrics"] for result in results)]
-
-
 def plot_grades(path: str, results: Sequence[Mapping[str, Any]]) -> None:
-    """Mean rating by category for each system: a radar plot, or bars where there are fewer than three categories."""
+    """Mean rating by category for each system, as bars; a category that a system was not asked has none."""
     import matplotlib
+    from matplotlib.figure import Figure as Drawing
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, rcsetup
-
-    names, target = shared_categories(results), Path(path)
-    with pyplot.rc_context({**STYLE, "axes.prop_cycle": rcsetup.cycler(color=COLOURS)}):
-        drawing = pyplot.figure(figsize=(5.6, 5.2), layout="constrained")
-        draw_on = _draw_radar if len(names) >= 3 else _draw_bars
-        draw_on(drawing, names, results)
+    found = {name for result in results for name in result["metrics"] if name.startswith("score_")}
+    own = [f"score_{name}" for name in CATEGORIES]
+    others = sorted(found - {*own, "score_turn_1", "score_turn_2"})
+    names = [*(name for name in own if name in found), *others]
+    target, width = Path(path), 0.8 / len(results)
+    with matplotlib.rc_context(STYLE):
+        drawing = Drawing(figsize=(7.2, 3.2), layout="constrained")
+        axes = drawing.subplots()
+        for number, result in enumerate(results):
+            places = [place + (number - (len(results) - 1) / 2) * width for place in range(len(names))]
+            grades = [result["metrics"].get(name, {}).get("value") or 0 for name in names]
+            axes.bar(places, grades, width * 0.9, color=COLOURS[number % len(COLOURS)], label=result["system"])
+        axes.set_xticks(range(len(names)), [name.removeprefix("score_") for name in names])
+        axes.set(ylim=(0, 10), ylabel="mean grade")
         drawing.legend(loc="outside lower center", ncols=min(4, len(results)))
         save_figure(drawing, target.with_suffix(""), (target.suffix,))
-
-
-def _draw_radar(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
-    angles = np.linspace(0, 2 * np.pi, len(names), endpoint=False).tolist()
-    axes = drawing.add_subplot(projection="polar")
-    axes.set_theta_offset(np.pi / 2)
-    axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [name.removeprefix("score_") for name in names])
-    axes.set_ylim(0, 10)
-    axes.set_yticks([2, 4, 6, 8, 10], ["2", "4", "6", "8", "10"], color="#777777", fontsize=8)
-    for result in results:
-        values = [result["metrics"][name]["value"] for name in names]
-        line = axes.plot([*angles, angles[0]], [*values, values[0]], label=result["system"], linewidth=1.8)[0]
-        axes.fill(angles, values, alpha=0.08, color=line.get_color())
-
-
-def _draw_bars(drawing, names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> None:
-    axes = drawing.add_subplot()
-    width = 0.8 / len(results)
-    for number, result in enumerate(results):
-        places = [place + (number - (len(results) - 1) / 2) * width for place in range(len(names))]
-        axes.bar(places, [result["metrics"][name]["value"] for name in names], width * 0.9, label=result["system"])
-    axes.set_xticks(range(len(names)), [name.removeprefix("score_") for name in names])
-    axes.set_ylim(0, 10)
-    axes.set_ylabel("mean grade")
 
 
 @command

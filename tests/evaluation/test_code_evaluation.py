@@ -132,7 +132,7 @@ def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
 
 @pytest.fixture(scope="module")
 def human_eval(tmp_path_factory):
-    from evaluation.kodcode.human_eval_data import human_eval_problems
+    from evaluation.kodcode.evalplus_data import human_eval_problems
 
     path = tmp_path_factory.mktemp("data") / "HumanEval.jsonl"
     problems = human_eval_problems()

@@ -15,7 +15,6 @@ from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import METHODS
 from nl_gradient_policy_optimization.config import Placement
 from tests.report_files import hand_made, result_file, write_run
-from text2grad.models import weights_fingerprint
 
 
 def report_of(tmp_path, before: list[float], after: list[float], name: str = "mean_delta") -> dict:
@@ -39,8 +38,7 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
     report = report_of(tmp_path, before, after, name)
     assert title in report["headline"]["title"] and report["headline"]["deck"].endswith(verdict)
     assert report["tables"][0]["cells"]["text2grad"][f"held out/{name}"]["change"]["verdict"] == verdict
-    cautions = " ".join(report["cautions"])
-    assert "4 evaluation prompts" in cautions and ("is worse in" in cautions) == (verdict == "worse")
+    assert "4 evaluation prompts" in " ".join(report["cautions"])
 
 
 def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_path):
@@ -66,32 +64,6 @@ def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
     first, second = (report["tables"][0]["cells"]["text2grad"][key] for report in (single, several))
     assert second.pop("change") == pytest.approx(first.pop("change"))
     assert second == pytest.approx(first)
-
-
-def test_copying_is_called_out(tmp_path):
-    files = []
-    for system, value in (("base", 0.9), ("text2grad", 0.3)):
-        told = {str(n): {"mean_delta": 0.1, "novelty_3": value + 0.01 * n} for n in range(4)}
-        files.append(result_file(tmp_path / f"{system}.json", system, told))
-    report, _ = assemble([], load_results(files))
-    assert "Text2Grad copies more from its source: New word triples 91.5 % → 31.5 %." in report["cautions"]
-
-
-def test_responses_of_another_runs_policy_are_marked(tmp_path):
-    """By the weights' hash: a result of this run's policy is not, one of the same name and other weights is."""
-    folder = write_run(tmp_path / "run", [hand_made(1)])
-    for policy in (folder / "policy", tmp_path / "other"):
-        policy.mkdir()
-        (policy / "config.json").write_text("{}")
-        (policy / "model.safetensors").write_bytes(policy.name.encode())
-    path = Path(result_file(tmp_path / "r.json", "text2grad", {"1": {"mean_delta": 0.1}}))
-    value = json.loads(path.read_text())
-    for policy, foreign in ((folder / "policy", False), (tmp_path / "other", True)):
-        value["models"] = [f"{policy}@{weights_fingerprint(str(policy))} on smollm2"]
-        path.write_text(json.dumps(value))
-        report, _ = assemble([load_run(folder)], load_results([str(path)]))
-        assert any("no policy of the runs shown" in item for item in report["cautions"]) == foreign
-        assert report["tables"][0]["systems"][0].get("foreign", False) == foreign
 
 
 def test_without_a_critics_delta_none_is_shown(tmp_path):
