@@ -15,7 +15,7 @@ from text2grad import __version__, configs
 
 @dataclass(frozen=True)
 class Program:
-    """A module with a ``main``, for any task, and the same for a task that has one of its own."""
+    """A module with a ``main``, for any task, and the module of a task that has its own."""
 
     about: str
     module: str

@@ -64,7 +64,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
         default_config: the YAML file that is read where the command line names none; a line on the screen says so.
 
     Raises:
-        InputError: a config file that is missing or not YAML, a setting that does not exist, or no choice of its own.
+        InputError: a config file that is missing or not YAML, an unknown setting, or a value that is no choice.
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
 
     A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and

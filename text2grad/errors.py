@@ -1,6 +1,6 @@
 """Errors a user can correct, signals that ask a run to end, and the one place that turns both into an exit code.
 
-Output outlives its reader there: a closed terminal, a pipe that nobody reads or an old encoding ends no run.
+A closed terminal, a closed pipe or an old encoding ends no run: output that cannot be written is dropped.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def handling(handler: Callable[[int], None]) -> Iterator[None]:
 def command(main: Callable[..., None]) -> Callable[..., None]:
     """Wrap an entry script's ``main``: ``InputError`` and ``StopRunError`` exit with 2, a signal n with 128 + n.
 
-    All else is a bug and traces. Output that nobody can read any more ends nothing.
+    All else is a bug and traces. Output that can no longer be written is dropped.
     Remarks of libraries about themselves stay off the screen.
     """
 

@@ -87,7 +87,7 @@ def variant_asked(variant: str | None, critique: bool, replaced: Collection[str]
     """The prompt's variant by the two settings that decide it: its name, and ``--critique``.
 
     Args:
-        replaced: variants in whose place the spans alone are asked for where no critique is wanted.
+        replaced: variants that are replaced by ``spans`` where no critique is wanted.
 
     Raises:
         InputError: the two contradict each other.
@@ -95,7 +95,7 @@ def variant_asked(variant: str | None, critique: bool, replaced: Collection[str]
     if critique and variant == "spans":
         raise InputError("spans: is the prompt without a critique; give --critique false in place of its name")
     if not critique and variant and variant not in ("spans", *replaced):
-        raise InputError(f"--critique false: asks for spans alone, and the prompt {variant} for more; leave one away")
+        raise InputError(f"--critique false: asks for spans only, and the prompt {variant} for more; leave one out")
     return variant if critique else "spans"
 
 

@@ -145,7 +145,7 @@ def _filled(rows: list[Record], where: str | Path) -> list[Record]:
 
 
 def load_rows(path: str | Path) -> Any:
-    """What a file, folder or data set holds, as it is; empty fields of tables are left out."""
+    """What a file, folder or data set holds, unchanged; empty fields of tables are left out."""
     if is_data_set(path):
         return _filled(load_data_set(str(path)), path)
     suffix = Path(path).suffix
@@ -263,7 +263,7 @@ def check_writable(path: str | Path) -> None:
     if not os.access(target, os.W_OK):
         raise InputError(f"{path}: cannot be written (no permission on {target}); choose another output path")
     try:
-        # Files are written beside their place, then moved there; those about them have longer names.
+        # Files are written next to their place, then moved there; the temporary name is longer than the final one.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".report.json"):
             pass
     except OSError as error:
@@ -278,8 +278,8 @@ _outputs: set[Path] = set()
 def check_output(path: str | Path) -> None:
     """Call it before long work that ends in a file of the user's choice: nothing is replaced that another wrote.
 
-    ``.text2grad.jsonl`` beside the file remembers what :func:`save_text` writes there from now on, so that the same
-    program may replace it.
+    ``.text2grad.jsonl`` in its folder remembers what :func:`save_text` writes there from now on, so that this program
+    may replace it.
 
     Raises:
         InputError: ``path`` cannot be written, or holds what this program did not write.

@@ -4,7 +4,7 @@ A figure here is a function of sums over records (a precision is Σ true positiv
 records with replacement takes only their rows, and all resamples are one matrix product. Records that belong together
 (several responses to one prompt) are drawn together: as if they were independent, intervals would be too narrow.
 scipy.stats.bootstrap knows no groups, and it draws whole records where their sums suffice. Fleiss' kappa is a function
-here, because statsmodels would be a dependency for that function alone.
+here, because statsmodels would be a dependency for one function.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def bootstrap(
 
     Args:
         rows: [records, columns]; what each record adds to the sums.
-        groups: which records belong together; by default each is a group of its own.
+        groups: which records belong together; by default each is its own group.
     """
     sums = _grouped(rows, groups)
     value = float(combine(sums.sum(axis=0))) if len(sums) else math.nan

@@ -71,7 +71,7 @@ def token_rewards(
     """The pseudo-rewards that ``feedback`` gives to sampled ids, by the rules at the head of this module.
 
     Args:
-        token_ids: ids of the response alone, as sampled; special tokens get 0.
+        token_ids: ids of the response, as sampled; special tokens get 0.
         scheme: one of ``SCHEMES``.
 
     Raises:

@@ -52,7 +52,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes | None]:
     """What each id of the vocabulary writes, as bytes; None for special tokens.
 
     Raises:
-        InputError: a tokenizer whose tokens write something else beside other neighbours (WordPiece), or whose decoder
+        InputError: a tokenizer whose tokens write something else next to other neighbours (WordPiece), or whose decoder
             is not known here.
     """
     decoder = _Decoder.of(tokenizer)

@@ -52,7 +52,7 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
 
     Args:
         spec: ``programmatic``; ``openai:MODEL``; ``http://HOST:PORT/v1#MODEL`` (any OpenAI-compatible server, a served
-            reward model too); the folder of a trained reward model; or a function of your own,
+            reward model too); the folder of a trained reward model; or your own function,
             ``package.module:FUNCTION`` or ``file.py:FUNCTION`` (see :func:`as_critic`).
         task: the task, or its name.
         options: passed to the critic (for a reward model: ``device``, ``batch_size``, …).
@@ -104,7 +104,7 @@ def programmatic_critic(task: Task, **options: Any) -> Critic:
 
 
 def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
-    """A critic from anything that can be called as one; a critic with a name of its own is passed through.
+    """A critic from anything that can be called as one; a critic that has a name is passed through.
 
     Args:
         judge: a function of ``(prompt, response)`` or ``(prompt, response, record)``, which is asked about one response
@@ -163,7 +163,7 @@ class OwnCritic:
                     "poor), or FeedbackError where it has nothing to say"
                 )
             if isinstance(item, Feedback) and (problem := _fault_of(item)):
-                raise InputError(f"{self.name}: returned feedback whose {problem}")
+                raise InputError(f"{self.name}: returned feedback that cannot be used: {problem}")
         half = FeedbackError(f"{self.name}: its feedback holds half of a surrogate pair, which no file can store")
         return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in given]
 
@@ -205,5 +205,5 @@ def _file_hash(function: Callable) -> str:
 
 
 def version_of(critic: Critic) -> dict[str, str]:
-    """What a journal's settings hold beside a critic's name: the version of a user's function."""
+    """What a journal's settings hold next to a critic's name: the version of a user's function."""
     return {"critic_version": critic.version} if isinstance(critic, OwnCritic) and critic.version else {}

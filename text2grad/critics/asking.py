@@ -1,4 +1,4 @@
-"""Asking a critic about many responses at one time, some of which may be blank."""
+"""Asking a critic about many responses in one call, some of which may be blank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic that ``text2grad serve`` holds, for any number of processes and machines at one time."""
+"""A critic that ``text2grad serve`` holds, for any number of processes and machines at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ServedCritic:
 
     Args:
         task: must be the server's.
-        concurrency: requests at one time.
+        concurrency: requests in flight.
         timeout: seconds without a sign of life after which a request is repeated.
     """
 

@@ -31,11 +31,11 @@ def log_completion(critic: Critic, task: Task, run_tests: bool | None = None) ->
         InputError: the tests should be run, but the task has none, or the critic would not see their log.
     """
     if run_tests and not task.has_unit_tests:
-        raise InputError(f"--run_tests: records of {task.name} have no unit tests; leave it away")
+        raise InputError(f"--run_tests: records of {task.name} have no unit tests; leave the flag out")
     sees = shows_log(critic, task) or isinstance(critic, OwnCritic)
     if run_tests and not sees:
         raise InputError(
-            f"--run_tests: {critic.name} would not see the log; leave it away, or give one whose prompt has ${{log}}"
+            f"--run_tests: {critic.name} would not see the log; leave the flag out, or use a prompt with ${{log}}"
         )
     if run_tests is False or not (run_tests or shows_log(critic, task)):
         return list

@@ -120,7 +120,7 @@ class ChatClient:
 
     Args:
         base_url: the API's address up to ``/v1``; OpenAI's own where None.
-        api_key: ``OPENAI_API_KEY`` by default; servers of your own need none.
+        api_key: ``OPENAI_API_KEY`` by default; local servers need none.
         concurrency: requests in flight at most.
         requests_per_minute, tokens_per_minute: requests are spaced so that neither is exceeded.
         max_cost_usd: a request that might exceed it is not sent (:class:`~text2grad.endpoints.spending.Budget`).
@@ -155,7 +155,7 @@ class ChatClient:
         official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
         if official and not self._key:
             raise InputError(
-                "no API key: set OPENAI_API_KEY, name a server of your own (--base_url http://HOST:PORT/v1), "
+                "no API key: set OPENAI_API_KEY, name your own server (--base_url http://HOST:PORT/v1), "
                 "or work without a model (--critic programmatic)"
             )
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
@@ -166,7 +166,7 @@ class ChatClient:
         self.concurrency = concurrency
         self.price = load_price(model, prices, batch=self.batch)
         if max_cost_usd is not None and not self.price.listed:
-            raise InputError(f"the price table does not list {model}; add it there, or leave max_cost_usd away")
+            raise InputError(f"the price table does not list {model}; add it there, or leave max_cost_usd out")
         self.budget = Budget(max_cost_usd)
         self.cache: ReplyCache | None = None
         if cache:
@@ -292,7 +292,7 @@ class ChatClient:
 
         Args:
             request: ``messages``, ``schema``, ``logprobs`` and ``length``.
-            without: parameters to leave away; those that the server is known to refuse, by default.
+            without: parameters to leave out; those that the server is known to refuse, by default.
         """
         without = self._without if without is None else without
         swapped = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

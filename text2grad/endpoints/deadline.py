@@ -15,7 +15,7 @@ class DeadlineError(TimeoutError):
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """``work()``, or ``DeadlineError`` after that many seconds; what it still does then nobody waits for."""
+    """``work()``, or ``DeadlineError`` after that many seconds; the work is then left to end by itself."""
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

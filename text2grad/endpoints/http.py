@@ -1,4 +1,4 @@
-"""One request over HTTP, with JSON to send, by Python's own client: it loads beside any versions of other libraries."""
+"""One request over HTTP, with JSON to send, by Python's own client, which needs no other library."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Judge:
 
 @contextmanager
 def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
-    """The judge, with its paid replies beside ``output_path``."""
+    """The judge, with its paid replies in a file next to ``output_path``."""
     cache = ReplyCache(f"{output_path}.replies.jsonl")
     try:
         client = ChatClient.from_spec(

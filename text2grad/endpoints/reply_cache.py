@@ -19,8 +19,8 @@ class ReplyCache:
     Lines, in the order of events: ``{"sent": n, "bound": usd}`` before request n goes out, then one of
     ``{"reply": n, "key", "scope", "value"}`` and ``{"refused": n}`` (an error answer, which is not billed). A request
     with neither was lost, by a kill or a broken connection, and may have been billed: ``lost_usd`` is the most that
-    can have cost. ``{"void": scope}`` retires a scope's replies, or that
-    of its ``"key"`` alone: they led nowhere, so a later try asks again.
+    can have cost. ``{"void": scope}`` retires a scope's replies, or only
+    that of its ``"key"``: they led nowhere, so a later try asks again.
 
     Replies of batches have no number (null): nothing notes their sending here.
 

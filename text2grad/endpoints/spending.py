@@ -48,7 +48,7 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
     """The price of a model by the first pattern in the table that matches its name.
 
     Args:
-        path: another table than ``prices.yaml`` beside this file.
+        path: another table than the package's ``prices.yaml``.
         batch: with the Batch API's discount.
     """
     path = Path(path or _PRICES)
@@ -98,7 +98,7 @@ class Usage:
 class Budget:
     """A limit on spending that holds whatever the requests in flight turn out to cost.
 
-    A request is sent only when its upper bound still fits beside what was spent, what other requests in flight may
+    A request is sent only when its upper bound still fits, added to what was spent, what other requests in flight may
     cost, and what lost requests (no answer came, yet they may have been billed) may have cost.
     """
 

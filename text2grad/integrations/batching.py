@@ -15,15 +15,15 @@ from text2grad.feedback import Feedback, FeedbackError
 
 
 class CriticQueue:
-    """Asks a critic about batches, in threads of its own. Callers get a future each, from any thread or event loop.
+    """Asks a critic about batches, in its own threads. Callers get a future each, from any thread or event loop.
 
-    A critic that raises on a batch is asked about each of its questions alone, so that one bad response costs nobody
-    else's feedback. The future of a question that fails even so holds the exception.
+    A critic that raises on a batch is asked about each question by itself, so that one bad response costs no other
+    its feedback. The future of a question that fails even so holds the exception.
 
     Args:
         window: seconds that a batch waits for more questions after its first one.
         batch_size: questions in one batch at most.
-        workers: batches at one time. A model in this process takes one; a critic behind an API several.
+        workers: batches in flight. A model in this process takes one; a critic behind an API several.
         complete: what a record needs before the critic sees it (``log_completion``).
 
     Attributes:

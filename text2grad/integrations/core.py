@@ -1,7 +1,7 @@
 """``TokenJudge``: prompts and sampled ids in; token rewards and feedback, or an error for each, out.
 
-What every adapter to another trainer is built on. It imports neither torch nor transformers, so that it can be loaded
-beside any versions of them.
+What every adapter to another trainer is built on. It imports neither torch nor transformers, so that it
+works with any versions of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TokenJudge:
     """A critic whose feedback lies on sampled ids.
 
     Args:
-        critic: a critic's spec (see :func:`text2grad.critics.load_critic`), a critic, or a function of your own.
+        critic: a critic's spec (see :func:`text2grad.critics.load_critic`), a critic, or your own function.
         task: whose labels' values count; ``plain`` gives +1 in good spans, −1 in poor ones and 0 in other text.
         tokenizer: the policy's.
         scheme: how a span's reward spreads over its tokens.
@@ -94,7 +94,7 @@ class TokenJudge:
 
         Args:
             prompts: x of each response.
-            token_ids: ids of the responses alone, as sampled, without padding.
+            token_ids: ids of the responses, as sampled, without padding.
             records: whole records, for critics that use more of them.
         """
         questions = [
@@ -105,7 +105,7 @@ class TokenJudge:
         return [self._result(*each) for each in zip(token_ids, questions, given, strict=True)]
 
     async def one(self, prompt: str, token_ids: Sequence[int], record: Record | None = None) -> TokenFeedback:
-        """The same for one response; calls that are awaited at one time become batches."""
+        """The same for one response; calls that are awaited together become batches."""
         question = self._question(prompt, token_ids, record)
         if not question.response.strip():
             return self._result(token_ids, question, None)

@@ -155,7 +155,7 @@ def make_app(
 
 
 class _Guard:
-    """Around the whole application: nobody in without the token, nothing out but JSON, and everything is counted."""
+    """Around the whole application: requests need the token, errors are JSON too, and everything is counted."""
 
     def __init__(self, app: ASGIApp, token: str | None, metrics: RequestMetrics):
         self.app, self.token, self.metrics = app, token, metrics
@@ -246,7 +246,7 @@ class _SlowAnswer(JSONResponse):
                 if await self.working.ends_within(self.sign_of_life):
                     break
             await send({"type": "http.response.body", "body": self.render(self.working.result())})
-        except RequestError:  # nobody is there to be told
+        except RequestError:  # the client is gone
             return
         finally:
             self.working.end()

@@ -42,13 +42,13 @@ class ServeConfig(CriticEndpoint):
     port: int = setting(8765, "port to listen on; 0 takes a free one")
     window: float = setting(0.02, "seconds that a batch waits for more items after its first one")
     batch_size: int = setting(
-        0, "items that the critic is asked about at one time; 0: 64, or --critic_batch_size for a reward model's folder"
+        0, "items in one call of the critic; 0: 64, or --critic_batch_size for a reward model's folder"
     )
     max_items: int = setting(256, "items of one request")
     max_characters: int = setting(100_000, "characters of a prompt or a response")
     max_megabytes: float = setting(8.0, "size of a request's body")
-    max_waiting: int = setting(2048, "items at one time; requests beyond that are told to come again")
-    max_connections: int = setting(512, "connections at one time; others are told to come again")
+    max_waiting: int = setting(2048, "items in flight; requests beyond that are told to come again")
+    max_connections: int = setting(512, "open connections; others are told to come again")
     timeout: float = setting(300.0, "seconds without an answer of the critic after which items get an error")
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ def checked_token(host: str) -> str | None:
     """The bearer token of the environment.
 
     Raises:
-        InputError: it is one that nobody can send, or there is none where other machines can reach the server.
+        InputError: it cannot be sent in a header, or there is none where other machines can reach the server.
     """
     token = os.environ.get(TOKEN) or None
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):

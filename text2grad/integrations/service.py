@@ -51,11 +51,11 @@ class ItemError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes on: items of a request, characters of a text, items at one time.
+    """What the server takes on: items of a request, characters of a text, items in flight.
 
     Attributes:
-        timeout: seconds in which the critic answers nobody, after which it counts as stuck. However many wait, a
-            critic that goes on answering answers them all.
+        timeout: seconds without any answer of the critic, after which it counts as stuck. A critic that keeps answering
+            is given the time to answer all who wait.
     """
 
     items: int = 256
@@ -209,7 +209,7 @@ class CriticService:
     ) -> dict[str, Any]:
         if "token_ids" in item:
             if tokenizer is None:
-                raise ItemError("token_ids need the name of a tokenizer beside items")
+                raise ItemError("token_ids need the name of a tokenizer next to items")
             text, spans = await self._in_thread(_decoded, item["token_ids"], tokenizer)
         else:
             text, spans = item.get("response", ""), _offsets(item)

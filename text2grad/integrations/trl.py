@@ -67,7 +67,7 @@ class TokenGRPOTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         mask = output["completion_mask"]
         if output.get("tool_mask") is not None:
-            mask = mask * output["tool_mask"]  # what a tool wrote is nobody's merit
+            mask = mask * output["tool_mask"]  # the policy did not write what a tool wrote
         judged = judge_rows(self.token_judge, inputs, output["completion_ids"], output["completion_mask"])
         deltas = padded([each.rewards for each in judged], mask.shape[1]) * mask.cpu()
         known = torch.tensor([[0.0] if each.failed else [1.0] for each in judged])

@@ -57,7 +57,7 @@ class TokenScore(float):
 
 @register("text2grad")
 class Text2GradRewardManager(RewardManagerBase):
-    """Feedback on one rollout at a time, in batches across the rollouts that are finished at one time."""
+    """Feedback on one rollout at a time, in batches of the rollouts that finish about the same time."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **_: Any):
         super().__init__(config, tokenizer, compute_score)
@@ -94,7 +94,7 @@ class Text2GradRewardManager(RewardManagerBase):
 
 
 def extra_info(found: TokenFeedback) -> dict[str, Any]:
-    """What verl logs beside the score; the same fields for every sample."""
+    """What verl logs with the score; the same fields for every sample."""
     return {
         KEY: json.dumps(found.rewards),
         "text2grad_critique": found.feedback.critique if found.feedback else "",

@@ -271,7 +271,7 @@ def map_records(
         journal: the file that remembers; see :class:`Journal`.
         settings: whatever must be equal for results to be compatible (model, prompt, temperature, …).
         workers: threads that call ``work``; what is in flight there is waited for when the run is asked to end. 0: this
-            thread calls it, and a signal ends it at once, which suits work that nobody pays for.
+            thread calls it, and a signal ends it at once, which suits work that costs no money.
         retry_failed: try the records again that an earlier run gave up on; they stay failed otherwise.
         allow_changed: go on with other settings than the journal was begun with.
         result_type: of every result; a journal that holds another is refused.

@@ -40,7 +40,7 @@ def save_checksums(folder: str | Path, *patterns: str) -> None:
 
 
 def damage(folder: str | Path) -> str | None:
-    """Which file is not what was written, by the folder's ``checksums.json``; None where there is none such."""
+    """Which file is not what ``checksums.json`` says was written; None where all are, or there is no list."""
     folder = Path(folder)
     path = folder / CHECKSUMS
     if not path.is_file():

@@ -16,7 +16,7 @@ ESTIMATORS = {
     "mse": lambda log_ratio: 0.5 * log_ratio**2,
     "k3": lambda log_ratio: torch.expm1(-log_ratio) + log_ratio,
 }
-"""KL from the sampled token alone, as functions of k1 = log π(y_t) − log π_ref(y_t).
+"""KL from the sampled token only, as functions of k1 = log π(y_t) − log π_ref(y_t).
 
 k1 is unbiased and may be negative; mse = ½·k1² (Schulman's k2) and k3 = 1/ρ − 1 + log ρ with ρ = π/π_ref are never
 negative, k3 unbiased too. Source: J. Schulman, "Approximating KL Divergence", 2020.

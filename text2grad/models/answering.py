@@ -58,7 +58,7 @@ class SamplingConfig:
     )
     temperature: float = setting(0.0, "0 decodes greedily")
     top_p: float = setting(1.0, "sample from the smallest set of tokens with this probability")
-    seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id alone")
+    seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id only")
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -126,7 +126,7 @@ class LocalPolicy:
         self.tokenizer = load_tokenizer(name)
         self.model = load_model(name, dtype, self.device)
         self.stops = end_token_ids(self.model, self.tokenizer)
-        # Replaced as a whole: a model's own file may set top-k or a repetition penalty that nobody asked for here.
+        # Replaced as a whole: a model's own file may set top-k or a repetition penalty, which are no settings here.
         self.model.generation_config = GenerationConfig(
             eos_token_id=self.stops, pad_token_id=self.tokenizer.pad_token_id, bos_token_id=self.tokenizer.bos_token_id
         )
@@ -187,7 +187,7 @@ class LocalPolicy:
 
 
 class OwnRandomness:
-    """Draws each row's tokens from a generator of its own; at temperature 0 takes the likeliest.
+    """Draws each row's tokens from a generator for that row; at temperature 0 takes the likeliest.
 
     The argmax of log p + Gumbel noise is a draw from p. So an answer depends neither on the others in its batch nor
     on interruptions of the run. As a ``LogitsProcessor`` it turns ``generate``'s greedy decoding into sampling.

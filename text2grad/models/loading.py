@@ -148,7 +148,7 @@ folder too and set `base_model_name_or_path` to its new path.
 
 
 def long_dtype_name(name: str) -> Any:
-    """``float32`` for ``fp32`` and so on; any other name as it is. One of the names that the setting may have."""
+    """``float32`` for ``fp32`` and so on; any other name unchanged."""
     return _SHORT_DTYPES.get(name, name)
 
 
@@ -371,7 +371,7 @@ def _told(path: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
-            told = "brings code of its own, which is not run; use a model that transformers knows"
+            told = "brings its own code, which is not run; use a model that transformers knows"
         elif Path(path).is_dir():
             told = f"cannot be loaded ({type(error).__name__}: {reason}); save or download the model again"
         elif isinstance(error, OSError):

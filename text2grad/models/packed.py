@@ -32,7 +32,7 @@ _SHORT = 512
 
 
 def can_pack(model: PreTrainedModel) -> bool:
-    """Whether the model is one that is read faster here, and nobody has switched that off."""
+    """Whether the model is one that is read faster here, unless that is switched off."""
     return os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model)
 
 
@@ -103,7 +103,7 @@ def _contiguous(mask: Tensor, position_ids: Tensor | None) -> bool:
 
 
 def _is_token(mask: Tensor) -> Tensor:
-    """Where ``[B, L]`` a mask ``[B, 1, L, L]`` has a token: padding sees itself alone, as only first tokens do."""
+    """Where ``[B, L]`` a mask ``[B, 1, L, L]`` has a token: padding sees only itself, like a first token."""
     chosen = mask[:, 0].sum(-1) > 1
     chosen[:, 0] = True
     return chosen

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 MARK = "[redacted]"
-SHORTEST_KEY = 16  # characters; shorter keys are dummies for servers of one's own, and occur in ordinary text
+SHORTEST_KEY = 16  # characters; shorter keys are dummies for local servers, and occur in ordinary text
 _KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@]+@")
 _QUERY = re.compile(r"([?&;][\w.-]*(?:key|token|secret|password|passwd|auth|sig|signature|credential)=)[^&;#\s]+", re.I)

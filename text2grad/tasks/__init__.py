@@ -1,4 +1,4 @@
-"""Tasks behind one interface: ``get_task("slf5k")``, or a task of one's own by ``get_task("my_task.py")``."""
+"""Tasks behind one interface: ``get_task("slf5k")``, or your own by ``get_task("my_task.py")``."""
 
 from __future__ import annotations
 

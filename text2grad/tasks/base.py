@@ -54,9 +54,9 @@ class Task(ABC):
     id_fields: tuple[str, ...] = ("id", "prompt_id", "question_id")
     """The fields of a record that may hold its prompt's id; the first that does counts."""
     prompt_noun: str = "prompt"
-    """What ids begin with where a record has none of its own."""
+    """What ids begin with where a record has none."""
     extra_prompt_fields: tuple[str, ...] = ()
-    """What prompt files may name beside ``${prompt}`` and ``${response}``; :meth:`prompt_fields` fills them."""
+    """What prompt files may name besides ``${prompt}`` and ``${response}``; :meth:`prompt_fields` fills them."""
     human_feedback_field: str = "feedback"
     """The field of a record that holds a person's feedback."""
     max_response_tokens: int = 512
@@ -102,7 +102,7 @@ class Task(ABC):
         """A copy of the record that holds another response."""
 
     def response_if_any(self, record: Record) -> str | None:
-        """y, where the record has one: not in a record of a prompt, or of a prompt and a reference, alone."""
+        """y, where the record has one; None for a prompt without a response, with a reference or without."""
         try:
             return self.response(record)
         except InputError:
@@ -141,7 +141,7 @@ class Task(ABC):
         return [(0, len(response))]
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
-        """The chat that asks a policy for a response to x: the text of the place ``policy``, or x alone."""
+        """The chat that asks a policy for a response to x: the text of the place ``policy``, or only x."""
         try:
             template = self.place("policy").read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -168,13 +168,13 @@ class Task(ABC):
         return self.fields.render(feedback)
 
     def without_critique(self) -> Task:
-        """The same task, whose z is the spans alone (the ablation of section 4.5)."""
-        alone = copy(self)
-        alone.fields = replace(self.fields, with_critique=False)
-        return alone
+        """The same task with a z of spans only (the ablation of section 4.5)."""
+        spans_only = copy(self)
+        spans_only.fields = replace(self.fields, with_critique=False)
+        return spans_only
 
     def without_verdict(self) -> Task:
-        """The same task, whose z ends with the spans: what a reward model writes that never saw a verdict."""
+        """The same task with a z that ends with the spans: for a reward model that was trained without verdicts."""
         older = copy(self)
         older.fields = replace(self.fields, with_verdict=False)
         return older

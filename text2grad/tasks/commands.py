@@ -20,7 +20,7 @@ _SCRIPTS = {
 
 
 def stage_command(stage: str, task: Task | str, source: str = "") -> str:
-    """``python SCRIPT``, with ``--task`` where the task has no script of its own.
+    """``python SCRIPT``, with ``--task`` where the task has no script.
 
     Args:
         task: a task; or its name, where a file names it, which also says its ``source``.

@@ -6,7 +6,7 @@ from text2grad.tasks.base import Record, Task, text_field
 
 
 class PlainTask(Task):
-    """Labels are good (+1), poor (−1) and 0. A task of your own in one line: ``TASK = PlainTask("poems")``.
+    """Labels are good (+1), poor (−1) and 0. Your own task in one line: ``TASK = PlainTask("poems")``.
 
     Records: ``{"prompt", "response"}``, and where there is one ``"id"`` (of the prompt) and ``"reference"`` (a good
     response by a person). Where only prompts matter, ``response`` may be missing.

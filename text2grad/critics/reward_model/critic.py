@@ -31,7 +31,7 @@ CONSTRAINTS = ("none", "quotes")
 
 @dataclass
 class RewardModelDescription:
-    """What a reward model's folder says about itself (``reward_model.json``, with ``reward_prompt.txt`` beside it)."""
+    """What a reward model's folder says about itself (``reward_model.json``, next to ``reward_prompt.txt``)."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

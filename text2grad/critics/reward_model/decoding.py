@@ -276,7 +276,7 @@ class FeedbackDecoder:
         return [row.take(own) for row, own in zip(rows, choices, strict=True)]
 
     def _drawn(self, row: _Row, logits: torch.Tensor) -> list[int]:
-        """The choices of one row, of whose randomness other rows' guesses take nothing."""
+        """The choices of one row; its random draws do not depend on the guesses of other rows."""
         logits = logits[: 1 + len(row.guess)]
         return (row.draws.ids(logits, [0] * len(logits)) if row.draws else logits.argmax(-1)).tolist()
 
@@ -292,7 +292,7 @@ class FeedbackDecoder:
         return False
 
     def _shared(self, prompts: list[list[int]]) -> int:
-        """How many leading ids of all rows are the prefix's; each row has at least one id of its own after them."""
+        """How many leading ids of all rows are the prefix's; each row has at least one further id."""
         shared = len(self.prefix)
         for ids in prompts:
             shared = min(shared, len(ids) - 1)

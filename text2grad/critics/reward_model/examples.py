@@ -1,4 +1,4 @@
-"""What a reward model learns from: [prompt; z] as token ids, with loss on z alone (paper, section 3.4).
+"""What a reward model learns from: [prompt; z] as token ids, with loss on z only (paper, section 3.4).
 
 Stage 2 trains on such examples, and so does a policy's run that refreshes its reward model. z is never cut. A record
 that is too long has its x shortened where the task's config allows it; a record that does not fit even so is dropped,
@@ -62,7 +62,7 @@ def load_annotated(path: str | Path, task: Task) -> Records:
         if task.fields.with_critique and not feedback.critique:
             raise InputError(
                 f"{path}: record {record_id!r} has spans and no {task.fields.critique!r}; annotate it again, or give "
-                "--critique false to learn spans alone"
+                "--critique false to learn spans only"
             )
         annotated[record_id] = record
     if not annotated:

@@ -14,9 +14,9 @@ from text2grad.tasks import Task
 
 
 def served_reward_model(prompt: str | Path, task: Task) -> tuple[RewardModelDescription, RewardPrompt | None] | None:
-    """The description, and the prompt with tokenizer and length; None where no reward model is beside the file.
+    """The description, and the prompt with tokenizer and length; None where the file is in no reward model's folder.
 
-    The prompt is None beside an adapter, whose folder does not say how its tokenizer is read.
+    The prompt is None in an adapter's folder, which does not say how its tokenizer is read.
 
     Args:
         prompt: a prompt file; a reward model's is ``reward_prompt.txt`` in its folder.

@@ -6,7 +6,7 @@ Poor, each with its reason in the critique:
 - *refusal*: sentences that decline, or speak of being a language model where the request does not;
 - *off topic*: an answer that names nothing of what the request is about; in a longer one, sentences that share no
   word with the request or with the sentences before and after them;
-- *copying*: sentences that say the request back, unless the request asks to work on a text of its own;
+- *copying*: sentences that say the request back, unless the request brings a text to work on;
 - *repetition*: sentences said before, a run of eight words said before, a word three times in a row;
 - *filler*: openers, closing courtesies, stock phrases, and sentences that would fit any request;
 - *arithmetic*: equations that do not hold; *numbers* that a given text does not have, where the request is about one;

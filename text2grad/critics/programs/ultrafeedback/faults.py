@@ -83,7 +83,7 @@ def words_in(answer: Answer, start: int, end: int) -> tuple[int, int] | None:
 
 
 def refusal(answer: Answer) -> Iterator[Fault]:
-    """Sentences that decline, or speak of being a language model where nobody asked."""
+    """Sentences that decline, or speak of being a language model without being asked."""
     if answer.request.about_itself or answer.request.creative:
         return
     for start, end, _ in answer.units:
@@ -221,10 +221,10 @@ def _plain(text: str) -> bool:
 
 def no_language(answer: Answer) -> Iterator[Fault]:
     """Prose without verbs or the small words that hold it together, or in an order that English does not have; and
-    lists of words where nobody asked for a list."""
+    lists of words where the request asks for no list."""
     if answer.request.creative:
         return
-    words_alone = []
+    bare_words = []
     for start, end, _ in answer.units:
         sentence = answer.words[start:end]
         small = sum(word.is_function for word in sentence)
@@ -232,15 +232,15 @@ def no_language(answer: Answer) -> Iterator[Fault]:
         if link or any(answer.code[start:end]) or (answer.is_item(start) and small):
             continue
         if small == 0 and end - start <= 3 and not any(word.is_number for word in sentence):
-            words_alone.append((start, end))
+            bare_words.append((start, end))
         elif not answer.is_item(start) and end - start >= 8 and not any(word.is_number for word in sentence):
             disorder = _disorder(answer, start, end)
             heap = small < 0.12 * (end - start) or (small < 0.25 * (end - start) and not has_verb(sentence))
             if heap or disorder > max(1, (end - start) / 15):
                 yield Fault("no language", start, end)
-    share = sum(end - start for start, end in words_alone) / len(answer.words)
-    if share > 0.6 and len(words_alone) >= 5 and not answer.request.lists:
-        yield from (Fault("no language", start, end) for start, end in words_alone)
+    share = sum(end - start for start, end in bare_words) / len(answer.words)
+    if share > 0.6 and len(bare_words) >= 5 and not answer.request.lists:
+        yield from (Fault("no language", start, end) for start, end in bare_words)
 
 
 def _disorder(answer: Answer, start: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""What the critic of answers knows of a request, and how it reads an answer beside it."""
+"""What the critic of answers knows of a request, and how it reads an answer to it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """A response, read beside its request. Intervals are of words."""
+    """A response, read as the answer to its request. Intervals are of words."""
 
     text: str
     request: Request
