@@ -252,9 +252,13 @@ def _report(
 
 
 @command
-def main() -> None:
-    chosen, config = parse(TaskConfig, InferConfig)
-    infer(chosen.task, config)
+def main(task: str = "") -> None:
+    """For the scripts of a task, or with ``--task`` for any."""
+    if task:
+        infer(task, parse(InferConfig))
+    else:
+        chosen, config = parse(TaskConfig, InferConfig)
+        infer(chosen.task, config)
 
 
 if __name__ == "__main__":

@@ -294,9 +294,13 @@ def _lasting_name(model: str) -> str:
 
 
 @command
-def main() -> None:
-    chosen, config = parse(TaskConfig, RewardModelConfig, default_config=settings_of_task("reward_model_config"))
-    train(chosen.task, config)
+def main(task: str = "") -> None:
+    """For the scripts of a task, or with ``--task`` for any."""
+    if task:
+        train(task, parse(RewardModelConfig, default_config=Path(__file__).parent / task / "config.yaml"))
+    else:
+        chosen, config = parse(TaskConfig, RewardModelConfig, default_config=settings_of_task("reward_model_config"))
+        train(chosen.task, config)
 
 
 if __name__ == "__main__":

@@ -331,7 +331,11 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
 
 
 @command
-def main() -> None:
+def main(name: str = "") -> None:
+    """For the scripts of a task, or with ``--task`` for any."""
+    if name:
+        annotate(name, parse(AnnotateConfig))
+        return
     chosen, config = parse(TaskConfig, AnnotateConfig)
     task = get_task(chosen.task)
     if task.has_unit_tests:

@@ -3,7 +3,7 @@
     python nl_reward_model/measures/metrics.py --task my_task.py --data_path feedback.json --output_path metrics.json
 
 This and the entry scripts ``<task>/evaluation/3_metrics.py`` print the table, and write every figure with its 95 %
-interval and a plot. ``docs/reward_model_metrics.md`` defines the figures.
+interval. ``docs/reward_model_metrics.md`` defines the figures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MetricsConfig:
         "--input_file",
         "--results_path",
     )
-    output_path: str = setting("", "the figures as JSON; the plots go beside it", "--output_file")
+    output_path: str = setting("", "the figures as JSON", "--output_file")
     tokenizer: str = setting("smollm2", "the policy's, whose tokens are labelled: hub id, folder, or smollm2")
 
     def __post_init__(self) -> None:
@@ -55,16 +55,14 @@ class MetricsConfig:
 
 
 def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
-    """Read the feedback, write the figures and the plots, print the table."""
-    from nl_reward_model.measures.plots import save_plots
-
+    """Read the feedback, write the figures, print the table."""
     task, output = get_task(task), Path(config.output_path)
     check_output(output)
     rows = load_feedback_rows(config.feedback_path, task, config.data_path or None)
     metrics = reward_model_metrics(rows, task, load_tokenizer(config.tokenizer))
     save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.feedback_path, **metrics})
     print(metrics_table(metrics), end="")
-    print(f"\nfigures: {output}\nplots: {', '.join(str(path) for path in save_plots(metrics, output))}")
+    print(f"\nfigures: {output}")
     say_next(
         f"train a policy with this critic, {stage_command('policy', task)} --critic REWARD_MODEL "
         "--data_path PROMPTS --output_dir RUN"
@@ -139,6 +137,9 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         rows.append([label, *map(interval_text, shares), f"{row['true']}/{row['predicted']}"])
     header = ["label", "precision", "recall", "F1", "F1 by chance", "F1, spans shuffled", "above shuffled"]
     lines += [_table(rows, [*header, "true/predicted"]), ""]
+    confused = [[f"truly {label}", *map(str, row.values())] for label, row in tokens["confusion"].items()]
+    predicted = [f"predicted {label}" for label in next(iter(tokens["confusion"].values()))]
+    lines += [_table(confused, ["tokens", *predicted]), ""]
     columns = [name for name in next(iter(metrics["spans"].values())) if name in _SPAN_COLUMNS]
     rows = []
     for slot, row in metrics["spans"].items():
@@ -173,9 +174,13 @@ def interval_text(figure: Mapping[str, Any]) -> str:
 
 
 @command
-def main() -> None:
-    chosen, config = parse(TaskConfig, MetricsConfig)
-    measure_feedback(chosen.task, config)
+def main(task: str = "") -> None:
+    """For the scripts of a task, or with ``--task`` for any."""
+    if task:
+        measure_feedback(task, parse(MetricsConfig))
+    else:
+        chosen, config = parse(TaskConfig, MetricsConfig)
+        measure_feedback(chosen.task, config)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,7 @@ python nl_reward_model/ultrafeedback/train_rm.py --data_path annotated.json --ou
 The settings are those of ultrafeedback/config.yaml, or of the file that --config names.
 """
 
-from pathlib import Path
-
-from nl_reward_model.config import RewardModelConfig
-from nl_reward_model.train_rm import train
-from text2grad.configs import parse
-from text2grad.errors import command
-
-
-@command
-def main() -> None:
-    train("ultrafeedback", parse(RewardModelConfig, default_config=Path(__file__).with_name("config.yaml")))
-
+from nl_reward_model.train_rm import main
 
 if __name__ == "__main__":
-    main()
+    main("ultrafeedback")

@@ -3,15 +3,7 @@
 python rm_data_anno/ultrafeedback/dual_feedback_annotation_RM.py --data_path answers.json --output_path annotated.json
 """
 
-from rm_data_anno.annotate import AnnotateConfig, annotate
-from text2grad.configs import parse
-from text2grad.errors import command
-
-
-@command
-def main() -> None:
-    annotate("ultrafeedback", parse(AnnotateConfig))
-
+from rm_data_anno.annotate import main
 
 if __name__ == "__main__":
-    main()
+    main("ultrafeedback")

@@ -288,7 +288,7 @@ def test_duplicate_predictions_count_once_as_exact():
     assert (matching.exact, matching.partial, matching.same) == (1, 1, 2)
 
 
-def test_the_script_writes_figures_and_plots_and_takes_the_older_flags(tmp_path, run_script):
+def test_the_script_writes_figures_and_takes_the_older_flags(tmp_path, run_script):
     task = get_task("slf5k")
     rows = random_rows("slf5k", 12, seed=4)
     bare = {
@@ -310,8 +310,6 @@ def test_the_script_writes_figures_and_plots_and_takes_the_older_flags(tmp_path,
     wanted = reward_model_metrics(rows, task, tiny.tokenizer("byte"))
     assert {name: written[name] for name in wanted} == wanted
     assert "| -1 " in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout
-    assert (tmp_path / "out" / "figures.svg").read_text().count("<svg") == 1
-    assert (tmp_path / "out" / "figures.png").stat().st_size > 10_000
 
 
 def test_files_that_cannot_be_compared_are_refused(tmp_path):

@@ -4,15 +4,7 @@ python nl_reward_model/slf5k/evaluation/2_infer.py --model reward_model --data_p
     --split validation --output_path feedback.json
 """
 
-from nl_reward_model.infer import InferConfig, infer
-from text2grad.configs import parse
-from text2grad.errors import command
-
-
-@command
-def main() -> None:
-    infer("slf5k", parse(InferConfig))
-
+from nl_reward_model.infer import main
 
 if __name__ == "__main__":
-    main()
+    main("slf5k")
