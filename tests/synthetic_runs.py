@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from evaluation.results import Figure, save_result
+from tests import report_files
 from text2grad.critics import load_critic
 from text2grad.feedback import Feedback
 from text2grad.records import load_json
@@ -29,7 +30,6 @@ FAULTS = [
     "What do you think about this?",
 ]
 _TOKEN = re.compile(r"\s?\w{1,7}|\s?[^\w\s]|\s")
-GAMMA, LAM = 1.0, 0.95
 
 
 @lru_cache(maxsize=1)
@@ -74,14 +74,7 @@ def rollout(step: int, key: str, record: dict, skill: float, scalar: bool, resco
     deltas = [-1.0 if t in poor else 1.0 if t in good else 0.0 for t in range(count)]
     rewards = [0.0] * (count - 1) + [sum(deltas)] if scalar else deltas
     kl = [max(0.0, draw.gauss(0.02 + 0.12 * skill, 0.05)) for _ in range(count)]
-    advantages, running, ahead = [0.0] * count, 0.0, 0.0
-    for t in reversed(range(count)):
-        value = 0.05 * (count - t) * (skill - 0.5)
-        running = rewards[t] - 0.05 * kl[t] + GAMMA * ahead - value + GAMMA * LAM * running
-        advantages[t], ahead = running, value
-    mean = sum(advantages) / count
-    spread = math.sqrt(sum((a - mean) ** 2 for a in advantages) / count) + 1e-6
-    advantages = [(a - mean) / spread for a in advantages]
+    advantages = [reward + draw.gauss(0, 0.3) for reward in rewards]
     old = [-abs(draw.gauss(0.9, 0.8)) for _ in range(count)]
     new = [o + 0.05 * a + draw.gauss(0, 0.05) for o, a in zip(old, advantages, strict=True)]
     failed = draw.random() < 0.004
@@ -111,46 +104,25 @@ def rollout(step: int, key: str, record: dict, skill: float, scalar: bool, resco
     }
 
 
-def cycle_metrics(step: int, seen: int, rows: list[dict], skill: float, scalar: bool, draw: random.Random) -> dict:
+def cycle_metrics(step: int, rows: list[dict], skill: float, draw: random.Random) -> dict:
     """One row of ``metrics.jsonl``."""
-    labels = []
-    for row in rows:
-        spans = [(start, end) for start, end in row["spans"]]
-        poor, good = span_intervals(Feedback("-", row["good"], row["poor"]), row["response"], "slf5k")
-        good_tokens, poor_tokens = (set(tokens_in(at, row["response"], spans)) for at in (good, poor))
-        labels += [-1 if t in poor_tokens else int(t in good_tokens) for t in range(len(spans))]
-    tokens = len(labels)
-    noise = draw.gauss
+    deltas = [delta for row in rows for delta in row["deltas"] or []]
     return {
         "step": step,
-        "delta/mean": sum(labels) / tokens,
+        "delta/mean": sum(deltas) / max(len(deltas), 1),
         "reward/mean": sum(sum(row["rewards"]) for row in rows) / len(rows),
-        "delta/positive": labels.count(1) / tokens,
-        "delta/negative": labels.count(-1) / tokens,
         "spans/matched": sum(row["matched"] for row in rows),
         "spans/unmatched": sum(row["unmatched"] for row in rows),
-        "spans/conflicts": sum(row["conflicts"] for row in rows),
-        "critic/failures": sum(row["error"] is not None for row in rows),
         "kl/full": sum(sum(row["kl"]) for row in rows) / len(rows),
-        "kl/coef": 0.2 * math.exp(0.8 * skill),
-        "entropy": 2.1 - 0.9 * skill + noise(0, 0.03),
-        "policy/loss": noise(-0.02, 0.01),
-        "policy/clip_fraction": abs(noise(0.06, 0.02)),
-        "value/loss": abs(0.9 - 0.5 * skill + noise(0, 0.05)),
-        "value/explained_variance": 0.6 * skill + noise(0, 0.05),
-        "length/mean": tokens / len(rows),
+        "entropy": 2.1 - 0.9 * skill + draw.gauss(0, 0.03),
         "length/finished": sum(row["finished"] for row in rows) / len(rows),
-        "grad_norm": abs(noise(0.8, 0.2)),
         "lr": 5e-4,
-        "seconds/rollout": abs(noise(5.0, 0.3)),
-        "seconds/critique": abs(noise(0.12 if scalar else 0.8, 0.05)),
-        "seconds/reference": abs(noise(2.0, 0.1)),
-        "seconds/update": abs(noise(7.0, 0.4)),
-        "rollouts": seen,
+        "seconds/rollout": abs(draw.gauss(5.0, 0.3)),
+        "seconds/update": abs(draw.gauss(7.0, 0.4)),
     }
 
 
-def write_run(folder: Path, method: str, seed: int, steps: int, per_step: int, config: dict | None = None) -> Path:
+def write_run(folder: Path, method: str, seed: int, steps: int, per_step: int) -> Path:
     """A run folder; ``method`` is text2grad or ppo_scalar."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(f"{method}-{seed}")
@@ -163,14 +135,7 @@ def write_run(folder: Path, method: str, seed: int, steps: int, per_step: int, c
         "seed": seed,
         "critic": "programmatic",
         "model": "smollm2",
-        "config": {
-            "seed": seed,
-            "learning_rate": 5e-4,
-            "kl": "full",
-            "reward_placement": "last_sum" if scalar else "token",
-            "output_dir": str(folder),
-            **(config or {}),
-        },
+        "config": {"seed": seed, "learning_rate": 5e-4, "output_dir": str(folder)},
         "versions": {"text2grad": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0"},
     }
     (folder / "run.json").write_text(json.dumps(about))
@@ -186,7 +151,7 @@ def write_run(folder: Path, method: str, seed: int, steps: int, per_step: int, c
                 rescored = step == 1 or step % 5 == 0
                 rows.append(rollout(step, key, record, min(max(skill, 0.02), 1), scalar, rescored, draw))
             log.write("".join(json.dumps(row) + "\n" for row in rows))
-            metrics.write(json.dumps(cycle_metrics(step, seen, rows, skill, scalar, draw)) + "\n")
+            metrics.write(json.dumps(cycle_metrics(step, rows, skill, draw)) + "\n")
     return folder
 
 
@@ -212,17 +177,8 @@ def write_result(path: Path, system: str, skill: float, seed: int = 1) -> Path:
         "mean_delta": Figure(delta),
         "poor_tokens": Figure(poor),
     }
-    settings = {"critic": "programmatic", "seed": seed}
-    save_result(
-        path,
-        task="slf5k",
-        benchmark="slf5k",
-        system=system,
-        figures=figures,
-        responses=responses,
-        settings=settings,
-        extra={"feedback": feedback},
-    )
+    about = {"task": "slf5k", "benchmark": "slf5k", "system": system, "settings": {"critic": "programmatic"}}
+    save_result(path, figures=figures, responses=responses, extra={"feedback": feedback}, **about)
     return path
 
 
@@ -254,18 +210,8 @@ CODE_TASK = "Write a function `is_even(n)` that returns True where n is even. å
 CODE_ANSWER = "Here it is:\n```python\ndef is_even(n):\n    return n % 2 == 1\n\nprint(is_even(2))\n```\n"
 
 
-def write_code_run(folder: Path, steps: int = 6, answer: str = CODE_ANSWER) -> Path:
+def write_code_run(folder: Path, answer: str = CODE_ANSWER) -> Path:
     """A kodcode run whose every answer is the same; its tokens cut an emoji in two."""
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {
-        "task": "kodcode",
-        "method": "text2grad",
-        "seed": 7,
-        "critic": "programmatic",
-        "model": "tiny",
-        "config": {},
-    }
-    (folder / "run.json").write_text(json.dumps(about))
     feedback = Feedback("It is true of odd numbers.", ["print(is_even(2))"], ["return n % 2 == 1"])
     spans = []
     for match in _TOKEN.finditer(answer):
@@ -275,21 +221,7 @@ def write_code_run(folder: Path, steps: int = 6, answer: str = CODE_ANSWER) -> P
     wrong, improvable = set(tokens_in(poor, answer, intervals)), set(tokens_in(good, answer, intervals))
     code = set(tokens_in(get_task("kodcode").rewarded(answer), answer, intervals))
     rewards = [-1.0 if t in wrong else float(t in code and t not in improvable) for t in range(len(spans))]
-    with (folder / "metrics.jsonl").open("w") as metrics, (folder / "rollouts.jsonl").open("w") as log:
-        for step in range(1, steps + 1):
-            row = {
-                "step": step,
-                "id": "kod#1",
-                "prompt": CODE_TASK,
-                "response": answer,
-                "finished": True,
-                "error": None,
-            }
-            row |= {"critique": feedback.critique, "good": feedback.good, "poor": feedback.poor, "matched": 2}
-            row |= {"unmatched": 0, "conflicts": 0, "tokens": ["?"] * len(spans), "spans": spans}
-            row |= {"deltas": rewards, "rewards": rewards}
-            row |= {"advantages": rewards, "old_logprobs": [-1.0] * len(spans), "new_logprobs": None, "kl": None}
-            log.write(json.dumps(row, ensure_ascii=False) + "\n")
-            mean = sum(rewards) / len(rewards)
-            metrics.write(json.dumps({"step": step, "delta/mean": mean, "kl/k3": 0.1 * step, "entropy": 1.0}) + "\n")
-    return folder
+    row = {"prompt": CODE_TASK, "response": answer, "spans": spans, "deltas": rewards, "rewards": rewards}
+    row |= {"critique": feedback.critique, "good": feedback.good, "poor": feedback.poor, "advantages": rewards}
+    row |= {"old_logprobs": [-1.0] * len(spans), "new_logprobs": None, "kl": None, "id": "kod#1"}
+    return report_files.write_run(folder, [report_files.hand_made(step, **row) for step in range(1, 7)], task="kodcode")

@@ -6,15 +6,12 @@ import importlib.util
 import json
 import random
 from itertools import combinations
-from types import SimpleNamespace
 
 import pytest
 
-from evaluation.kodcode import evalplus_samples
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
-from tests.fault_server import FaultServer
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
@@ -237,19 +234,6 @@ def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_pa
     metrics = score(run_script, tmp_path, rows, *flags)["metrics"]
     assert metrics["pass@1"]["value"] == 1
     assert metrics["plus_pass@1"]["value"] == 0.5
-
-
-def test_programs_may_be_as_long_as_evalplus_own(tmp_path, monkeypatch):
-    problems = {"HumanEval/0": {"prompt": "def f():", "entry_point": "f"}}
-    monkeypatch.setattr(evalplus_samples, "load_problems", lambda *_: problems)
-    own = SimpleNamespace(sanitize=lambda code, entry_point: code)
-    monkeypatch.setattr(evalplus_samples, "optional_package", lambda name: own)
-    with FaultServer(lambda body: "def f(): pass") as server:
-        flags = ["--dataset", "humaneval", "--model", "m", "--base_url", server.url]
-        monkeypatch.setattr("sys.argv", ["evalplus_samples.py", *flags, "--output_path", str(tmp_path / "s.jsonl")])
-        evalplus_samples.main()
-        assert [request.get("max_tokens") for request in server.requests] == [768]
-    assert load_json(tmp_path / "s.jsonl")[0]["solution"] == "def f(): pass"
 
 
 @needs_evalplus

@@ -7,17 +7,16 @@ import json
 import math
 import random
 import re
-import threading
 
 import pytest
 import torch
 
 from evaluation.results import figures_of, load_result
-from evaluation.ultrafeedback import alpaca_outputs
-from evaluation.ultrafeedback.arc_challenge import check_questions
+from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
+from text2grad.models.answering import AnsweringConfig
 from text2grad.records import load_json, save_json
 
 QUESTIONS = "evaluation/ultrafeedback/sample_arc.jsonl"
@@ -171,51 +170,6 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
 
 
-class ModelJudge(FaultServer):
-    """A chat model that judges by the log-probabilities of its own next token."""
-
-    def __init__(self, name: str):
-        from text2grad.models import load_model, load_tokenizer
-
-        super().__init__(lambda body: "m")
-        self.model, self.tokenizer, self.turn = load_model(name, torch.float32), load_tokenizer(name), threading.Lock()
-
-    def completion(self, body: dict) -> dict:
-        value = super().completion(body)
-        ids = self.tokenizer.apply_chat_template(
-            body["messages"], add_generation_prompt=True, return_dict=True, return_tensors="pt"
-        )
-        with self.turn, torch.inference_mode():
-            best = self.model(**ids).logits[0, -1].log_softmax(-1).topk(body["top_logprobs"])
-        told = [
-            {"token": self.tokenizer.decode([token]), "logprob": logprob, "bytes": None}
-            for logprob, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
-        content = [{**told[0], "top_logprobs": told}]
-        value["choices"][0]["logprobs"] = {"refusal": None, "content": content}
-        return value
-
-
-@needs_alpaca
-@pytest.mark.slow
-def test_smollm2_answers_and_judges_alpaca_evals_way(run_script, tmp_path):
-    asked = ["Name three fruits.", "What is 2 + 2?", "Greet a friend.", "Why is the sky blue?", "Name a river in Asia."]
-    rows = [{"instruction": text, "output": "I do not know.", "generator": "mute"} for text in asked]
-    save_json(tmp_path / "reference.json", rows)
-    shared = ["--system", "base", "--reference_path", tmp_path / "reference.json"]
-    flags = ["--model", "smollm2", "--max_new_tokens", "48", "--output_path", tmp_path / "own.json"]
-    result = run_script("evaluation/ultrafeedback/alpaca_outputs.py", *shared, *flags)
-    assert result.returncode == 0, result.stderr
-    with ModelJudge("smollm2") as server:
-        flags = ["--outputs", tmp_path / "own.json", "--judge", f"{server.url}#smollm2"]
-        flags += ["--output_path", tmp_path / "r.json"]
-        result = run_script("evaluation/ultrafeedback/alpaca_score.py", *shared, *flags)
-    assert result.returncode == 0, result.stderr
-    metrics = load_result(tmp_path / "r.json")["metrics"]
-    assert metrics["win_rate"]["n"] + round(5 * metrics["judge_failures"]["value"]) == 5
-    print({name: metrics[name]["value"] for name in ("win_rate", "judge_failures", "characters")})
-
-
 def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, outputs, tmp_path):
     model = tiny_model(tmp_path / "model")
     flags = ["--model", model, "--system", "tiny", "--reference_path", outputs["reference"], "--limit", "3"]
@@ -227,83 +181,11 @@ def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, o
     assert all(row["generator"] == "tiny" and isinstance(row["output"], str) for row in rows)
 
 
-def test_answers_are_as_long_as_alpaca_evals_own(outputs, tmp_path, monkeypatch):
-    """Training's limit of 512 tokens would cut many, and cut answers lose."""
-    with FaultServer(lambda body: "An answer.") as server:
-        flags = [
-            "--model",
-            "m",
-            "--base_url",
-            server.url,
-            "--system",
-            "served",
-            "--reference_path",
-            outputs["reference"],
-        ]
-        flags += ["--limit", "2", "--output_path", tmp_path / "o.json"]
-        monkeypatch.setattr("sys.argv", ["alpaca_outputs.py", *map(str, flags)])
-        alpaca_outputs.main()
-        assert [request.get("max_tokens") for request in server.requests] == [2048, 2048]
-
-
-class CompletionsServer:
-    """An OpenAI-compatible ``/v1/completions`` of a real model that echoes the prompt's log-probabilities."""
-
-    def __init__(self, folder: str):
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-        from text2grad.models import load_model
-
-        model, lock = load_model(folder, torch.float32), threading.Lock()
-        self.prompts = prompts = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                choices = []
-                with lock, torch.inference_mode():
-                    for index, ids in enumerate(body["prompt"]):
-                        prompts.append(ids)
-                        scores = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-                        own = [scores[t - 1, ids[t]].item() for t in range(1, len(ids))]
-                        best = [{"x": scores[t - 1].max().item()} for t in range(1, len(ids))]
-                        told = {"token_logprobs": [None, *own, -1.0], "top_logprobs": [None, *best, {"x": -1.0}]}
-                        choices.append({"index": index, "text": "", "logprobs": told})
-                data = json.dumps({"choices": choices}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self) -> CompletionsServer:
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-
-@needs_lm_eval
-@pytest.mark.slow
-def test_arc_of_a_served_model_is_that_of_the_model_itself(run_script, tmp_path):
-    folder = tiny_model(tmp_path / "model")
-    shared = ["--system", "tiny", "--data_path", QUESTIONS]
-    local = ["--model", folder, "--dtype", "float32", "--device", "cpu", "--output_path", tmp_path / "local.json"]
-    result = run_script("evaluation/ultrafeedback/arc_challenge.py", *shared, *local)
-    assert result.returncode == 0, result.stderr
-    with CompletionsServer(folder) as server:
-        served = ["--model", "tiny", "--base_url", server.url, "--tokenizer", folder, "--concurrency", "2"]
-        script = "evaluation/ultrafeedback/arc_challenge.py"
-        result = run_script(script, *shared, *served, "--output_path", tmp_path / "served.json")
-        assert result.returncode == 0, result.stderr
-        assert len(server.prompts) == sum(len(row["choices"]["text"]) for row in load_json(QUESTIONS))
-    local, served = load_result(tmp_path / "local.json"), load_result(tmp_path / "served.json")
-    assert local["records"] == served["records"]
+def test_a_served_model_is_asked_for_log_likelihoods_with_its_tokenizer():
+    policy, config = AnsweringConfig(model="tiny", base_url="http://h/v1/"), ArcConfig(system="s", output_path="r.json")
+    with pytest.raises(InputError, match="--tokenizer"):
+        model_flags(policy, config)
+    config.tokenizer = "folder"
+    kind, arguments = model_flags(policy, config)[1::2]
+    assert kind == "local-completions"
+    assert {"base_url=http://h/v1/completions", "tokenizer=folder", "model=tiny"} <= set(arguments.split(","))

@@ -154,18 +154,12 @@ def test_a_file_never_names_code_to_run(tmp_path, run_script):
 RUN_FAULTS = [
     ("run.json", None, "no such file"),
     ("run.json", "{", "not JSON"),
-    ("run.json", '{"task": "slf5k"}', "method"),
     ("run.json", '{"task": "x", "method": "m", "seed": 1}', "--task"),
-    ("run.json", '{"task": ["slf5k"], "method": "m", "seed": 1}', "task"),
     ("run.json", '{"task": "slf5k", "method": "m", "seed": 1.5}', "seed"),
-    ("run.json", '{"task": "slf5k", "method": "m", "seed": 1, "config": [1]}', "config"),
-    ("run.json", '{"task": "slf5k", "method": "m", "seed": 1, "versions": 3}', "versions"),
     ("run.json", '{"task": "slf5k", "method": "m", "seed": 1, "changes": 5}', "changes"),
     ("metrics.jsonl", None, "cannot be read"),
     ("metrics.jsonl", "", "no finished step"),
     ("metrics.jsonl", '{"step": 1}\n{]\n{"step": 3}\n', "line 2 is not JSON"),
-    ("metrics.jsonl", '{"delta": 1}\n', "line 1: 'step'"),
-    ("metrics.jsonl", '{"step": -1}\n', "line 1: 'step'"),
     ("metrics.jsonl", f'{{"step": {10**30}}}\n', "line 1: 'step'"),
     ("metrics.jsonl", '{"step": 1, "\xff": 1}\n', "line 1 is not JSON"),
 ]
@@ -182,17 +176,12 @@ def test_a_bad_run_is_refused_with_its_file_and_place(tmp_path, name, content, t
 
 ROLLOUT_FAULTS = [
     ({"rewards": [1, 1]}, "rewards"),
-    ({"rewards": None}, "rewards"),
     ({"rewards": [1e300, 0, 0]}, "rewards"),
-    ({"rewards": [float("inf"), 0, 0]}, "rewards"),
-    ({"deltas": [1, 1]}, "deltas"),
     ({"spans": [[0, 4], [4, 8], [8, 99]]}, "spans"),
     ({"spans": [[0, 4], [8, 4], [8, 8]]}, "spans"),
-    ({"spans": [[0, 4, 5]]}, "spans"),
     ({"advantages": ["a", 1, 1]}, "advantages"),
     ({"response": None}, "response"),
     ({"good": "Good"}, "good"),
-    ({"matched": "many"}, "matched"),
 ]
 
 
@@ -205,20 +194,11 @@ def test_a_bad_rollout_is_refused_with_its_line(tmp_path, changes, told):
 
 RESULT_FAULTS = [
     ({"system": 3}, "system"),
-    ({"system": None}, "system"),
-    ({"benchmark": {}}, "benchmark"),
-    ({"task": {}}, "task"),
     ({"settings": []}, "settings"),
-    ({"settings": None}, "settings"),
-    ({"statistics": "x"}, "statistics"),
     ({"statistics": {"acc": {"combine": "ratio", "rows": {"1": "1 x"}}}}, "statistics"),
     ({"statistics": {"acc": {"combine": "ratio", "rows": {"1": "1 2 3"}}}}, "statistics"),
-    ({"statistics": {"acc": {"combine": "median", "rows": {"1": "1 2"}}}}, "statistics"),
-    ({"metrics": {"acc": 3}}, "metrics"),
     ({"metrics": {"acc": {"value": "high"}}}, "metrics"),
     ({"records": {"1": {"acc": [1]}}}, "records"),
-    ({"feedback": 3}, "feedback"),
-    ({"changes": 5}, "changes"),
     ({"step": -1}, "step"),
 ]
 
@@ -242,11 +222,10 @@ def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, run_scr
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1e308", "Infinity", "NaN", '"text"', "[1]", "null", "true"])
-def test_values_that_are_no_numbers_are_gaps(tmp_path, run_script, value):
+def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
     folder = write_run(tmp_path / "run", [hand_made(1)])
     (folder / "metrics.jsonl").write_text(f'{{"step": 1, "entropy": {value}, "seconds/rollout": {value}}}\n')
-    done = run_script("evaluation/report.py", folder, "--output_path", tmp_path / "report.html")
-    assert done.returncode == 0, done.stderr
+    assert assemble([load_run(folder)], [])[0]["training"][0]["charts"] == []
 
 
 def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):

