@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import ConfigDict, Field
 
 from text2grad.critics import Critic, check_new_responses
 from text2grad.critics.asking import Question
@@ -22,6 +23,7 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json, shown
 from text2grad.safety.redaction import redacted
+from text2grad.safety.schema import Form, checked
 from text2grad.tasks import Interval, Task
 from text2grad.token_rewards import SCHEMES, TokenRewards, rewards_on, span_intervals
 from text2grad.token_text import token_spans
@@ -30,7 +32,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
-_ITEM = {"prompt", "response", "record", "token_ids", "offsets"}
+_Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class _Item(Form):
+    """One item of a request; ``offsets`` are each token's characters of the response, ``[start, end]``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    prompt: str
+    response: str | None = None
+    record: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+    offsets: list[_Pair] | None = None
 
 
 class RequestError(ValueError):
@@ -107,7 +121,7 @@ class CriticService:
             held = ", ".join(self.tokenizers) or "none; give offsets"
             raise RequestError(422, f"there is no tokenizer {shown(name)}; this server has {held}")
 
-        async def answer(item: dict[str, Any]) -> dict[str, Any]:
+        async def answer(item: _Item) -> dict[str, Any]:
             return await self._token_rewards(item, self.tokenizers.get(name or ""), scheme)
 
         return {"items": await self._each(items, answer)}
@@ -131,7 +145,7 @@ class CriticService:
             raise RequestError(413, f"{len(items)} items; a request may have {self.limits.items}")
         return items, value
 
-    async def _each(self, items: Sequence[Any], answer: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
+    async def _each(self, items: Sequence[Any], answer: Callable[[_Item], Any]) -> list[dict[str, Any]]:
         """Every item's answer, or its error."""
         if self.waiting + len(items) > self.limits.waiting:
             raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
@@ -141,7 +155,7 @@ class CriticService:
         finally:
             self.waiting -= len(items)
 
-    async def _guarded(self, item: Any, answer: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    async def _guarded(self, item: Any, answer: Callable[[_Item], Any]) -> dict[str, Any]:
         try:
             given = await answer(self._checked(item))
         except (ItemError, FeedbackError) as error:
@@ -154,24 +168,17 @@ class CriticService:
         self.items["answered"] += 1
         return given
 
-    def _checked(self, item: Any) -> dict[str, Any]:
-        if not isinstance(item, dict):
-            raise ItemError("the item is no object")
-        if more := sorted(set(item) - _ITEM):
-            raise ItemError(f"the item may hold {', '.join(sorted(_ITEM))}, not {as_storable(shown(more))}")
+    def _checked(self, item: Any) -> _Item:
         if problem := fault(item):
-            raise ItemError(f"the item cannot be used: {as_storable(problem)}")
-        for name in ("prompt", "response"):
-            text = item.get(name, "")
-            if not isinstance(text, str):
-                raise ItemError(f"{name} is no text")
+            raise ItemError(f"the item cannot be used: {problem}")
+        try:
+            found = checked(_Item, item, "the item", "docs/serve.md has its fields")
+        except InputError as error:
+            raise ItemError(str(error)) from None
+        for name, text in (("prompt", found.prompt), ("response", found.response or "")):
             if len(text) > self.limits.characters:
                 raise ItemError(f"{name} has {len(text)} characters; {self.limits.characters} are taken")
-        if "prompt" not in item:
-            raise ItemError("the item has no prompt")
-        if not isinstance(item.get("record", {}), dict):
-            raise ItemError("record is no object")
-        return item
+        return found
 
     async def _ask(self, prompt: str, response: str, record: dict | None) -> Feedback:
         if not response.strip():
@@ -197,25 +204,24 @@ class CriticService:
         finally:
             future.cancel()
 
-    async def _feedback(self, item: dict[str, Any]) -> dict[str, Any]:
-        if "response" not in item:
+    async def _feedback(self, item: _Item) -> dict[str, Any]:
+        if item.response is None:
             raise ItemError("the item has no response")
-        response = item["response"]
-        given = await self._ask(item["prompt"], response, item.get("record"))
-        return {**FIELDS.to_dict(given), "spans": await self._in_thread(_places, given, response, self.task)}
+        given = await self._ask(item.prompt, item.response, item.record)
+        return {**FIELDS.to_dict(given), "spans": await self._in_thread(_places, given, item.response, self.task)}
 
     async def _token_rewards(
-        self, item: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None, scheme: Any
+        self, item: _Item, tokenizer: PreTrainedTokenizerBase | None, scheme: Any
     ) -> dict[str, Any]:
-        if "token_ids" in item:
-            if tokenizer is None:
-                raise ItemError("token_ids need the name of a tokenizer next to items")
-            text, spans = await self._in_thread(_decoded, item["token_ids"], tokenizer)
+        if item.token_ids is None:
+            text, spans = item.response or "", _offsets(item)
+        elif tokenizer is None:
+            raise ItemError("token_ids need the name of a tokenizer next to items")
         else:
-            text, spans = item.get("response", ""), _offsets(item)
+            text, spans = await self._in_thread(_decoded, item.token_ids, tokenizer)
         if len(text) > self.limits.characters:
             raise ItemError(f"the response has {len(text)} characters; {self.limits.characters} are taken")
-        given = await self._ask(item["prompt"], text, item.get("record"))
+        given = await self._ask(item.prompt, text, item.record)
         try:
             found: TokenRewards = await self._in_thread(rewards_on, text, spans, given, self.task, scheme)
         except InputError as error:
@@ -243,26 +249,23 @@ def _places(feedback: Feedback, response: str, task: Task) -> list[dict[str, Any
     ]
 
 
-def _decoded(token_ids: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[Interval]]:
-    size = len(tokenizer)
-    if not isinstance(token_ids, list) or not all(type(each) is int and 0 <= each < size for each in token_ids):
-        raise ItemError(f"token_ids is no list of ids in 0..{size - 1}")
+def _decoded(token_ids: list[int], tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[Interval]]:
+    if not all(0 <= each < len(tokenizer) for each in token_ids):
+        raise ItemError(f"token_ids holds an id that is not in 0..{len(tokenizer) - 1}")
     return token_spans(token_ids, tokenizer)
 
 
-def _offsets(item: dict[str, Any]) -> list[Interval]:
+def _offsets(item: _Item) -> list[Interval]:
     """Each token's character interval, as the item gives them."""
-    pairs, length = item.get("offsets"), len(item.get("response", ""))
-    if not isinstance(pairs, list) or "response" not in item:
+    if item.offsets is None or item.response is None:
         raise ItemError("the item has neither token_ids nor a response with offsets")
-    for pair in pairs:
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(each) is int for each in pair)):
-            raise ItemError(f"offsets holds {shown(pair)}; each is [start, end] in characters of the response")
-        if not 0 <= pair[0] <= pair[1] <= length:
-            raise ItemError(f"offsets holds {shown(pair)}, which is not inside the response's {length} characters")
-    if any(second[0] < first[0] for first, second in pairwise(pairs)):
+    spans = [(start, end) for start, end in item.offsets]
+    for span in spans:
+        if not 0 <= span[0] <= span[1] <= len(item.response):
+            raise ItemError(f"offsets holds {span}, which is not inside the response's {len(item.response)} characters")
+    if spans != sorted(spans, key=lambda span: span[0]):
         raise ItemError("offsets are not in the order of the tokens: their starts decrease")
-    return [(start, end) for start, end in pairs]
+    return spans
 
 
 def _without_folders(name: str) -> str:
