@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import openai
 from openai.resources.chat.completions import Completions
 
-from text2grad.endpoints.deadline import DeadlineError, within
 from text2grad.safety.gate import UnreadableError, read_json
 
 _MOST_BYTES = 32 << 20  # of an answer, unpacked
 _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
-
-T = TypeVar("T")
 
 
 class UnreadableReplyError(Exception):
@@ -43,14 +40,6 @@ def read_answer(completions: Completions, body: Mapping[str, Any]) -> Any:
         return read_json(bytes(content))
     except UnreadableError as error:
         raise UnreadableReplyError(f"the server's answer cannot be read: {error}") from None
-
-
-def in_time(seconds: float, work: Callable[[], T]) -> T:
-    """``work()``, or ``UnreadableReplyError`` after that many seconds."""
-    try:
-        return within(seconds, work)
-    except DeadlineError as error:
-        raise UnreadableReplyError(str(error)) from None
 
 
 def limit_error(response: Any) -> None:

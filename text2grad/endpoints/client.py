@@ -26,7 +26,8 @@ try:
 except ModuleNotFoundError as error:
     raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
-from text2grad.endpoints.answers import UnreadableReplyError, in_time, limit_error, read_answer
+from text2grad.endpoints.answers import UnreadableReplyError, limit_error, read_answer
+from text2grad.endpoints.http import DeadlineError, within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
@@ -323,9 +324,9 @@ class ChatClient:
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
                 reached, away = True, error.status_code in _AWAY
-            except (openai.APIError, UnreadableReplyError) as error:
+            except (openai.APIError, UnreadableReplyError, DeadlineError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
-                away = not isinstance(error, UnreadableReplyError)
+                away = isinstance(error, openai.APIError)
                 reached = reached or not away  # something answers there
             else:
                 if dropped - self._without:
@@ -352,7 +353,7 @@ class ChatClient:
                 self.budget.settle(bound)
                 raise
             try:
-                answer = in_time(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
+                answer = within(self._deadline, lambda: read_answer(self._openai.chat.completions, body))
                 reply = self.read(answer, self.price, bound)
             except BaseException as error:
                 unbilled = isinstance(error, openai.APIStatusError) or _never_arrived(error)

@@ -1,19 +1,23 @@
-"""One request over HTTP, with JSON to send, by Python's own client, which needs no other library."""
+"""One request over HTTP by Python's own client, which needs no other library; and an end to any wait for a server."""
 
 from __future__ import annotations
 
 import io
 import json
+import queue
+import threading
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 
-from text2grad.endpoints.deadline import within
 from text2grad.safety.gate import UnreadableError
 
 _MOST_BYTES = 64 << 20  # of an answer
 _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
+
+T = TypeVar("T")
 
 
 class CutOffError(HTTPException):
@@ -62,6 +66,30 @@ def _sent(request: urllib.request.Request, timeout: float) -> bytes:
     if response.length:  # http.client raises only where the answer comes in chunks
         raise CutOffError(f"the answer breaks off {response.length} bytes before its end")
     return content
+
+
+class DeadlineError(TimeoutError):
+    """The work was not done in time."""
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """``work()``, or ``DeadlineError`` after that many seconds; the work is then left to end by itself."""
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((work(), None))
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            done.put((None, error))
+
+    threading.Thread(target=run, daemon=True, name="request").start()
+    try:
+        value, error = done.get(timeout=seconds)
+    except queue.Empty:
+        raise DeadlineError(f"no whole answer within {seconds:g} seconds") from None
+    if error is not None:
+        raise error
+    return value
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

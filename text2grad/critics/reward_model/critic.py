@@ -220,7 +220,6 @@ class RewardModelCritic:
         prompts: Sequence[str],
         responses: Sequence[str],
         records: Sequence[Record] | None = None,
-        progress: bool = False,
         number: int = 0,
     ) -> list[str | FeedbackError]:
         """What the model writes about each response, as text; an error for a response that does not fit.
@@ -241,7 +240,7 @@ class RewardModelCritic:
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
         draws = [self._draws(number, ids) for ids in encoded] if number else None
-        written = self.decoder(encoded, limits, self.batch_size, matchers, progress, draws)
+        written = self.decoder(encoded, limits, self.batch_size, matchers, draws)
         for row, ids in zip(rows, written, strict=True):
             results[row] = self.prompt.tokenizer.decode(
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False

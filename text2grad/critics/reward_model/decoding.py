@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from tqdm.auto import tqdm
 
 from text2grad.critics.reward_model.reading import RowReader, reader
 from text2grad.models import end_token_ids
@@ -209,7 +208,6 @@ class FeedbackDecoder:
         limits: Sequence[int],
         batch_size: int,
         matchers: Sequence[Matcher | None] | None = None,
-        progress: bool = False,
         draws: Sequence[OwnRandomness] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
@@ -222,24 +220,22 @@ class FeedbackDecoder:
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
-        with tqdm(total=len(prompts), disable=not progress, unit="response", leave=False) as bar:
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                batch = [list(prompts[index]) for index in chosen]
-                shared = self._shared(batch)
-                rows = [
-                    _Row(
-                        limits[index],
-                        Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
-                        matchers[index] if matchers else None,
-                        draws[index] if draws else None,
-                    )
-                    for index, ids in zip(chosen, batch, strict=True)
-                ]
-                self._decode(batch, shared, rows)
-                for index, row in zip(chosen, rows, strict=True):
-                    written[index] = row.written
-                bar.update(len(rows))
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            batch = [list(prompts[index]) for index in chosen]
+            shared = self._shared(batch)
+            rows = [
+                _Row(
+                    limits[index],
+                    Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
+                    matchers[index] if matchers else None,
+                    draws[index] if draws else None,
+                )
+                for index, ids in zip(chosen, batch, strict=True)
+            ]
+            self._decode(batch, shared, rows)
+            for index, row in zip(chosen, rows, strict=True):
+                written[index] = row.written
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:

@@ -33,7 +33,6 @@ _UP_TO = (
 )
 _QUOTED = r"[\"“'‘«]([^\"”'’»\n]{1,80})[\"”'’»]"
 _ITEM = re.compile(r"^[ \t]*(?:[-*•–+]|\(?\d{1,3}[.):]|\(?[a-zA-Z][.)])[ \t]+\S.*$", re.MULTILINE)
-_BULLET = re.compile(r"^[ \t]*[-*•–+][ \t]+\S", re.MULTILINE)
 _ROW = re.compile(r"^(?:[^|\n]*\|){2,}[^\n]*$|^[^\t\n]+\t[^\n]*$", re.MULTILINE)
 _FENCE = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(
