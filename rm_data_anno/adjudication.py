@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import Any
 
+from text2grad.grounding import trimmed
 from text2grad.statistics import fleiss_kappa
 
 LABELS = ("good", "poor")
@@ -62,9 +63,8 @@ def _runs(labels: Sequence[str], response: str) -> Iterator[tuple[str, int, int]
     end = 0
     for label, run in groupby(labels):
         start, end = end, end + len(list(run))
-        piece = response[start:end]
-        if label and any(char.isalnum() for char in piece):
-            yield label, start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+        if label and any(char.isalnum() for char in response[start:end]):
+            yield (label, *trimmed(response, start, end))
 
 
 def overlap(first: PersonsAnnotation, second: PersonsAnnotation, length: int) -> float:

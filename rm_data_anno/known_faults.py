@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from text2grad.critics.programs.english import unique_quote
 from text2grad.feedback import Feedback
-from text2grad.grounding import ground
+from text2grad.grounding import ground, trimmed
 from text2grad.tasks import Interval
 
 
@@ -66,10 +66,4 @@ def _outside(quote: str, text: str, wrong: Interval) -> list[str]:
     while after < end and not text[after].isspace():
         after += 1
     pieces = [(start, max(start, before)), (min(after, end), end)]
-    return [unique_quote(text, *_stripped(text, piece)) for piece in pieces if text[slice(*piece)].strip(" .,!?")]
-
-
-def _stripped(text: str, place: Interval) -> Interval:
-    start, end = place
-    piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))
+    return [unique_quote(text, *trimmed(text, *piece)) for piece in pieces if text[slice(*piece)].strip(" .,!?")]

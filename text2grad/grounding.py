@@ -38,6 +38,12 @@ def ground(quote: str, response: str) -> list[Interval]:
     return _forgiving(quote, response)
 
 
+def trimmed(text: str, start: int, end: int) -> Interval:
+    """An interval without white space at its ends."""
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+
+
 def as_whole_words(places: list[Interval], text: str) -> list[Interval]:
     """The places that cut no word in two ("the" in "there"), where there are such; else all of them."""
     return [place for place in places if not _cuts_a_word(text, *place)] or places

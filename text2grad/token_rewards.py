@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.grounding import as_whole_words, ground
+from text2grad.grounding import as_whole_words, ground, trimmed
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_text import token_spans
 
@@ -230,10 +230,7 @@ def _from_scores(feedback: Feedback, text: str, spans: list[Interval], scheme: s
 
 def _core(text: str, start: int, end: int) -> Interval:
     """A token's characters without white space at its ends; all of them where there is nothing else."""
-    piece = text[start:end]
-    if not piece.strip():
-        return start, end
-    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))
+    return trimmed(text, start, end) if text[start:end].strip() else (start, end)
 
 
 def _tokens_inside(intervals: list[Interval], cores: list[Interval]) -> list[int]:

@@ -23,6 +23,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics.programs.english import sentence_ends, words
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.grounding import trimmed
 from text2grad.tasks import Interval, Task
 from text2grad.token_rewards import span_intervals
 
@@ -91,7 +92,7 @@ def split_steps(text: str, task: Task) -> list[Interval]:
     for start, end in task.rewarded(text):
         cuts = _statement_starts(text[start:end]) if task.is_code else _clause_starts(text[start:end])
         edges = sorted({0, *cuts, end - start})
-        steps += [_stripped(text, start + low, start + high) for low, high in pairwise(edges)]
+        steps += [trimmed(text, start + low, start + high) for low, high in pairwise(edges)]
     return [(low, high) for low, high in steps if high > low]
 
 
@@ -151,8 +152,3 @@ def _statement_starts(code: str) -> Iterator[int]:
 
 def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _stripped(text: str, start: int, end: int) -> Interval:
-    piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())

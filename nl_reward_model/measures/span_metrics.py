@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
+from text2grad.grounding import trimmed
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks import Interval, Task
 from text2grad.token_rewards import span_intervals, tokens_in
@@ -19,16 +19,8 @@ SLOTS = ("good", "poor")
 _NEAR = 0.9
 
 
-@dataclass(frozen=True)
-class Span:
-    """A quote and its places: intervals of the response without white space at their ends; [] for nowhere."""
-
-    quote: str
-    places: list[Interval]
-
-    @property
-    def characters(self) -> set[int]:
-        return {position for start, end in self.places for position in range(start, end)}
+Places = list[Interval]
+"""Of a quote: intervals of the response without white space at their ends; [] for nowhere."""
 
 
 @dataclass
@@ -59,35 +51,37 @@ class Matching:
     right: list[float] = field(default_factory=list)
 
 
-def spans_of(quotes: Sequence[str], text: str, task: Task) -> list[Span]:
-    """Each quote with its places by the rules of :mod:`text2grad.token_rewards`, as if it were the only one."""
+def places_of(quotes: Sequence[str], text: str, task: Task) -> list[Places]:
+    """The places of each quote by the rules of :mod:`text2grad.token_rewards`, as if it were the only one."""
     result = []
     for quote in quotes:
         _, places = span_intervals(Feedback("-", good=[quote]), text, task)
-        result.append(Span(quote, [_trimmed(text, *place) for place in places]))
+        result.append([trimmed(text, *place) for place in places])
     return result
 
 
-def match(predicted: Sequence[Span], truth: Sequence[Span]) -> Matching:
+def match(predicted: Sequence[Places], truth: Sequence[Places]) -> Matching:
     """Compare the spans of one slot."""
-    result = Matching(truth=len(truth), predicted=len(predicted), grounded=sum(bool(span.places) for span in predicted))
+    result = Matching(truth=len(truth), predicted=len(predicted), grounded=sum(map(bool, predicted)))
+    true_characters = [_characters(places) for places in truth]
     free = list(truth)
     touched: set[int] = set()
     ours: set[int] = set()
-    for span in predicted:
-        equal = [other for other in free if set(span.places) & set(other.places)]
-        touching = [index for index, other in enumerate(truth) if span.characters & other.characters]
+    for places in predicted:
+        characters = _characters(places)
+        touching = [index for index, other in enumerate(true_characters) if characters & other]
+        equal = [other for other in free if set(places) & set(other)]
         if equal:
             free.remove(equal[0])
             result.exact += 1
         elif touching:
             result.partial += 1
         if touching:
-            ours |= span.characters
+            ours |= characters
             touched |= set(touching)
-        result.same += any(set(span.places) & set(other.places) for other in truth)
-        result.near += any(_overlap(a, b) >= _NEAR for other in truth for a in span.places for b in other.places)
-    theirs = {position for index in touched for position in truth[index].characters}
+        result.same += any(set(places) & set(other) for other in truth)
+        result.near += any(_overlap(a, b) >= _NEAR for other in truth for a in places for b in other)
+    theirs = set().union(*(true_characters[index] for index in touched))
     result.found = len(touched)
     result.shared, result.joined = len(ours & theirs), len(ours | theirs)
     return result
@@ -103,17 +97,17 @@ def match_record(item: PairedFeedback, task: Task, true_labels: np.ndarray) -> d
     label_of = dict(zip(counted, true_labels.tolist(), strict=True))
     result = {}
     for slot in SLOTS:
-        truth = spans_of(getattr(item.truth, slot), item.text, task)
-        predicted = spans_of(getattr(item.predicted, slot) if item.predicted else [], item.text, task)
+        truth = places_of(getattr(item.truth, slot), item.text, task)
+        predicted = places_of(getattr(item.predicted, slot) if item.predicted else [], item.text, task)
         matching = match(predicted, truth)
         wanted = np.sign(getattr(task.values, slot))
-        for span in predicted:
-            tokens = tokens_in(span.places[:1], item.text, item.tokens)
-            if tokens:
+        for places in predicted:
+            if tokens := tokens_in(places[:1], item.text, item.tokens):
                 matching.lengths.append(len(tokens))
                 matching.right.append(float(np.mean([label_of[token] == wanted for token in tokens])))
-        lengths = [len(tokens_in(span.places[:1], item.text, item.tokens)) for span in truth if span.places]
-        matching.true_lengths = [length for length in lengths if length]
+        for places in truth:
+            if tokens := tokens_in(places[:1], item.text, item.tokens):
+                matching.true_lengths.append(len(tokens))
         result[slot] = matching
     return result
 
@@ -125,40 +119,39 @@ def span_metrics(
     result: dict[str, Any] = {}
     for slot in SLOTS:
         rows = [record[slot] for record in compared]
-        share = partial(_share, rows, groups)
-        result[getattr(task.fields, slot)] = {
-            **{name: sum(getattr(row, name) for row in rows) for name in ("truth", "predicted", "exact", "partial")},
-            "exact_recall": share("exact", "truth"),
-            "found_recall": share("found", "truth"),
-            "oui": share("shared", "joined"),
-            **(
-                {"exact_match": share("same", "predicted"), "overlap_90": share("near", "predicted")}
-                if task.is_code
-                else {}
-            ),
-            "tokens_per_span": {
-                "truth": _quartiles([length for row in rows for length in row.true_lengths]),
-                "predicted": _quartiles([length for row in rows for length in row.lengths]),
-            },
-            "accuracy_by_length": _by_length(rows, groups),
+
+        def share(part: str, whole: str, rows: Sequence[Matching] = rows) -> dict[str, float | int | None]:
+            return _share([(getattr(row, part), getattr(row, whole)) for row in rows], groups).to_dict()
+
+        figures: dict[str, Any] = {
+            name: sum(getattr(row, name) for row in rows) for name in ("truth", "predicted", "exact", "partial")
         }
+        figures["exact_recall"] = share("exact", "truth")
+        figures["found_recall"] = share("found", "truth")
+        figures["oui"] = share("shared", "joined")
+        if task.is_code:
+            figures["exact_match"] = share("same", "predicted")
+            figures["overlap_90"] = share("near", "predicted")
+        figures["tokens_per_span"] = {
+            "truth": _quartiles([length for row in rows for length in row.true_lengths]),
+            "predicted": _quartiles([length for row in rows for length in row.lengths]),
+        }
+        figures["accuracy_by_length"] = _by_length(rows, groups)
+        result[getattr(task.fields, slot)] = figures
     return result
 
 
 def unmatched_rate(compared: Sequence[dict[str, Matching]], groups: Sequence[Hashable] | None = None) -> Estimate:
     """The share of predicted quotes that are nowhere in the text that can get a reward (paper, Table 15)."""
-    rows = [
-        (sum(slot.predicted - slot.grounded for slot in record.values()), sum(m.predicted for m in record.values()))
-        for record in compared
-    ]
+    rows = []
+    for record in compared:
+        predicted = sum(slot.predicted for slot in record.values())
+        rows.append((predicted - sum(slot.grounded for slot in record.values()), predicted))
+    return _share(rows, groups)
+
+
+def _share(rows: Sequence[tuple[float, float]], groups: Sequence[Hashable] | None) -> Estimate:
     return bootstrap(np.array(rows, dtype=float).reshape(-1, 2), groups=groups)
-
-
-def _share(
-    rows: Sequence[Matching], groups: Sequence[Hashable] | None, part: str, whole: str
-) -> dict[str, float | int | None]:
-    pairs = [(getattr(row, part), getattr(row, whole)) for row in rows]
-    return bootstrap(np.array(pairs, dtype=float).reshape(-1, 2), groups=groups).to_dict()
 
 
 def _quartiles(lengths: Sequence[int]) -> dict[str, float]:
@@ -177,20 +170,18 @@ def _by_length(rows: Sequence[Matching], groups: Sequence[Hashable] | None) -> d
     bounds = [-np.inf, *np.percentile(lengths, [25, 50, 75]), np.inf]
     result = {}
     for name, low, high in zip(("0-Q1", "Q1-Q2", "Q2-Q3", "Q3-100%"), bounds, bounds[1:], strict=False):
-        chosen = [
-            [right for length, right in zip(row.lengths, row.right, strict=True) if low < length <= high]
-            for row in rows
-        ]
-        pairs = np.array([(sum(values), len(values)) for values in chosen], dtype=float)
-        result[name] = bootstrap(pairs, groups=groups).to_dict() | {"n": int(pairs[:, 1].sum())}
+        pairs = []
+        for row in rows:
+            chosen = [right for length, right in zip(row.lengths, row.right, strict=True) if low < length <= high]
+            pairs.append((sum(chosen), len(chosen)))
+        result[name] = _share(pairs, groups).to_dict() | {"n": sum(count for _, count in pairs)}
     return result
+
+
+def _characters(places: Places) -> set[int]:
+    return {position for start, end in places for position in range(start, end)}
 
 
 def _overlap(a: Interval, b: Interval) -> float:
     """Characters that two intervals share, by those of the longer one."""
     return max(0, min(a[1], b[1]) - max(a[0], b[0])) / max(a[1] - a[0], b[1] - b[0])
-
-
-def _trimmed(text: str, start: int, end: int) -> Interval:
-    piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))

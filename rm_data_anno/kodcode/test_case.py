@@ -19,6 +19,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
@@ -73,11 +75,9 @@ class TestCaseConfig:
     def wanted(self) -> dict[str, int]:
         """Records to draw of each difficulty, and of any (``train``); empty where all are taken."""
         numbers = {name: getattr(self, f"{name}_samples") for name in (*DIFFICULTIES, "train")}
-        return (
-            {name: number or 0 for name, number in numbers.items()}
-            if any(number is not None for number in numbers.values())
-            else {}
-        )
+        if all(number is None for number in numbers.values()):
+            return {}
+        return {name: number or 0 for name, number in numbers.items()}
 
 
 def prepare(config: TestCaseConfig) -> None:
@@ -116,12 +116,11 @@ def prepare(config: TestCaseConfig) -> None:
 
 def output_path(config: TestCaseConfig) -> Path:
     source = Path(config.data_path)
-    local = source.suffix in (".json", ".jsonl")
-    output = (
-        Path(config.output_path)
-        if config.output_path
-        else (source.parent if local else Path()) / (f"{source.stem if local else source.name}.tested.json")
-    )
+    output = Path(f"{source.name}.tested.json")  # of a data set, in the current folder
+    if config.output_path:
+        output = Path(config.output_path)
+    elif source.suffix in (".json", ".jsonl"):
+        output = source.with_name(f"{source.stem}.tested.json")
     if output.suffix not in (".json", ".jsonl"):
         raise InputError(f"{output}: name the output .json or .jsonl")
     check_output(output)
@@ -233,20 +232,17 @@ def _evenly(keys: list[str], records: Mapping[str, Record], rng: random.Random) 
 
 def statistics(sets: Mapping[str, Mapping[str, Record]]) -> str:
     """Tables for people: verdicts by difficulty, kinds of errors, modules that solutions miss."""
-    rows = [("records", "difficulty", "passed", "failed", "share passed")]
+    rows = []
     for name, records in sets.items():
-        counts = Counter(
-            (str(record.get("gpt_difficulty") or "?"), record["log"]["passed"]) for record in records.values()
-        )
-        levels = sorted({level for level, _ in counts}, key=lambda level: (*DIFFICULTIES, level).index(level))
+        verdicts: dict[str, list[bool]] = {}
+        for record in records.values():
+            verdicts.setdefault(str(record.get("gpt_difficulty") or "?"), []).append(record["log"]["passed"])
+        levels = sorted(verdicts, key=lambda level: (*DIFFICULTIES, level).index(level))
+        verdicts["all"] = [passed for level in levels for passed in verdicts[level]]
         for level in [*levels, "all"]:
-            passed, failed = (
-                sum(count for (at, verdict), count in counts.items() if verdict is ok and level in (at, "all"))
-                for ok in (True, False)
-            )
-            rows.append((name, level, str(passed), str(failed), f"{passed / max(1, passed + failed):.0%}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+            passed, count = sum(verdicts[level]), len(verdicts[level])
+            rows.append((name, level, passed, count - passed, f"{passed / max(1, count):.0%}"))
+    lines = [tabulate(rows, ("records", "difficulty", "passed", "failed", "share passed"), tablefmt="plain")]
     logs = [record["log"] for record in next(iter(sets.values())).values()]
     for title, counts in {
         "errors": Counter(log["error_type"] for log in logs if log["error_type"]),
