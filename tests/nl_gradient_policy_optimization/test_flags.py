@@ -235,3 +235,10 @@ def test_the_tasks_files_hold_the_papers_settings(task):
     assert {name: getattr(config, name) for name in PAPER} == PAPER
     assert tuple(getattr(config, name) for name in COLUMNS) == PAPER_BY_TASK[task]
     assert Path(ROOT / STAGE / task / "accelerate_config.yaml").is_file()
+
+
+def test_the_small_settings_fit_together_for_any_task():
+    given = ["--data_path", "d", "--output_dir", "o", "--model", "smollm2"]
+    config = parse(PolicyConfig, args=["--config", str(ROOT / STAGE / "small.yaml"), *given])
+    config.check()
+    assert config.learning_rate > 100 * PolicyConfig().learning_rate and config.optimizer == "adamw"
