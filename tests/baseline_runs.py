@@ -47,22 +47,11 @@ def settings(kind, folder: Path, data: Path, **changes):
     """A few training steps on a tiny model."""
     model = folder / "tiny"
     defaults = {
-        "task": "slf5k",
-        "data_path": str(data),
-        "output_dir": str(folder / "run"),
-        "model": str(model) if model.exists() else tiny_model(model),
-        "dtype": "float32",
-        "lora_dropout": 0.0,
-        "learning_rate": 1e-2,
-        "max_steps": 12,
-        "per_device_train_batch_size": 2,
-        "validation_share": 0.0,
-        "logging_steps": 1,
-        "save_steps": 6,
-        "report_to": "none",
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-    }
+        "task": "slf5k", "data_path": str(data), "output_dir": str(folder / "run"),
+        "model": str(model) if model.exists() else tiny_model(model), "dtype": "float32", "lora_dropout": 0.0,
+        "learning_rate": 1e-2, "max_steps": 12, "per_device_train_batch_size": 2, "validation_share": 0.0,
+        "logging_steps": 1, "save_steps": 6, "report_to": "none", "gradient_checkpointing": False, "disable_tqdm": True,
+    }  # fmt: skip
     return kind(**{**defaults, **changes})
 
 
@@ -78,14 +67,7 @@ def rollout(text: str, task=SLF5K, **changes) -> Rollout:
     ids = [*tok(text, add_special_tokens=False)["input_ids"], tok.eos_token_id]
     response, spans = token_spans(ids, tok)
     values = {
-        "id": "a",
-        "prompt": POSTS[0],
-        "record": {"post": POSTS[0], "question": POSTS[0]},
-        "prompt_ids": [5, 6],
-        "response_ids": ids,
-        "response": response,
-        "spans": spans,
-        "tokens": [],
-        "finished": True,
-    }
+        "id": "a", "prompt": POSTS[0], "record": {"post": POSTS[0], "question": POSTS[0]}, "prompt_ids": [5, 6],
+        "response_ids": ids, "response": response, "spans": spans, "tokens": [], "finished": True,
+    }  # fmt: skip
     return Rollout(**{**values, **changes})

@@ -86,24 +86,11 @@ class FaultServer:
         text = self.answer(body)
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 10**9
         words = text.split(" ")
-        usage = {
-            "prompt_tokens": sum(len(m["content"]) // 4 for m in body["messages"]),
-            "completion_tokens": len(words),
-        }
-        value: dict[str, Any] = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 1,
-            "model": body["model"],
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": "length" if len(words) > limit else "stop",
-                    "message": {"role": "assistant", "content": " ".join(words[:limit])},
-                }
-            ],
-            "usage": usage,
-        }
+        message = {"role": "assistant", "content": " ".join(words[:limit])}
+        choice = {"index": 0, "finish_reason": "length" if len(words) > limit else "stop", "message": message}
+        read = sum(len(m["content"]) // 4 for m in body["messages"])
+        value: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
+        value |= {"choices": [choice], "usage": {"prompt_tokens": read, "completion_tokens": len(words)}}
         if body.get("logprobs"):
             tokens = [{"token": w, "logprob": -0.5, "bytes": None} for w in words[:limit]]
             content = [{**t, "top_logprobs": [t, {**t, "token": "other", "logprob": -1.5}]} for t in tokens]
@@ -182,13 +169,8 @@ class FaultServer:
                 parts = BytesParser(policy=HTTP).parsebytes(head + data).iter_parts()
                 content = next(p for p in parts if "filename" in p["Content-Disposition"]).get_payload(decode=True)
                 name = server._store(content)
-                return {
-                    "id": name,
-                    "object": "file",
-                    "bytes": len(content),
-                    "purpose": "batch",
-                    "filename": "batch.jsonl",
-                }
+                about = {"object": "file", "bytes": len(content), "purpose": "batch", "filename": "batch.jsonl"}
+                return {"id": name, **about}
 
             def _batch(self, body: dict) -> dict:
                 name = f"batch_{len(server.batches)}"

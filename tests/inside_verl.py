@@ -22,7 +22,7 @@ from verl.trainer.ppo import core_algos
 from tests.quoting_critic import CRITIC, TEXTS, encode, signs
 from tests.tiny import tiny_model
 from text2grad.advantages import gae, whiten
-from text2grad.integrations.verl import KEY, SUMMED, Text2GradRewardManager, lay_on_tokens
+from text2grad.integrations.verl import KEY, SUMMED, Text2GradRewardManager
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +170,3 @@ def test_refused_are_those_estimators_whose_advantages_forget_the_place():
 def test_estimators_that_sum_are_refused(config_of, name):
     with pytest.raises(ValueError, match=f"adv_estimator={name}: adds the token rewards"):
         RewardLoopWorker(config_of(f"algorithm.adv_estimator={name}"))
-
-
-def test_a_changed_verl_is_refused(monkeypatch):
-    monkeypatch.setattr(AgentLoopOutput, "as_dict", lambda self: {})
-    with pytest.raises(ValueError, match="as_dict has changed"):
-        lay_on_tokens()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -30,7 +31,7 @@ def run_forked(
     The hub's library reads its variables when it is loaded: for other ones a real `python` runs.
     """
     command = [sys.executable, str(ROOT / script), *args]
-    if _hub_variables(environment) != _hub_variables(os.environ):
+    if _hub_variables(environment) != hub_variables_at_start():
         return subprocess.run(
             command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=timeout, check=False
         )
@@ -62,6 +63,12 @@ def _run_script(command: list[str], environment: dict[str, str], outputs: tuple[
 
 def _hub_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith("HF_")}
+
+
+@cache
+def hub_variables_at_start() -> dict[str, str]:
+    """Those of this process when it was first asked, and so of the server that is forked."""
+    return _hub_variables(os.environ)
 
 
 def _context() -> multiprocessing.context.ForkServerContext:

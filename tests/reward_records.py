@@ -38,36 +38,28 @@ def slf5k_records(posts: int = 4) -> dict[str, dict]:
 
 
 def kodcode_records(questions: int = 3) -> list[dict]:
+    judged = {"test": "", "log": "", "code_feedback": "It subtracts.", "improvement_code": ["def add(a):"]}
     return [
         {
             "question_id": f"q{number}",
             "question": f"Add {number} to a number.",
             "solution": f"def add(a):\n    return a - {number}\n",
-            "test": "",
-            "log": "",
-            "code_feedback": "It subtracts.",
-            "improvement_code": ["def add(a):"],
             "wrong_code": [f"return a - {number}"],
+            **judged,
         }
         for number in range(questions)
     ]
 
 
 def ultrafeedback_records(questions: int = 3) -> list[dict]:
-    return [
-        {
-            "prompt": f"What is {number} plus one?",
-            "prompt_id": f"p{number}",
-            "response": [
-                {"role": "user", "content": f"What is {number} plus one?"},
-                {"role": "assistant", "content": f"It is {number + 1}. I hope that helps!"},
-            ],
-            "textual_feedback": "Right, with a phrase too many.",
-            "good_spans": [f"It is {number + 1}."],
-            "poor_spans": ["I hope that helps!"],
-        }
-        for number in range(questions)
-    ]
+    records = []
+    for number in range(questions):
+        asked, told = f"What is {number} plus one?", f"It is {number + 1}."
+        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": f"{told} I hope that helps!"}]
+        record = {"prompt": asked, "prompt_id": f"p{number}", "response": messages}
+        judged = {"textual_feedback": "Right, with a phrase too many.", "poor_spans": ["I hope that helps!"]}
+        records.append({**record, **judged, "good_spans": [told]})
+    return records
 
 
 RECORDS = {"slf5k": slf5k_records, "kodcode": kodcode_records, "ultrafeedback": ultrafeedback_records}
@@ -92,24 +84,11 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
         if not (folder / "model").exists():
             tiny_model(folder / "model")
     values = {
-        "data_path": data,
-        "output_dir": str(folder / "reward_model"),
-        "prompt": prompt_file(folder),
-        "max_prompt_tokens": 500,
-        "max_length": 900,
-        "shorten": "tail",
-        "dtype": "float32",
-        "lora_r": 0,
-        "learning_rate": 1e-3,
-        "max_steps": 4,
-        "per_device_train_batch_size": 2,
-        "activation_checkpointing": False,
-        "validation_share": 0.25,
-        "feedback_records": 2,
-        "logging_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
+        "data_path": data, "output_dir": str(folder / "reward_model"), "prompt": prompt_file(folder),
+        "max_prompt_tokens": 500, "max_length": 900, "shorten": "tail", "dtype": "float32", "lora_r": 0,
+        "learning_rate": 1e-3, "max_steps": 4, "per_device_train_batch_size": 2, "activation_checkpointing": False,
+        "validation_share": 0.25, "feedback_records": 2, "logging_steps": 1, "report_to": "none", "disable_tqdm": True,
+    }  # fmt: skip
     return RewardModelConfig(**{**values, **changes})
 
 
@@ -120,16 +99,7 @@ def memorised(head_dim: int = 16, critique: bool = True) -> tuple[Path, dict[str
     if not critique:
         records = {key: {k: v for k, v in record.items() if k != "textual_feedback"} for key, record in records.items()}
     model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=head_dim)
-    config = settings(
-        folder,
-        write(folder, records),
-        model=model,
-        learning_rate=1e-2,
-        max_steps=120,
-        per_device_train_batch_size=6,
-        validation_share=0.0,
-        logging_steps=40,
-        critique=critique,
-    )
+    sizes = {"max_steps": 120, "per_device_train_batch_size": 6, "logging_steps": 40, "validation_share": 0.0}
+    config = settings(folder, write(folder, records), model=model, learning_rate=1e-2, critique=critique, **sizes)
     train("slf5k", config)
     return folder / "reward_model", records

@@ -74,11 +74,3 @@ def test_without_a_gpu_the_cpu_build_of_torch_is_installed(tmp_path, gpu, index)
     assert done.returncode == 0, done.stderr
     installed = [call for call in (tmp_path / "calls").read_text().splitlines() if "pip install" in call]
     assert ("requirements.lock" in installed[0]) == gpu and installed[0].endswith(index)
-
-
-def test_the_warning_of_another_checkout_ends_with_the_path_that_it_asks_for(tmp_path):
-    set_up(tmp_path, "no such argument", "bash env.sh")
-    stamp = tmp_path / "venv" / ".installed"
-    stamp.write_text(stamp.read_text().splitlines()[0] + "\n/another/checkout\n")
-    assert "PYTHONPATH" in set_up(tmp_path, "", "bash env.sh", PYTHONPATH="").stderr
-    assert set_up(tmp_path, "", "bash env.sh", PYTHONPATH=str(tmp_path)).stderr == ""

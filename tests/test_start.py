@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from text2grad.records import save_json
 
 HEAVY = {"torch", "transformers", "peft", "accelerate", "datasets", "pandas", "pyarrow", "scipy", "matplotlib"}
-CLIENT = {"openai", "pydantic", "fastapi"}
+CLIENT = {"openai", "fastapi"}
 
 
 def loaded(*command: str | Path) -> set[str]:

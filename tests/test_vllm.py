@@ -51,22 +51,11 @@ def tiny_policy(folder: Path) -> str:
 
 def policy_run(folder: Path, **settings: object) -> subprocess.Popen:
     chosen = {
-        "model": folder / "policy",
-        "data_path": posts_file(folder),
-        "output_dir": folder / "run",
-        "critic": "programmatic",
-        "dtype": "float32",
-        "max_new_tokens": 16,
-        "rollouts_per_device": 4,
-        "micro_batch_size": 4,
-        "ppo_epochs": 1,
-        "lora_dropout": 0,
-        "optimizer": "adamw",
-        "learning_rate": 1e-2,
-        "report_to": "none",
-        "log_rollouts_every": 0,
-        **settings,
-    }
+        "model": folder / "policy", "data_path": posts_file(folder), "output_dir": folder / "run",
+        "critic": "programmatic", "dtype": "float32", "max_new_tokens": 16, "rollouts_per_device": 4,
+        "micro_batch_size": 4, "ppo_epochs": 1, "lora_dropout": 0, "optimizer": "adamw", "learning_rate": 1e-2,
+        "report_to": "none", "log_rollouts_every": 0, **settings,
+    }  # fmt: skip
     command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py")]
     command += [str(part) for name, value in chosen.items() for part in (f"--{name}", value)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -36,21 +36,11 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
     """A run of four short rollouts a step on a random model of ``family``, all under ``folder``."""
     model = folder / f"tiny-{family}"
     defaults = {
-        "model": str(model) if model.exists() else tiny_model(model, family),
-        "data_path": str(posts_file(folder)),
-        "output_dir": str(folder / "run"),
-        "max_steps": 2,
-        "lora_dropout": 0.0,
-        "dtype": "float32",
-        "rollouts_per_device": 4,
-        "micro_batch_size": 2,
-        "ppo_epochs": 2,
-        "max_new_tokens": 8,
-        "optimizer": "adamw",
-        "learning_rate": 1e-2,
-        "log_rollouts_every": 0,
-        "report_to": ["none"],
-    }
+        "model": str(model) if model.exists() else tiny_model(model, family), "data_path": str(posts_file(folder)),
+        "output_dir": str(folder / "run"), "max_steps": 2, "lora_dropout": 0.0, "dtype": "float32",
+        "rollouts_per_device": 4, "micro_batch_size": 2, "ppo_epochs": 2, "max_new_tokens": 8, "optimizer": "adamw",
+        "learning_rate": 1e-2, "log_rollouts_every": 0, "report_to": ["none"],
+    }  # fmt: skip
     return PolicyConfig.of(**{**defaults, **settings})
 
 

@@ -133,8 +133,8 @@ def small_study(folder: Path, **changes) -> Study:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
-    methods = ["text2grad", "ppo_sum", "ppo_reward_model", "grpo", "flip-50"]
-    sizes = {"steps": 2, "held_out": 8, "base_steps": 20, "reward_pairs": 40}
+    methods = ["text2grad", "ppo_sum", "grpo", "flip-50"]
+    sizes = {"steps": 2, "held_out": 4, "base_steps": 20}
     return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-4, 1e-3], **sizes)
 
 
@@ -148,7 +148,7 @@ def test_a_study_sweeps_chooses_and_draws(study):
         assert len(runs) == 1 and all([row["step"] for row in curve] == [0, 1, 2] for curve in runs)
     starts = {json.dumps(curve[0]) for runs in curves.values() for curve in runs[:1]}
     assert len(starts) == 1, "all methods start from one policy, examined alike"
-    assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 6
+    assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 5
     draw_study(study.config, curves)
     for name in ("small.svg", "small.png", "small_noise.svg"):
         assert (Path(study.config.report_dir) / name).stat().st_size > 1000
@@ -157,7 +157,7 @@ def test_a_study_sweeps_chooses_and_draws(study):
 def test_finished_runs_are_not_repeated(study):
     first = study.train_all()
     files = {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")}
-    assert len(files) >= 4 * 3 + 1
+    assert len(files) >= 3 * 3 + 1
     again = Study(study.config)
     assert again.train_all() == first
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == files
@@ -239,6 +239,7 @@ def test_the_pages_show_what_the_stored_studies_say():
         assert len(shown) >= 5 and shown == {label: said[label] for label in shown}
 
 
+@pytest.mark.slow
 def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     settings = "--study tiny --methods text2grad ppo_sum --learning_rates 0.001 --sweep_seeds 9 --seeds 1 2 --steps 1"
     settings += " --rollouts 4 --evaluate_every 1 --held_out 4 --base_steps 2 --generation decoder"

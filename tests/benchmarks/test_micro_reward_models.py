@@ -41,6 +41,7 @@ def study(tmp_path_factory) -> Study:
     return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-3], **sizes)
 
 
+@pytest.mark.slow
 def test_both_kinds_learn_from_the_same_pairs(study):
     models = study.materials.reward_models
     assert set(models) == {Learnt("critique", 24), Learnt("spans", 24), Learnt("scalar", 24)}
@@ -53,6 +54,7 @@ def test_both_kinds_learn_from_the_same_pairs(study):
     assert trained["data"]["training"] + trained["data"]["validation"] == len(learnt) and not trained["data"]["dropped"]
 
 
+@pytest.mark.slow
 def test_rewards_are_the_trained_models(study):
     critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials, study.protocol)
     assert critic.name.startswith("nl_reward_model-24@")

@@ -118,16 +118,6 @@ def test_shortening_keeps_as_much_as_fits(words, where, limit):
         assert bool(tail) == (where == "middle")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_prefix_begins_every_prompt_and_holds_the_instruction(family):
-    text = "Judge the summary of this post, please.\nPost:\n${prompt}\nSummary: ${response}"
-    prompt = reward_prompt(400, family=family, file=Prompt(text, frozenset({"prompt", "response"}), "p"))
-    assert len(prompt.prefix) >= 8
-    for x in ("a post", "7 dogs", "“Quoted”", "é"):
-        ids = prompt.ids({"prompt": x, "response": "y"})
-        assert ids[: len(prompt.prefix) - 1] == prompt.prefix[:-1]
-
-
 def test_dates_in_a_template_do_not_change_the_prompt():
     """Llama 3.2's template prints today's date unless it is told one."""
     tok = tokenizer("byte")

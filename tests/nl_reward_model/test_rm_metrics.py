@@ -217,20 +217,6 @@ def test_rouge_is_that_of_rouge_score_and_of_a_longest_common_subsequence():
         assert value == pytest.approx(2 * longest(a, b) / (len(a) + len(b)))
 
 
-def test_shuffling_keeps_every_span_and_moves_it():
-    rng = np.random.default_rng(0)
-    row = np.array([0, 1, 1, 1, 0, 0, -1, -1, 0, 0, 0, 1, 0])
-    seen = {tuple(shuffled(row, 0, rng)) for _ in range(200)}
-    assert len(seen) > 100
-    for other in seen:
-        assert sorted(other) == sorted(row)
-        text = "".join("+" if x == 1 else "-" if x == -1 else "." for x in other)
-        assert "--" in text and text.count("-") == 2 and max(map(len, text.replace("-", ".").split("."))) in (3, 4)
-    unread = np.full(5, NO_LABEL)
-    assert shuffled(unread, 0, rng).tolist() == unread.tolist()
-    assert shuffled(np.zeros(0, dtype=int), 0, rng).tolist() == []
-
-
 def test_chance_is_the_score_of_a_model_that_knows_only_how_many_spans_there_are():
     rng, task = np.random.default_rng(1), get_task("slf5k")
     truths = [np.repeat(rng.choice([0, 0, 0, 1, -1], 12), 5) for _ in range(80)]

@@ -114,16 +114,6 @@ def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, annotate):
-    data = write(tmp_path / "in.json", RECORDS)
-    for output in (tmp_path, data, data / "out.json", tmp_path / "out.txt", tmp_path / "out.jsonl"):
-        done = annotate("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
-        assert done.returncode == 2, output
-        assert str(output) in done.stderr
-        assert data.read_text() == json.dumps(RECORDS)
-        assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
-
-
 def test_validation_keeps_exact_quotes_only():
     response = "The cat’s bowl is empty,  and the dog sleeps on the red sofa."
     feedback = Feedback(

@@ -140,16 +140,6 @@ def test_each_refused_parameter_is_left_away_or_renamed():
     assert server.requests[-1] == {"messages": HELLO, "model": "some-model", "max_completion_tokens": 9}
 
 
-def test_a_refusal_for_another_reason_is_an_error_and_changes_nothing():
-    with FaultServer(echo, refuses=["messages"]) as server:
-        client = client_of(server)
-        with pytest.raises(ChatError, match="HTTP 400"):
-            client.complete(HELLO, SCHEMA)
-        server.refuses = []
-        client.complete(HELLO, SCHEMA)
-    assert "response_format" in server.requests[-1]
-
-
 def test_never_more_requests_at_once_than_told():
     with FaultServer(echo, on_request=lambda body: time.sleep(0.05)) as server:
         client = client_of(server, concurrency=3)

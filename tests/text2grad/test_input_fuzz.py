@@ -15,31 +15,16 @@ from text2grad.records import load_records
 from text2grad.tasks import get_task
 
 RECORDS = {
-    "slf5k": {"t3_a": {"post": "I lost my keys.", "generated_summary": "Keys “lost”."}},
-    "ultrafeedback": [
-        {
-            "prompt": "Hi?",
-            "prompt_id": "p",
-            "response": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello. 🎉"}],
-        }
-    ],
-    "kodcode": [{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}],
+    "slf5k": """{"t3_a": {"post": "I lost my keys.", "generated_summary": "Keys “lost”."}}""",
+    "ultrafeedback": """[{"prompt": "Hi?", "prompt_id": "p", "response":
+        [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello. 🎉"}]}]""",
+    "kodcode": """[{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}]""",
 }
 ODD = [*'{}[]",:\\\n0-', "\\ud800", "null", "NaN", "1e999", "9" * 5000, "[" * 3000, '{"a":' * 900, "\x00", "true", '""']
-ANSWER = {
-    "id": "1",
-    "object": "chat.completion",
-    "model": "m",
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": "Hello, 🎉"},
-            "logprobs": {"content": [{"token": "a", "logprob": -1, "top_logprobs": [{"token": "a", "logprob": -1}]}]},
-        }
-    ],
-    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}},
-}
+ANSWER = """{"id": "1", "object": "chat.completion", "model": "m", "choices": [
+    {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello, 🎉"}, "logprobs":
+    {"content": [{"token": "a", "logprob": -1, "top_logprobs": [{"token": "a", "logprob": -1}]}]}}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}}"""
 
 
 def injured(chance: random.Random, text: str) -> bytes:
@@ -65,7 +50,7 @@ def test_a_thousand_injured_record_files(tmp_path):
     for _ in range(1000):
         task = chance.choice(sorted(RECORDS))
         path = tmp_path / f"records.{chance.choice(['json', 'jsonl'])}"
-        text = json.dumps(RECORDS[task], ensure_ascii=chance.random() < 0.5)
+        text = json.dumps(json.loads(RECORDS[task]), ensure_ascii=chance.random() < 0.5)
         path.write_bytes(injured(chance, text[1:-1] if path.suffix == ".jsonl" and text[0] == "[" else text))
         try:
             records = load_records(path, get_task(task), responses=chance.random() < 0.7)
@@ -84,7 +69,7 @@ def test_two_hundred_injured_answers():
 
     def answer(body: dict) -> tuple[int, dict[str, str], bytes]:
         chance = random.Random(f"0/{body['messages'][0]['content']}")
-        text = json.dumps(ANSWER, ensure_ascii=chance.random() < 0.5)
+        text = json.dumps(json.loads(ANSWER), ensure_ascii=chance.random() < 0.5)
         return chance.choice([200] * 9 + [400, 500, 302, 429]), {}, injured(chance, text)
 
     def outcome(number: int) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -110,19 +108,6 @@ def test_cancelled_questions_are_not_asked_and_closing_finishes_what_was():
     assert [response for batch in critic.batches for response in batch] == [f"good {number}" for number in range(5)]
     with pytest.raises(RuntimeError, match="closed"):
         asked.submit(Question("x", "late"))
-
-
-def test_questions_from_many_threads_all_come_back():
-    asked = CriticQueue(Recorder(), window=0.005, batch_size=16)
-
-    def ask(number: int) -> bool:
-        return asked.submit(Question(f"{number}", "good")).result(10).critique == f"on {number}"
-
-    with ThreadPoolExecutor(32) as pool:
-        assert all(pool.map(ask, range(500)))
-    asked.close()
-    assert asked.batches < 400
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic-")]
 
 
 def test_a_row_of_another_trainer_is_a_record_where_it_has_the_tasks_fields():

@@ -129,7 +129,7 @@ def test_a_late_answer_is_given_up_when_its_client_hangs_up():
 
 
 @contextmanager
-def server_that_breaks_off(times: int, chunked: bool) -> Iterator[str]:
+def server_that_breaks_off(times: int) -> Iterator[str]:
     """It works on the request for 0.6 s, says so, and dies, so many times. Then it answers."""
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -141,27 +141,24 @@ def server_that_breaks_off(times: int, chunked: bool) -> Iterator[str]:
                 about = b'{"task": "plain", "critic": "c"}'
                 answer = b'{"items": [{"critique": "late", "good": [], "poor": []}]}'
                 whole = about if attempt == 0 else answer
-                length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (len(whole) + 1)
-                connection.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % length)
-                connection.sendall(b"1\r\n \r\n" if chunked else b" ")
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n")
                 if 0 < attempt <= times:
                     time.sleep(0.6)
                     continue
-                connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(whole), whole) if chunked else whole)
+                connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(whole), whole))
 
     threading.Thread(target=run, daemon=True).start()
     with listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("chunked", [True, False])
-def test_patience_begins_when_the_server_was_last_there(chunked):
-    with server_that_breaks_off(2, chunked) as url:
+def test_patience_begins_when_the_server_was_last_there():
+    with server_that_breaks_off(2) as url:
         assert ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"]) == [Feedback("late")]
 
 
 def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
-    with server_that_breaks_off(9, True) as url, pytest.raises(StopRunError, match="the answer breaks off"):
+    with server_that_breaks_off(9) as url, pytest.raises(StopRunError, match="the answer breaks off"):
         ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
 
 

@@ -16,7 +16,6 @@ from text2grad.critics import load_critic
 from text2grad.critics.programs.english import words
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.critics.programs.slf5k.facts import read_post, read_summary
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.models import load_tokenizer
@@ -215,16 +214,6 @@ def test_each_fact_is_praised_once_and_praise_has_a_limit(rewards):
     assert sum(value > 0 for value in rewards(POST, long)) <= 60
     again = rewards(POST, f"{GOOD} The landlord and the deposit and the photos and the court.")
     assert sum(value > 0 for value in again) <= sum(value > 0 for value in rewards(POST, GOOD))
-
-
-def test_words_beyond_the_limit_are_poor():
-    critic = load_critic("programmatic", "slf5k", max_words=10)
-    feedback = critic([POST], [GOOD])[0]
-    assert "Goes on for too long" in feedback.critique
-    assert feedback.poor[-1].endswith("small claims court?")
-    assert "Goes on" not in CRITIC.feedback_on(POST, GOOD).critique
-    with pytest.raises(InputError, match="max_words"):
-        SummaryCritic(max_words=0)
 
 
 def test_empty_and_wordless_answers():
