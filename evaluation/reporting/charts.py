@@ -25,7 +25,7 @@ def line_chart(chart: dict[str, Any]) -> str:
     """
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     lines = chart["lines"]
     # Labels come from files: a dollar sign in one starts no formula.
@@ -42,6 +42,7 @@ def line_chart(chart: dict[str, Any]) -> str:
             axes.legend()
         if chart["style"] == "share":
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("step")
         axes.grid(axis="y", linewidth=0.4)
         written = io.StringIO()

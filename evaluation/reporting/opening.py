@@ -46,7 +46,7 @@ def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any
 
     Returns:
         ``prompt_id``, ``prompt`` (None where no file holds its text), ``of`` (pairs to choose from), ``where``,
-        ``rule``, ``words`` for spans, and two ``sides``: ``name``, ``response``, ``critique``, ``mean``, ``measure``,
+        ``words`` for spans, and two ``sides``: ``name``, ``response``, ``critique``, ``mean``, ``measure``,
         ``good`` and ``poor`` (intervals of characters). None where no prompt was answered twice.
     """
     for pair in pairs:
@@ -60,25 +60,17 @@ def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any
 def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:
     before, after = pair["before"], pair["after"]
     judged = [key for key in pair["ids"] if all(key in side.get("feedback", {}) for side in (before, after))]
-    if not judged:
-        return None
     means = {key: [_mean_delta(side, key) for side in (before, after)] for key in judged}
     changes = {key: last - first for key, (first, last) in means.items() if first is not None and last is not None}
-    key = _median(changes) if changes else judged[0]
+    if not changes:
+        return None
+    key = _median(changes)
     sides = []
     for side, mean in zip((before, after), means[key], strict=True):
         response, critique, _, good, poor, _ = answer_of(side, key)
         sides.append(_side(method_name(side["system"]), response, critique, mean, "δ", good, poor))
-    return {
-        "prompt_id": key,
-        "prompt": prompt_text(after, key) or prompt_text(before, key),
-        "where": "evaluation",
-        "rule": "median" if changes else "first",
-        "of": len(changes or judged),
-        "code": after["task"] == "kodcode",
-        "words": span_words(after["task"]),
-        "sides": sides,
-    }
+    prompt = prompt_text(after, key) or prompt_text(before, key)
+    return _example(key, prompt, "evaluation", len(changes), after["task"], sides)
 
 
 def _mean_delta(result: dict[str, Any], key: str) -> float | None:
@@ -111,16 +103,14 @@ def _of_run(run: Run) -> dict[str, Any] | None:
         critique = rollout.feedback.critique if rollout.feedback else ""
         name, mean = f"Step {rollout.step}", rollout.mean(measure)
         sides.append(_side(name, rollout.response, critique, mean, measure, rollout.good_at, rollout.poor_at))
-    return {
-        "prompt_id": prompt_id,
-        "prompt": prompt,
-        "where": "training",
-        "rule": "median",
-        "of": len(changes),
-        "code": run.task == "kodcode",
-        "words": span_words(run.task),
-        "sides": sides,
-    }
+    return _example(prompt_id, prompt, "training", len(changes), run.task, sides)
+
+
+def _example(
+    prompt_id: str, prompt: str | None, where: str, count: int, task: str, sides: list[dict]
+) -> dict[str, Any]:
+    about = {"prompt_id": prompt_id, "prompt": prompt, "where": where, "of": count}
+    return {**about, "code": task == "kodcode", "words": span_words(task), "sides": sides}
 
 
 def _median(changes: dict[Any, float]) -> Any:

@@ -193,7 +193,7 @@
 
   function setMode(next) {
     mode = next;
-    for (const element of document.querySelectorAll(".response")) if (element.rollout.series) paint(element);
+    for (const element of document.querySelectorAll(".response")) if (element.rollout?.series) paint(element);
     drawLegend();
   }
 
@@ -297,7 +297,7 @@
 
     let typing = 0;
     root.addEventListener("input", ({ target }) => {
-      if (!target.name || target.closest(".mode")) return;
+      if (!target.name) return;
       clearTimeout(typing);
       typing = setTimeout(refresh, target.name === "query" ? 120 : 0);
     });
@@ -339,7 +339,7 @@
     const answers = document.getElementById("answers");
     if (document.getElementById("pack-index")) {
       index = await unpack("index");
-      for (const input of document.querySelectorAll(".mode input")) input.addEventListener("input", () => setMode(input.value));
+      document.querySelector(".mode").addEventListener("input", ({ target }) => setMode(target.value));
       drawLegend();
       browser(document.getElementById("rollouts"));
     }

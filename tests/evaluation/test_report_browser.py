@@ -196,7 +196,8 @@ def test_answers_are_drawn_with_their_spans_and_their_heat(browser, page, logged
     poor = "".join(text for text, kind, _ in js(browser, script, marked) if "poor" in kind.split())
     assert all(quote in poor for quote in row["poor"])
     assert len(poor) <= sum(map(len, row["poor"]))
-    js(browser, "document.querySelector('#rollouts .mode input[value=reward]').click()")
+    change = "mode.value = 'reward'; mode.dispatchEvent(new Event('input', { bubbles: true }))"
+    js(browser, f"const mode = document.querySelector('.mode'); {change}")
     heat = js(browser, script, marked)
     below = "".join(text for text, _, background in heat if "minus" in background)
     told = "".join(
