@@ -58,6 +58,7 @@ class _Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
 
     def __call__(self, x: Tensor) -> Tensor:
+        # oneDNN's own layout is what makes a product of a few rows fast; of many rows the plain one is as fast.
         if self._packed is None or x.shape[0] > 64:
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
@@ -143,10 +144,10 @@ class Decoder:
     def _block(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
         """One block on ``[N, H]``; ``attend(q, k, v)`` gets ``[N, heads, D]`` each and gives ``[N, heads · D]``."""
         normed = F.rms_norm(x, x.shape[-1:], layer.input_norm, self.eps)
+        # One product gives q, k and v; q and k lie next to each other and are turned together.
         parts = layer.qkv(normed).view(len(x), self.heads + 2 * self.kv_heads, self.head_dim)
         turned, v = parts[:, : -self.kv_heads], parts[:, -self.kv_heads :]
-        half = self.head_dim // 2
-        turned = turned * cos + torch.cat([-turned[..., half:], turned[..., :half]], -1) * sin
+        turned = rotated(turned, cos, sin)
         x = x + layer.out(attend(turned[:, : self.heads], turned[:, self.heads :], v))
         gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.post_norm, self.eps)).chunk(2, -1)
         return x + layer.down(F.silu(gate) * up)
@@ -173,6 +174,7 @@ class Rows:
 
     def prefill(self) -> Tensor:
         """Read each different prompt once, several end to end; every row's last normalised state, ``[rows, H]``."""
+        # The rollouts of a group have one prompt: it is read once, and its keys and values go to all of their rows.
         rows: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(self.prompts):
             rows.setdefault(tuple(prompt), []).append(row)
@@ -195,6 +197,7 @@ class Rows:
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                # Prompts lie end to end, so that no position is padding; each is attended to by itself.
                 parts = zip(*(part.transpose(0, 1).split(lengths, 1) for part in (q, k, v)), rows, strict=True)
                 attended = []
                 for query, key, value, equal in parts:
@@ -230,6 +233,7 @@ class Rows:
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                # Written where the row's tokens end: what an earlier guess left there is overwritten.
                 own = (count, new, decoder.kv_heads, decoder.head_dim)
                 keys[rows, :, positions], values[rows, :, positions] = k.view(own), v.view(own)
                 queries = q.reshape(split).transpose(1, 2).reshape(count, decoder.kv_heads, new * groups, -1)
@@ -248,6 +252,7 @@ class Rows:
     def _make_room(self, width: int) -> None:
         if width <= self.keys[0].shape[2]:
             return
+        # A quarter more than is needed, so that it seldom happens.
         more = (0, 0, 0, width - self.keys[0].shape[2] + width // 4)
         self.keys = [F.pad(keys, more) for keys in self.keys]
         self.values = [F.pad(values, more) for values in self.values]
@@ -274,6 +279,12 @@ def draw(log_probs: Tensor) -> Tensor:
     cumulative = log_probs.double().exp().cumsum(-1)
     point = torch.rand(len(log_probs), 1, dtype=torch.float64) * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True).clamp(max=log_probs.shape[-1] - 1).squeeze(-1)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of ``[N, heads, D]`` by cos and sin ``[N, 1, D]``, in the halves that Llama's weights expect."""
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
 def merged_weight(module: Any) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from text2grad.models.decoder import supports
+from text2grad.models.decoder import rotated, supports
 
 _SHORT = 512
 """Keys up to which plain products are the faster attention with gradients: PyTorch's fused one is slow backwards."""
@@ -113,6 +113,8 @@ def _segments(mask: Tensor, position_ids: Tensor) -> list[list[int]]:
     """Lengths of what each row's continuations share and of each of them; empty where the mask says something else."""
     if mask.dtype is not torch.bool or position_ids.shape[0] != mask.shape[0]:
         return []
+    # The mask alone does not say where a continuation begins: its positions do, which go on from the shared tokens. The
+    # lengths found are kept only where the mask has exactly as many visible pairs as a tree of these lengths has.
     found = []
     for row, positions, length in zip(mask[:, 0], position_ids, _is_token(mask).sum(-1).tolist(), strict=True):
         starts = (positions[:length].diff() != 1).nonzero().squeeze(1).add(1).tolist()
@@ -165,7 +167,7 @@ def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: list[list[int]
         linear(projection, normed).view(len(x), -1, attention.head_dim)
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+    q, k = rotated(q, cos, sin), rotated(k, cos, sin)
     x = x + linear(attention.o_proj, _attend(q, k, v, rows, attention.scaling))
     normed = _norm(layer.post_attention_layernorm, x)
     return x + linear(mlp.down_proj, F.silu(linear(mlp.gate_proj, normed)) * linear(mlp.up_proj, normed))
@@ -206,11 +208,6 @@ def _unseen(length: int, shared: int, dtype: torch.dtype) -> Tensor:
     """What is added to scores ``[length, shared + length]``: minus infinity at the keys that a query does not see."""
     seen = torch.ones(length, shared + length, dtype=torch.bool).tril(shared)
     return torch.zeros(length, shared + length, dtype=dtype).masked_fill(~seen, float("-inf"))
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
 def _norm(module: Any, x: Tensor) -> Tensor:
