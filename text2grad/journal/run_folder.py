@@ -158,13 +158,8 @@ def continued(
 
 def check_fixed(folder: Path, then: Settings, now: Settings, fixed: Sequence[str]) -> None:
     """Raise ``InputError`` where settings differ that the checkpoints in the folder were written with."""
-    differing = {name: (then.get(name), now.get(name)) for name in fixed if then.get(name) != now.get(name)}
-    if differing:
-        told = "; ".join(f"{name}: {old!r} then, {new!r} now" for name, (old, new) in differing.items())
-        raise InputError(
-            f"{folder}: its checkpoints were written with other settings ({told}), and fit no others; use those, or "
-            "choose another --output_dir"
-        )
+    then, now = ({name: settings.get(name) for name in fixed} for settings in (then, now))
+    check_same_settings(folder, then, now, "choose another --output_dir (its checkpoints fit no other settings)")
 
 
 def changes_shown(changes: Sequence[Change]) -> str:
