@@ -20,27 +20,41 @@ from text2grad.tasks import get_task
 
 ROOT = Path(__file__).parents[2]
 COUNT = 20
-FIELDS = {
-    "slf5k": ("post", "generated_summary"),
-    "kodcode": ("question", "solution"),
-    "ultrafeedback": ("prompt", "response"),
-}
 PETS = ["cat", "dog", "parrot", "hamster", "rabbit"]
 PLACES = ["park", "kitchen", "garden", "car"]
 
 
-def records(task: str) -> list[dict]:
-    prompt, response = FIELDS[task]
-    pairs = [(pet, place) for pet in PETS for place in PLACES]
+def records(task: str) -> object:
+    pairs = [(PETS[i % 5], PLACES[i // 5]) for i in range(COUNT)]
+    if task == "slf5k":
+        return {
+            f"t3_{i}": {
+                "post": f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
+                "generated_summary": f"My {pet} ran away in the {place}. My brother left the door open.",
+            }
+            for i, (pet, place) in enumerate(pairs)
+        }
+    if task == "ultrafeedback":
+        return [
+            {
+                "prompt": f"Name two things that a {pet} needs in a {place}.",
+                "prompt_id": f"p{i}",
+                "response": [
+                    {"role": "user", "content": f"Name two things that a {pet} needs in a {place}."},
+                    {"role": "assistant", "content": f"A {pet} needs water. It also needs 14 hours of radio a day."},
+                ],
+            }
+            for i, (pet, place) in enumerate(pairs)
+        ]
     return [
         {
-            "id": f"r{number}",
-            prompt: f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
-            response: f"def find(): return '{pet}'"
-            if task == "kodcode"
-            else f"A {pet} ran away in the {place}. So sad.",
+            "question_id": f"q{i}",
+            "question": f"The sum of a, b and {i}.",
+            "solution": f"def add(a, b): return a + b + {i % 3}",
+            "test": f"from solution import add\n\ndef test_add():\n    assert add(1, 2) == {3 + i}\n",
+            "log": "",
         }
-        for number, (pet, place) in enumerate(pairs)
+        for i in range(COUNT)
     ]
 
 
@@ -114,7 +128,7 @@ def test_a_real_model_annotates_twenty_records(task, server, tmp_path):
     assert "Traceback" not in done.stderr
 
     annotated = json.loads(output.read_text()) if output.exists() else {}
-    kept = list(annotated)
+    kept = list(annotated.values()) if task == "slf5k" else list(annotated)
     failed_path = tmp_path / "out.json.failed.json"
     failed = json.loads(failed_path.read_text()) if failed_path.exists() else {}
     assert len(kept) + len(failed) == COUNT
@@ -128,4 +142,7 @@ def test_a_real_model_annotates_twenty_records(task, server, tmp_path):
         feedback = get_task(task).feedback(record)
         response = get_task(task).response(record)
         assert all(span in response for span in feedback.good + feedback.poor)
+        if task == "kodcode":
+            number = int(record["question_id"][1:])
+            assert record["log"]["passed"] == (number % 3 == number)
     assert len(kept) >= COUNT // 2
