@@ -19,7 +19,7 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal
 
 from evaluation.results import Figure, load_responses, print_failures, print_metrics, print_next_step, save_result
-from text2grad.configs import TASK_HELP, check_choices, parse, setting
+from text2grad.configs import TASK_HELP, check_values, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.prompts import load_prompt, prompt_path
@@ -54,7 +54,7 @@ class WinRateConfig:
     limit: int | None = setting(None, "only the first so many pairs")
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_values(self)
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 

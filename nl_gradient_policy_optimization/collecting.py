@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,17 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from nl_gradient_policy_optimization.algorithms.base import Algorithm
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, encode_prompt, given_logprobs, make_rollout
-from nl_gradient_policy_optimization.sampling import Sampler, check_sampler
+from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import mixed_seed, rank_prompts, total_steps
 from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.value_function import ValueFunction
+from nl_gradient_policy_optimization.weights import make_optimizer
+from text2grad.models import end_token_ids
 from text2grad.tasks import Record, Task
 
 PHASES = ("rollout", "reference", "critique", "update")
@@ -36,21 +38,30 @@ class Collecting:
         counted: of this step and rank, what the ledger adds up.
     """
 
-    config: PolicyConfig
-    task: Task
-    tokenizer: PreTrainedTokenizerBase
-    records: dict[str, Record]
-    ids: list[str]
-    end_ids: list[int]
-    rewards: RewardSource
-    accelerator: Accelerator
-    algorithm: Algorithm
-    scorer: PolicyScorer
-    model: Any
-    sampler: Sampler
-    value_function: ValueFunction | None
     seconds: dict[str, float]
     counted: dict[str, float]
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        task: Task,
+        policy: PolicyScorer,
+        tokenizer: PreTrainedTokenizerBase,
+        records: dict[str, Record],
+        rewards: RewardSource,
+        accelerator: Accelerator,
+    ):
+        self.config, self.task, self.scorer, self.tokenizer = config, task, policy, tokenizer
+        self.records, self.ids, self.rewards, self.accelerator = records, list(records), rewards, accelerator
+        self.run = Path(config.output_dir)
+        self.end_ids = end_token_ids(policy.model, tokenizer)
+        self.model, self.optimizer = accelerator.prepare(policy, make_optimizer(policy, config))
+        self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
+        self.algorithm = copy(config.algorithm)  # it keeps this run's state
+        self.value_function: ValueFunction | None = None
+        if self.algorithm.has_values:
+            self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+        self.start_counting()
 
     @property
     def total_steps(self) -> int:

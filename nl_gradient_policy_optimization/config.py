@@ -6,14 +6,13 @@ refresh have their own; their fields are flags like all others, and ``run.json``
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from text2grad.configs import check_choices, check_given, check_positive, setting
+from text2grad.configs import check_given, check_values, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.endpoints.settings import CriticEndpoint
 from text2grad.errors import InputError
@@ -29,10 +28,6 @@ else:
 
 Placement = Literal["token", "last_sum", "last_mean", "last_verdict"]
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}
-_POSITIVE = (
-    "temperature", "max_prompt_tokens", "max_new_tokens", "epochs", "rollouts_per_prompt", "ppo_epochs", "minibatches",
-    "micro_batch_size", "save_total_limit",
-)  # fmt: skip
 CHOOSES = {
     "teacher": ("teacher", "off"),
     "critique_coef": ("critique", 0.0),
@@ -79,7 +74,7 @@ class RunSettings:
     )
     method: str = setting("", "the run's name in reports; by default the algorithm's")
     seed: int = setting(42, "decides the order of prompts, sampling and minibatches")
-    epochs: float = setting(4.0, "passes over the prompts", "--num_train_epochs")
+    epochs: float = setting(4.0, "passes over the prompts", "--num_train_epochs", above=0)
     max_steps: int = setting(-1, "stop after this many steps; -1: as many as --epochs makes")
     allow_changed: bool = setting(
         False, "continue a run with other settings than it was begun with; run.json keeps which applied from which step"
@@ -110,15 +105,19 @@ class SamplingSettings:
     """The rollouts."""
 
     rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size")
-    rollouts_per_prompt: int = setting(1, "responses to each prompt of a step")
+    rollouts_per_prompt: int = setting(1, "responses to each prompt of a step", above=0)
     rollouts_ahead: bool = setting(
         False, "sample the next step's responses before this step's updates, so that an API critic can score them then"
     )
-    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length", above=0)
     max_new_tokens: int = setting(
-        128, "sampling ends here; such a response counts as unfinished", "--max_response_tokens", "--max_tokens"
+        128,
+        "sampling ends here; such a response counts as unfinished",
+        "--max_response_tokens",
+        "--max_tokens",
+        above=0,
     )
-    temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike")
+    temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike", above=0)
     generation: Literal[
         "auto", "transformers", "decoder", "continuous", "vllm_server", "vllm_nccl", "vllm_colocate"
     ] = setting(
@@ -148,16 +147,19 @@ class CriticSettings(CriticEndpoint):
         0,
         "for an endpoint: tokens of a reply; 0: 1024, or what a served reward model's folder says",
         "--critic_max_tokens",
+        at_least=0,
     )
     critic_temperature: float = setting(
-        0.0, "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes"
+        0.0,
+        "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes",
+        at_least=0,
     )
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
     critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
     critic_votes: int = setting(
-        1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ"
+        1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ", at_least=1
     )
     max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
     run_tests: bool | None = setting(
@@ -166,10 +168,8 @@ class CriticSettings(CriticEndpoint):
     )
 
     def _check_critic(self) -> None:
-        if self.critic_votes < 1 or (self.critic_votes > 1 and not self.critic_temperature):
-            raise InputError("--critic_votes takes 1 or more; with more than 1 set --critic_temperature, say to 0.7")
-        if self.critic_max_new_tokens < 0 or self.critic_temperature < 0 or self.critic_retries < 0:
-            raise InputError("--critic_max_new_tokens, --critic_temperature and --critic_retries must not be below 0")
+        if self.critic_votes > 1 and not self.critic_temperature:
+            raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
 
 
 @dataclass
@@ -198,9 +198,9 @@ class PPOSettings:
     value_target: Literal["lambda", "rewards"] = setting(
         "lambda", "what the value head learns: A + V, or the discounted sum of the rewards to come"
     )
-    ppo_epochs: int = setting(4, "passes of updates over a step's rollouts")
-    minibatches: int = setting(1, "updates per pass")
-    micro_batch_size: int = setting(1, "responses in one forward and backward pass")
+    ppo_epochs: int = setting(4, "passes of updates over a step's rollouts", above=0)
+    minibatches: int = setting(1, "updates per pass", above=0)
+    micro_batch_size: int = setting(1, "responses in one forward and backward pass", above=0)
     clip_range: float = setting(0.2, "ε of PPO's ratio clip")
     value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
     value_coef: float = setting(0.1, "c_v, weight of the value loss")
@@ -228,7 +228,7 @@ class OutputSettings:
     save_every: int = setting(
         50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps"
     )
-    save_total_limit: int = setting(2, "checkpoints to keep")
+    save_total_limit: int = setting(2, "checkpoints to keep", above=0)
     keep_policies: bool | None = setting(
         None,
         "keep the policy of every checkpoint in RUN/policies, to evaluate it; by default adapters, no whole models",
@@ -246,7 +246,7 @@ class AuditSettings:
     """A trusted critic that is asked as well as the one that rewards, for the log only."""
 
     audit_critic: str = setting("", "also asked about a share of the rollouts, for the log only; as --critic")
-    audit_share: float = setting(0.05, "of the rollouts, which --audit_critic is asked about")
+    audit_share: float = setting(0.05, "of the rollouts, which --audit_critic is asked about", above=0, at_most=1)
     audit_prompt: str = setting("", "for an endpoint as --audit_critic: its prompt file")
     audit_flip_limit: float | None = setting(
         None, "stop when the two disagree about the sign of more than this share of tokens in 20 steps; 0: never"
@@ -256,8 +256,6 @@ class AuditSettings:
     )
 
     def check(self) -> None:
-        if not 0 < self.audit_share <= 1:
-            raise InputError(f"--audit_share must be above 0 and at most 1, not {self.audit_share}")
         if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
             raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
 
@@ -267,20 +265,21 @@ class RefreshSettings:
     """A reward model that goes on learning, from what the trusted critic says of the latest rollouts."""
 
     refresh_every: int = setting(
-        0, "steps after which the reward model in --critic learns from --audit_critic's feedback; 0: never"
+        0, "steps after which the reward model in --critic learns from --audit_critic's feedback; 0: never", at_least=0
     )
-    refresh_records: int = setting(16, "rollouts, over all devices, that --audit_critic annotates for each refresh")
-    refresh_updates: int = setting(8, "updates of the reward model in each refresh")
-    refresh_batch_size: int = setting(16, "records of one such update; half of them from --refresh_data, if given")
-    refresh_learning_rate: float = setting(1e-4, "of the reward model")
+    refresh_records: int = setting(
+        16, "rollouts, over all devices, that --audit_critic annotates for each refresh", above=0
+    )
+    refresh_updates: int = setting(8, "updates of the reward model in each refresh", above=0)
+    refresh_batch_size: int = setting(
+        16, "records of one such update; half of them from --refresh_data, if given", above=0
+    )
+    refresh_learning_rate: float = setting(1e-4, "of the reward model", above=0)
     refresh_data: str = setting("", "annotated records that the reward model learnt from, so that it forgets none")
 
     def check(self) -> None:
-        if self.refresh_every < 0:
-            raise InputError(f"--refresh_every {self.refresh_every}: give a number of steps, or 0 for never")
         if self.refresh_data and not self.refresh_every:
             raise InputError("--refresh_data needs --refresh_every; give both or none")
-        check_positive(self, "refresh_records", "refresh_updates", "refresh_batch_size", "refresh_learning_rate")
 
 
 _NESTED: dict[str, type] = {"audit": AuditSettings, "refresh": RefreshSettings}
@@ -399,14 +398,9 @@ class PolicyConfig(
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
         parts: tuple[Any, ...] = (self, self.algorithm, self.audit, self.refresh)
         for part in parts:
-            check_choices(part)
-            for item in fields(part):
-                value = getattr(part, item.name)
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise InputError(f"--{item.name} {value}: must be a finite number")
+            check_values(part)
         check_repository(self.push_to_hub)
         check_given(self, "model", "data_path", "output_dir")
-        check_positive(self, *_POSITIVE)
         self._check_sampling()
         self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)
         self._check_division("--minibatches times --micro_batch_size", self.minibatches * self.micro_batch_size)

@@ -148,11 +148,8 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             task,
             prompt=config.critic_prompt or None,
             variant=variant_asked(config.critic_variant or None, config.critique),
-            concurrency=config.critic_concurrency,
-            timeout=config.critic_timeout,
-            retries=config.critic_retries,
             temperature=config.critic_temperature,
-            max_cost_usd=config.critic_max_cost_usd,
+            **config.client_options(),
             cache=ReplyCache(cache),
             **({"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -115,10 +115,8 @@ class PolicyScorer(nn.Module):
                 ``kl``).
             as_reference: score by the reference instead of the policy.
         """
-        if as_reference:
-            with self._as_reference() as reference:
-                return self._score(reference, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
-        return self._score(self.base, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
+        with self._as_reference() if as_reference else nullcontext(self.base) as base:
+            return self._score(base, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
 
     def _score(
         self,

@@ -140,6 +140,27 @@ class CriticRewards:
         return shape(feedback, rollout, self.config)
 
 
+class ChangedRewards:
+    """Another source's feedback, changed for each rollout; failed ones and responses without text stay as they are."""
+
+    def __init__(self, rewards: RewardSource, config: PolicyConfig):
+        self.rewards, self.config = rewards, config
+        self.name, self.remote = rewards.name, rewards.remote
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        pairs = zip(rollouts, self.rewards(rollouts), strict=True)
+        return [
+            given
+            if given.error is not None or not rollout.response.strip()
+            else shape(self.changed(rollout, given), rollout, self.config)
+            for rollout, given in pairs
+        ]
+
+    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+        """The feedback before the outcome and wishes about length."""
+        raise NotImplementedError
+
+
 def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
     """The first feedback that did not fail, with the mean rewards, δ and verdict of all that did not; a failure if all
     did."""

@@ -15,8 +15,6 @@ resumed run repeats an uninterrupted one bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,15 +40,12 @@ from nl_gradient_policy_optimization.rollouts import (
     rounded,
     shown,
 )
-from nl_gradient_policy_optimization.sampling import make_sampler
 from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.updating import Updating
-from nl_gradient_policy_optimization.value_function import ValueFunction
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
 from text2grad.losses.kl import KLController
-from text2grad.models import end_token_ids
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -78,19 +73,8 @@ class NLGradientTrainer(Updating):
         checkpoints: Checkpoints,
         observers: Sequence[Observer],
     ):
-        self.config, self.task, self.tokenizer, self.rewards = config, task, tokenizer, rewards
-        self.accelerator, self.checkpoints = accelerator, checkpoints
-        self.run = Path(config.output_dir)
-        self.records, self.ids = records, list(records)
-        self.end_ids = end_token_ids(policy.model, tokenizer)
-        self.scorer = policy
-        optimizer = weights.make_optimizer(policy, config)
-        self.model, self.optimizer = accelerator.prepare(policy, optimizer)
-        self.sampler = make_sampler(policy.model, self.model, tokenizer, self.end_ids, config, accelerator)
-        self.algorithm = copy(config.algorithm)  # it keeps this run's state
-        self.value_function: ValueFunction | None = None
-        if self.algorithm.has_values:
-            self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+        super().__init__(config, task, policy, tokenizer, records, rewards, accelerator)
+        self.checkpoints = checkpoints
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
@@ -98,7 +82,6 @@ class NLGradientTrainer(Updating):
         self.finished_steps = self.saved_steps = self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
-        self.start_counting()
         self.algorithm.begin(self)
         self.observers: list[Observer] = []
         for observer in observers:

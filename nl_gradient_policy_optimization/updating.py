@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +23,6 @@ class BrokenUpdateError(RuntimeError):
 class Updating(Collecting):
     """The part of the trainer that updates the policy."""
 
-    run: Path
-    optimizer: Any
     kl: KLController
     finished_steps: int
     grad_norm_limit = 1e4

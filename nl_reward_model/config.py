@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 from trl import SFTConfig
 
-from text2grad.configs import check_choices, setting
+from text2grad.configs import check_values, setting
 from text2grad.errors import InputError
 from text2grad.models import DtypeName, best_device, is_adapter, long_dtype_name, named_dtype
 from text2grad.models.deepspeed_setup import begin_deepspeed
@@ -51,7 +51,7 @@ class RewardModelConfig(SFTConfig):
     feedback_batch_size: int = setting(8, "records of these at one time", "--judge_batch_size")
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_values(self)
         if not self.data_path:
             raise InputError("--data_path: names no file; give the annotated records of stage 1")
         if self.output_dir is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from text2grad.configs import TaskConfig, check_choices, check_given, parse, setting
+from text2grad.configs import TaskConfig, check_given, check_values, parse, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.endpoints.settings import Endpoint
@@ -69,7 +69,7 @@ class InferConfig(Endpoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self)
+        check_values(self)
         check_given(self, "model", "data_path", "output_path")
         if not self.critique and not self.prompt:
             raise InputError("--critique: is for a model that is no trained reward model; it needs --prompt")

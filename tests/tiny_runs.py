@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -50,6 +53,13 @@ def encoded_prompts(trainer: NLGradientTrainer) -> list[list[int]]:
     return [encode_prompt(prompt, trainer.task, trainer.tokenizer) for prompt in prompts]
 
 
+def answer_with(trainer: NLGradientTrainer, responses: Sequence[list[int]]) -> None:
+    """Train on the first prompts, one for each response, which takes the place of what would be sampled."""
+    trainer.ids = trainer.ids[: len(responses)]
+    answers = {tuple(ids): response for ids, response in zip(encoded_prompts(trainer), responses, strict=True)}
+    trainer.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
+
+
 def ready_batch(trainer: NLGradientTrainer, rollouts: Sequence[Rollout]) -> Batch:
     """Sampled rollouts as a step has them before its updates: scored, judged, with advantages."""
     batch = trainer.score(rollouts)
@@ -88,6 +98,20 @@ class ScriptedRewards:
         ]
 
 
+class SpokenRewards(ScriptedRewards):
+    """Scripted labels, each with a critique; ``silent`` names posts of whose rollouts nothing is said."""
+
+    def __init__(self, silent: Sequence[str] = (), fail: Sequence[str] = ()):
+        super().__init__(fail)
+        self.silent = silent
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        return [
+            replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
+            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
+        ]
+
+
 def _sign(token: int) -> float:
     return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
 
@@ -95,3 +119,20 @@ def _sign(token: int) -> float:
 def rows(path: Path) -> list[dict]:
     """The lines of a JSONL log, every one of them strict JSON."""
     return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def untimed(path: Path) -> list[dict]:
+    """The figures of each step, without its times."""
+    return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows(path)]
+
+
+def check_same_update(one: Path, two: Path) -> dict[str, float]:
+    """The weights and figures of two runs of one step agree up to rounding; returns the figures."""
+    first, second = (untimed(run / "metrics.jsonl")[0] for run in (one, two))
+    assert second == {name: pytest.approx(value, rel=2e-4, abs=1e-6) for name, value in first.items()}
+    for name in ("policy/adapter_model.safetensors", "value_head.safetensors"):
+        expected, found = (load_file(run / "checkpoint-1" / name) for run in (one, two))
+        assert expected.keys() == found.keys()
+        for key, tensor in expected.items():
+            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-5)
+    return first

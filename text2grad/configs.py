@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -19,6 +21,7 @@ import yaml
 from text2grad.errors import InputError
 
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
+_LIMITS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 
 
 program = ""
@@ -30,15 +33,24 @@ def _usage() -> str:
     return f"{program or 'python ' + _shown_path(sys.argv[0])} [--config FILE] [--SETTING VALUE ...]".replace("%", "%%")
 
 
-def setting(default: Any, text: str, *aliases: str) -> Any:
+class _Help(str):
+    """What ``--help`` says of a setting, and its bounds: further metadata would be passed to argparse."""
+
+    limits: Mapping[str, float]
+
+
+def setting(default: Any, text: str, *aliases: str, **limits: float) -> Any:
     """A dataclass field that is a flag.
 
     Args:
         default: its default; a list is copied for each instance.
         text: what ``--help`` says.
         aliases: further spellings (``--name``), on the command line and (without dashes) in YAML.
+        limits: what a number must be: ``above``, ``at_least``, ``below`` or ``at_most`` a bound.
     """
-    metadata = {"help": text.replace("%", "%%"), "aliases": list(aliases)}
+    shown = _Help(text.replace("%", "%%"))
+    shown.limits = limits
+    metadata = {"help": shown, "aliases": list(aliases)}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -92,7 +104,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     except ValueError as error:
         raise InputError(f"command line: {error}; --help lists the settings") from None
     for value in values:
-        check_choices(value)
+        check_values(value)
     _check_outputs({each.name: getattr(value, each.name) for value in values for each in fields(value)})
     made = [
         kind.of(**{each.name: getattr(value, each.name) for each in fields(value)}) if hasattr(kind, "of") else value
@@ -158,13 +170,18 @@ def current_names(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {aliases.get(name, name): value for name, value in settings.items()}
 
 
-def check_choices(config: Any) -> None:
-    """Raise ``InputError`` where a ``Literal`` field holds none of its choices."""
+def check_values(config: Any) -> None:
+    """Raise ``InputError`` for a value that is none of its field's choices, not finite, or out of bounds."""
     hints = get_type_hints(type(config))
-    for name, choices in ((each.name, _choices(hints[each.name])) for each in fields(config)):
-        value = getattr(config, name)
+    for each in fields(config):
+        name, value, choices = each.name, getattr(config, each.name), _choices(hints[each.name])
         if choices and value not in choices:
             raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"--{name} {value}: must be a finite number")
+        for limit, bound in getattr(each.metadata.get("help"), "limits", {}).items():
+            if value is not None and not _LIMITS[limit](value, bound):
+                raise InputError(f"--{name} must be {limit.replace('_', ' ')} {bound:g}, not {value}")
 
 
 def check_given(config: Any, *names: str) -> None:
@@ -172,13 +189,6 @@ def check_given(config: Any, *names: str) -> None:
     for name in names:
         if not getattr(config, name):
             raise InputError(f"--{name} is missing; see --help")
-
-
-def check_positive(config: Any, *names: str) -> None:
-    """Raise ``InputError`` where one of these settings is not a number above 0."""
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise InputError(f"--{name} must be above 0, not {getattr(config, name)}")
 
 
 def help_text(*dataclasses: type, everything: bool = False, default_config: str | Path | None = None) -> str:

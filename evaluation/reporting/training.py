@@ -21,7 +21,6 @@ _NOT_THE_METHOD = {
     "log_rollouts_every",
     "merge",
     "generation_batch_size",
-    "head_chunk",
 }
 _POINTS = 240
 

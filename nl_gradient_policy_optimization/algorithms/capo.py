@@ -34,15 +34,15 @@ class CAPO(Text2Grad):
     uses_values = False
 
     advantage: Literal["gae", "group"] = setting("group", "capo: as in text2grad")
-    votes: int = setting(4, "capo: critiques of each response; a token is wrong where more than half of them blame it")
+    votes: int = setting(
+        4, "capo: critiques of each response; a token is wrong where more than half of them blame it", at_least=1
+    )
 
     def configure(self, config: PolicyConfig) -> None:
         config.outcome_coef = config.outcome_coef or 1.0
 
     def check(self, config: PolicyConfig) -> None:
         needs_groups("--algorithm capo", config)
-        if self.votes < 1:
-            raise InputError(f"--votes must be at least 1, not {self.votes}")
         if config.scheme != "uniform":
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
 

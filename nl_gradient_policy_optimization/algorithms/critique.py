@@ -28,12 +28,10 @@ class CritiqueWriting(Text2Grad):
 
     name = "critique"
 
-    critique_coef: float = setting(0.1, "critique: weight of the loss of writing critiques")
+    critique_coef: float = setting(0.1, "critique: weight of the loss of writing critiques", at_least=0)
 
     def check(self, config: PolicyConfig) -> None:
         super().check(config)
-        if self.critique_coef < 0:
-            raise InputError(f"--critique_coef must be 0 or more, not {self.critique_coef}")
         if not config.critique:
             raise InputError("--critique false leaves --algorithm critique nothing to learn; leave one of them out")
 

@@ -16,7 +16,6 @@ from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import discounted_sums, leave_one_out_tokens, min_form
 from text2grad.configs import setting
-from text2grad.errors import InputError
 
 
 @dataclass
@@ -26,12 +25,10 @@ class PURE(Text2Grad):
     name = "pure"
     uses_values = False
 
-    min_temperature: float = setting(0.1, "pure: T of the min-form; near 0 the worst token takes all")
+    min_temperature: float = setting(0.1, "pure: T of the min-form; near 0 the worst token takes all", above=0)
 
     def check(self, config: PolicyConfig) -> None:
         needs_groups(f"--algorithm {self.name}", config)
-        if self.min_temperature <= 0:
-            raise InputError(f"--min_temperature must be above 0, not {self.min_temperature}")
 
     def token_rewards(self, batch: Batch) -> Tensor:
         return min_form(batch.deltas, batch.mask, self.min_temperature) + batch.given - batch.deltas

@@ -16,10 +16,8 @@ from torch import Tensor
 from nl_gradient_policy_optimization.algorithms.base import per_response
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import before_end, centred
 from text2grad.configs import setting
-from text2grad.errors import InputError
 
 
 @dataclass
@@ -30,13 +28,8 @@ class RTT(GRPO):
     eps = 1e-6  # as in the authors' code
 
     outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
-    rtt_alpha: float = setting(0.5, "rtt: weight α of a token's advantage within its response")
+    rtt_alpha: float = setting(0.5, "rtt: weight α of a token's advantage within its response", at_least=0)
     rtt_end_token: bool = setting(False, "rtt: the end token counts in the second term, as published")
-
-    def check(self, config: PolicyConfig) -> None:
-        super().check(config)
-        if self.rtt_alpha < 0:
-            raise InputError(f"--rtt_alpha must be 0 or more, not {self.rtt_alpha}")
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         inside = batch.mask if self.rtt_end_token else before_end(batch.mask)

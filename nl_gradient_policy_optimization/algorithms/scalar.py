@@ -6,12 +6,11 @@ on the whole; or the score of a trained scalar reward model (``--reward_model``,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import Placement, PolicyConfig
-from nl_gradient_policy_optimization.rewards import RewardSource, shape
+from nl_gradient_policy_optimization.rewards import ChangedRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.configs import setting
 from text2grad.errors import InputError
@@ -55,21 +54,15 @@ class Scalar(Text2Grad):
         return rewards if self.reward_model else LastTokenRewards(rewards, self.reward_placement, config)
 
 
-class LastTokenRewards:
-    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: the δ of another one, all on the last token."""
+class LastTokenRewards(ChangedRewards):
+    """The δ of another source, all on the last token."""
 
     def __init__(self, spans: RewardSource, placement: Placement, config: PolicyConfig):
-        self.spans, self.placement, self.config = spans, placement, config
-        self.name, self.remote = spans.name, spans.remote
+        super().__init__(spans, config)
+        self.placement = placement
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        return [self._moved(rollout, given) for rollout, given in zip(rollouts, self.spans(rollouts), strict=True)]
-
-    def _moved(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        if given.error is not None or not rollout.response.strip():
-            return given
-        rewards = on_last_token(given, self.placement)
-        return shape(replace(given, rewards=rewards, deltas=given.labels), rollout, self.config)
+    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+        return replace(given, rewards=on_last_token(given, self.placement), deltas=given.labels)
 
 
 def on_last_token(given: RolloutFeedback, placement: Placement) -> list[float]:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.rewards import RewardSource, shape
+from nl_gradient_policy_optimization.rewards import ChangedRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics.programs.english import sentence_ends, words
 from text2grad.errors import InputError
@@ -55,29 +55,22 @@ class Steps(Text2Grad):
         return StepRewards(rewards, task, config)
 
 
-class StepRewards:
-    """A :class:`~nl_gradient_policy_optimization.rewards.RewardSource`: a critic's feedback, by steps.
+class StepRewards(ChangedRewards):
+    """A critic's feedback, by steps.
 
     Args:
         spans: the critic's own source of rewards; its quotes say which steps are wrong, its δ stay for the metrics.
     """
 
     def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
-        self.spans, self.task, self.config = spans, task, config
-        self.name, self.remote = f"steps of {spans.name}", spans.remote
+        super().__init__(spans, config)
+        self.task, self.name = task, f"steps of {spans.name}"
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        pairs = zip(rollouts, self.spans(rollouts), strict=True)
-        return [self._by_step(rollout, given) for rollout, given in pairs]
-
-    def _by_step(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        if given.error is not None or not rollout.response.strip():
-            return given
+    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
         feedback = Feedback(given.critique, given.good, given.poor)
         steps = split_steps(rollout.response, self.task)
         labels = label_steps(steps, rollout.response, feedback, self.task)
-        rewards = at_step_ends(steps, labels, rollout.spans)
-        return shape(replace(given, rewards=rewards), rollout, self.config)
+        return replace(given, rewards=at_step_ends(steps, labels, rollout.spans))
 
 
 def split_steps(text: str, task: Task) -> list[Interval]:

@@ -60,19 +60,25 @@ class Teacher(Text2Grad):
     teacher_weights: Literal["reference", "average"] = setting(
         "reference", "teacher: its weights are the reference's, or a moving average of the policy's"
     )
-    teacher_rate: float = setting(0.05, "teacher: how far the average moves towards the policy in each step")
-    teacher_clip: float = setting(0.2, "teacher weight: a label's size stays within 1 ± this")
-    teacher_scale: float = setting(0.1, "teacher gate: nats of disagreement over which a label shrinks")
+    teacher_rate: float = setting(
+        0.05, "teacher: how far the average moves towards the policy in each step", at_least=0, at_most=1
+    )
+    teacher_clip: float = setting(0.2, "teacher weight: a label's size stays within 1 ± this", at_least=0, at_most=1)
+    teacher_scale: float = setting(0.1, "teacher gate: nats of disagreement over which a label shrinks", above=0)
     teacher_unit: Literal["span", "token"] = setting("span", "teacher gate: what it agrees or disagrees with")
-    teacher_coef: float = setting(1.0, "teacher distill, all: weight of the divergence from the teacher")
-    teacher_steps: int = setting(0, "teacher distill, all: steps over which that weight falls to 0; 0: it stays")
+    teacher_coef: float = setting(1.0, "teacher distill, all: weight of the divergence from the teacher", at_least=0)
+    teacher_steps: int = setting(
+        0, "teacher distill, all: steps over which that weight falls to 0; 0: it stays", at_least=0
+    )
     teacher_top_k: int = setting(
-        100, "teacher distill, all: tokens of the vocabulary that are compared; the rest counts as one"
+        100, "teacher distill, all: tokens of the vocabulary that are compared; the rest counts as one", at_least=1
     )
     teacher_alpha: float = setting(
         1.0,
         "teacher distill, all: 1 is KL of the policy from the teacher, 0 of the teacher from the policy, ½ "
         "Jensen-Shannon",
+        at_least=0,
+        at_most=1,
     )
 
     @property
@@ -88,15 +94,6 @@ class Teacher(Text2Grad):
         super().check(config)
         if self.teacher == "off":
             raise InputError("--teacher off: without a teacher it is --algorithm text2grad")
-        for name, low, high in (
-            ("teacher_rate", 0, 1), ("teacher_clip", 0, 1), ("teacher_alpha", 0, 1), ("teacher_coef", 0, None),
-            ("teacher_steps", 0, None), ("teacher_top_k", 1, None),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value < low or (high is not None and value > high):
-                raise InputError(f"--{name} must be {f'in {low}..{high}' if high else f'{low} or more'}, not {value}")
-        if self.teacher_scale <= 0:
-            raise InputError(f"--teacher_scale must be above 0, not {self.teacher_scale}")
         if not config.critique:
             raise InputError("--critique false leaves --teacher nothing to read; leave one of them out")
         if self.teacher_weights == "average" and config.deepspeed:
@@ -251,7 +248,7 @@ class SDPO(Teacher):
 
     teacher: TeacherKind = setting("all", "sdpo: as in teacher")
     teacher_weights: Literal["reference", "average"] = setting("average", "sdpo: as in teacher")
-    teacher_alpha: float = setting(0.5, "sdpo: as in teacher")
+    teacher_alpha: float = setting(0.5, "sdpo: as in teacher", at_least=0, at_most=1)
 
     @property
     def label(self) -> str:

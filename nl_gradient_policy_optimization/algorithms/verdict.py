@@ -19,7 +19,6 @@ from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import verdict_advantages
 from text2grad.configs import setting
-from text2grad.errors import InputError
 
 
 @dataclass
@@ -30,12 +29,11 @@ class Verdict(GRPO):
 
     outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
     token_weight: float = setting(
-        1.0, "verdict: weight of the spans where they agree with the verdict; 0: leave them out"
+        1.0, "verdict: weight of the spans where they agree with the verdict; 0: leave them out", at_least=0
     )
 
     def check(self, config: PolicyConfig) -> None:
-        if self.token_weight < 0:
-            raise InputError(f"--token_weight must be 0 or more, not {self.token_weight}")
+        """Prompts may have one response."""
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         config = self.run.config

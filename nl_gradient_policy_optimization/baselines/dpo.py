@@ -9,24 +9,17 @@ The reference is the model it starts from. With an adapter that is its frozen co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trl import DPOConfig, DPOTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import (
-    Encoded,
-    FineTuning,
-    begun,
-    encode,
-    finish,
-    run,
-    split,
-)
+from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command
-from text2grad.models import is_adapter, load_model, load_tokenizer
-from text2grad.tasks import Task, get_task
+from text2grad.models import is_adapter, load_model
+from text2grad.tasks import get_task
 
 
 @dataclass
@@ -53,27 +46,15 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 
 def train(config: DPOSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
-    task = get_task(config.task)
-    items = items_of(load_pairs(config.data_path))
-    with begun(config, "dpo", items) as more:
-        if more:
-            fine_tune(config, task, items)
-
-
-def fine_tune(config: DPOSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
-    tokenizer = load_tokenizer(config.model)
-    training, validation = split(items, encode(items, task, tokenizer, config), example, config)
     full = not config.lora and not is_adapter(config.model)
-    trainer = PairTrainer(
-        model=load_model(config.model, config.weight_dtype, trainable=True),
-        ref_model=load_model(config.model, config.weight_dtype) if full else None,
-        args=config,
-        train_dataset=training,
-        eval_dataset=validation,
-        processing_class=tokenizer,
-        peft_config=None if is_adapter(config.model) else config.adapter(),
-    )
-    finish(config, "dpo", run(trainer, config), evaluation_command(task, config.output_dir))
+
+    def make(**options: Any) -> PairTrainer:
+        reference = load_model(config.model, config.weight_dtype) if full else None
+        return PairTrainer(ref_model=reference, **config.policy(), **options)
+
+    items = items_of(load_pairs(config.data_path))
+    following = evaluation_command(get_task(config.task), config.output_dir)
+    fine_tune(config, "dpo", items, example, make, following)
 
 
 @command

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 
 from nl_gradient_policy_optimization.devices import check_sharding
 from nl_gradient_policy_optimization.rollouts import encode_prompt
-from text2grad.configs import TASK_HELP, check_choices, check_given, current_names, setting
+from text2grad.configs import TASK_HELP, check_given, check_values, current_names, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
@@ -28,6 +28,8 @@ from text2grad.models import (
     card_header,
     card_loading,
     is_adapter,
+    load_model,
+    load_tokenizer,
     lora_config,
     named_dtype,
     portable_base_name,
@@ -35,7 +37,7 @@ from text2grad.models import (
 )
 from text2grad.models.deepspeed_setup import begin_deepspeed
 from text2grad.records import fingerprint, load_json, save_json, save_text
-from text2grad.tasks import Task
+from text2grad.tasks import Task, get_task
 from text2grad.tasks.commands import say_next
 
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
@@ -83,19 +85,17 @@ class FineTuning(_Mixed):
     max_new_tokens: int = setting(
         128, "longer responses are left out, and counted", "--max_response_tokens", "--max_tokens"
     )
-    validation_share: float = setting(0.1, "share of the prompts that is held out and measured")
+    validation_share: float = setting(0.1, "share of the prompts that is held out and measured", at_least=0, below=1)
     allow_changed: bool = setting(
         False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
     )
 
     def __post_init__(self) -> None:
         check_given(self, "task", "data_path", "output_dir")
-        check_choices(self)
+        check_values(self)
         if not self.lora:
             self.lora_r = 0
         self.lora = self.lora_r > 0
-        if not 0 <= self.validation_share < 1:
-            raise InputError(f"--validation_share {self.validation_share} is not in [0, 1)")
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
         if self.optimizer == "adafactor":
@@ -118,6 +118,11 @@ class FineTuning(_Mixed):
     def adapter(self, **options: Any) -> LoraConfig | None:
         return lora_config(self, **options) if self.lora else None
 
+    def policy(self) -> dict[str, Any]:
+        """The model to train, as arguments of a trainer; an adapter that exists goes on training."""
+        model = load_model(self.model, self.weight_dtype, trainable=True)
+        return {"model": model, "peft_config": None if is_adapter(self.model) else self.adapter()}
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -127,14 +132,12 @@ class Encoded:
     answers: list[list[int]]
 
 
-def encode(
-    items: Mapping[str, tuple[str, Sequence[str]]], task: Task, tokenizer: PreTrainedTokenizerBase, config: FineTuning
-) -> dict[str, Encoded]:
-    """Prompts and answers as token ids, without those that are too long.
+Items = Mapping[str, tuple[str, Sequence[str]]]
+"""``(x, answers)`` by id."""
 
-    Args:
-        items: ``(x, answers)`` by id.
-    """
+
+def encode(items: Items, task: Task, tokenizer: PreTrainedTokenizerBase, config: FineTuning) -> dict[str, Encoded]:
+    """Prompts and answers as token ids, without those that are too long."""
     encoded = {}
     for key, (prompt, answers) in items.items():
         made = Encoded(encode_prompt(prompt, task, tokenizer), [completion_ids(tokenizer, text) for text in answers])
@@ -152,7 +155,7 @@ def encode(
 
 
 def split(
-    items: Mapping[str, tuple[str, Sequence[str]]],
+    items: Items,
     encoded: Mapping[str, Encoded],
     example: Callable[[Encoded], dict[str, list[int]]],
     config: FineTuning,
@@ -193,6 +196,34 @@ def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
         yield more
 
 
+def fine_tune(
+    config: FineTuning,
+    method: str,
+    items: Items,
+    example: Callable[[Encoded], dict[str, list[int]]],
+    make: Callable[..., Trainer],
+    following: str,
+    describe: Callable[[Trainer, Dataset, dict[str, float]], None] = lambda *_: None,
+) -> None:
+    """Train, and leave the adapter (or model) in ``config.output_dir``; a finished run is left as it is.
+
+    Args:
+        example: a row of the trainer's data.
+        make: the trainer, from the arguments that all of TRL's take.
+        following: the command that uses the result, from the repository's root.
+        describe: writes what else the result needs, after training.
+    """
+    with begun(config, method, items) as more:
+        if not more:
+            return
+        tokenizer = load_tokenizer(config.model)
+        training, validation = split(items, encode(items, get_task(config.task), tokenizer, config), example, config)
+        trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
+        measures = run(trainer, config)
+        describe(trainer, training, measures)
+        finish(config, method, measures, following)
+
+
 def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     """Train from the newest checkpoint, measure on what was held out, save the model; returns the measures."""
     if config.lora and not is_adapter(config.model):  # a path that only this working directory resolves would be kept
@@ -208,11 +239,7 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
 
 
 def finish(config: FineTuning, method: str, measures: dict[str, float], following: str) -> None:
-    """Write the model's card, and ``result.json``, which says that the run is complete; tell what comes next.
-
-    Args:
-        following: the command that uses the result, from the repository's root.
-    """
+    """Write the model's card, and ``result.json``, which says that the run is complete; tell what comes next."""
     if config.process_index != 0:
         return
     folder = Path(config.output_dir)

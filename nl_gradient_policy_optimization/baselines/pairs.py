@@ -47,16 +47,14 @@ class PairsConfig(TaskConfig):
     output_path: str = setting(MISSING, "where the pairs go (JSON)", "--output_file", "--output")
     critic: str = setting("programmatic", "slf5k: who ranks (as in training's --critic)", "--annotator")
     tokenizer: str = setting("smollm2", "slf5k: in whose tokens δ is averaged")
-    pairs_per_prompt: int = setting(1, "pairs of one prompt at most")
-    margin: float = setting(0.0, "values must differ by more than this")
+    pairs_per_prompt: int = setting(1, "pairs of one prompt at most", at_least=1)
+    margin: float = setting(0.0, "values must differ by more than this", at_least=0)
     batch_size: int = setting(8, "responses that the critic gets together")
 
 
 def make_pairs(config: PairsConfig) -> list[Pair]:
     """Compare, write ``config.output_path``, and return what was written."""
     task = get_task(config.task)
-    if config.pairs_per_prompt < 1 or config.margin < 0:
-        raise InputError("--pairs_per_prompt must be at least 1 and --margin not negative")
     check_output(config.output_path)
     records = load_records(config.data_path, task, responses=None)
     compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]

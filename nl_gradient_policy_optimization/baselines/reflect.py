@@ -43,10 +43,10 @@ class ReflectConfig(TaskConfig):
         MISSING, "the policy: folder, adapter, hub id, smollm2, http://HOST/v1#MODEL, openai:MODEL", "--model_path"
     )
     critic: str = setting("programmatic", "as in training's --critic", "--annotator")
-    rounds: int = setting(1, "critiques and rewritings of each answer")
+    rounds: int = setting(1, "critiques and rewritings of each answer", at_least=1)
     prompt: str = setting("", "file of the request to rewrite; by default the task's reflect.txt", "--prompt_file")
-    max_new_tokens: int = setting(128, "longest answer in tokens", "--max_response_tokens", "--max_tokens")
-    batch_size: int = setting(8, "answers that critic or policy get together")
+    max_new_tokens: int = setting(128, "longest answer in tokens", "--max_response_tokens", "--max_tokens", at_least=1)
+    batch_size: int = setting(8, "answers that critic or policy get together", at_least=1)
 
 
 class Writer(Protocol):
@@ -183,9 +183,6 @@ def _complete(outcome: Outcome) -> Outcome:
 def main() -> None:
     config = parse(ReflectConfig)
     task = get_task(config.task)
-    for name in ("rounds", "max_new_tokens", "batch_size"):
-        if getattr(config, name) < 1:
-            raise InputError(f"--{name} must be at least 1, not {getattr(config, name)}")
     check_output(config.output_path)
     prompt = load_prompt(
         config.prompt or prompt_path(task, "reflect"), required=("critique",), offered=("critique", "good", "poor")

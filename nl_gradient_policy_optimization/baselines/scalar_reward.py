@@ -11,27 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
+from datasets import Dataset
 from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from nl_gradient_policy_optimization.baselines.dpo import items_of
-from nl_gradient_policy_optimization.baselines.finetuning import (
-    Encoded,
-    FineTuning,
-    begun,
-    encode,
-    finish,
-    run,
-    split,
-)
+from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
 from nl_gradient_policy_optimization.baselines.preferences import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
 from text2grad.configs import parse
 from text2grad.errors import command
-from text2grad.models import load_tokenizer
-from text2grad.tasks import Task, get_task
+from text2grad.tasks import get_task
 
 
 @dataclass
@@ -47,33 +40,25 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 def train(config: ScalarRewardSettings) -> None:
     """Train, and leave a folder that says how its scores are standardised."""
     task = get_task(config.task)
+
+    def make(**options: Any) -> RewardTrainer:
+        set_seed(config.seed)  # the reward head starts at random
+        adapter = config.adapter(task_type="SEQ_CLS", modules_to_save=["score"])
+        model = load_classifier(config.model, config.weight_dtype)
+        return RewardTrainer(model=model, peft_config=adapter, **options)
+
+    def describe(trainer: Any, training: Dataset, measures: dict[str, float]) -> None:
+        scorer = ScalarModel(trainer.model, trainer.processing_class, task, config.per_device_eval_batch_size)
+        scores = scorer.score_ids([ids for pair in training for ids in pair.values()])
+        dtype = str(config.weight_dtype).removeprefix("torch.")
+        description = ScalarDescription(task.name, dtype, fmean(scores), pstdev(scores) or 1.0, measures)
+        if config.process_index == 0:
+            description.save(Path(config.output_dir))
+
     items = items_of(load_pairs(config.data_path))
-    with begun(config, "scalar_reward", items) as more:
-        if more:
-            fine_tune(config, task, items)
-
-
-def fine_tune(config: ScalarRewardSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
-    tokenizer = load_tokenizer(config.model)
-    training, validation = split(items, encode(items, task, tokenizer, config), example, config)
-    set_seed(config.seed)  # the reward head starts at random
-    trainer = RewardTrainer(
-        model=load_classifier(config.model, config.weight_dtype),
-        args=config,
-        train_dataset=training,
-        eval_dataset=validation,
-        processing_class=tokenizer,
-        peft_config=config.adapter(task_type="SEQ_CLS", modules_to_save=["score"]),
-    )
-    measures = run(trainer, config)
-    scorer = ScalarModel(trainer.model, tokenizer, task, config.per_device_eval_batch_size)
-    scores = scorer.score_ids([ids for pair in training for ids in pair.values()])
-    dtype = str(config.weight_dtype).removeprefix("torch.")
-    description = ScalarDescription(task.name, dtype, fmean(scores), pstdev(scores) or 1.0, measures)
-    if config.process_index == 0:
-        description.save(Path(config.output_dir))
     following = f"{LAUNCHER} ppo {task.name} --reward_model {config.output_dir} --data_path RECORDS.json"
-    finish(config, "scalar_reward", measures, f"{following} --model SFT_RUN --output_dir RUN")
+    following += " --model SFT_RUN --output_dir RUN"
+    fine_tune(config, "scalar_reward", items, example, make, following, describe)
 
 
 @command

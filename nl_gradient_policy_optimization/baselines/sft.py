@@ -8,22 +8,13 @@ The result is an adapter (or model) folder that ``--model`` of every other comma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trl import SFTConfig, SFTTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import (
-    Encoded,
-    FineTuning,
-    begun,
-    encode,
-    finish,
-    run,
-    split,
-)
+from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models import is_adapter, load_model, load_tokenizer
 from text2grad.records import Records, load_records
 from text2grad.tasks import Task, get_task
 
@@ -65,27 +56,15 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 
 def train(config: SFTSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
+
+    def make(**options: Any) -> SFTTrainer:
+        return SFTTrainer(**config.policy(), **options)
+
     task = get_task(config.task)
     items = demonstrations(load_records(config.data_path, task, responses=None), task, config.target)
-    with begun(config, "sft", items) as more:
-        if more:
-            fine_tune(config, task, items)
-
-
-def fine_tune(config: SFTSettings, task: Task, items: dict[str, tuple[str, list[str]]]) -> None:
-    tokenizer = load_tokenizer(config.model)
-    training, validation = split(items, encode(items, task, tokenizer, config), example, config)
-    trainer = SFTTrainer(
-        model=load_model(config.model, config.weight_dtype, trainable=True),
-        args=config,
-        train_dataset=training,
-        eval_dataset=validation,
-        processing_class=tokenizer,
-        peft_config=None if is_adapter(config.model) else config.adapter(),
-    )
     following = f"python nl_gradient_policy_optimization/optimize.py --task {config.task} --model {config.output_dir}"
     following += " --data_path RECORDS.json --critic CRITIC --output_dir RUN"
-    finish(config, "sft", run(trainer, config), following)
+    fine_tune(config, "sft", items, example, make, following)
 
 
 @command

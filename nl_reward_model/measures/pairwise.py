@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal
 
-from text2grad.configs import TASK_HELP, check_choices, parse, setting
+from text2grad.configs import TASK_HELP, check_values, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
@@ -40,7 +40,7 @@ class CompareFeedbackConfig:
     limit: int | None = setting(None, "only the first so many pairs")
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_values(self)
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rm_data_anno.known_faults import marked
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
-from text2grad.configs import check_choices, check_given, check_positive, parse, setting
+from text2grad.configs import check_given, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
 from text2grad.records import Records, check_output, load_records, save_records
@@ -34,8 +34,8 @@ class SummaryVariationsConfig:
     data_path: str = setting("", "posts with a person's summary, ideal_human_summary", "--dataset_path", "--input_file")
     answers: list[str] = field(default_factory=list, metadata={"help": "files of sampled answers to these posts"})
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
-    rounds: int = setting(20, "variations of each post")
-    per_post: int = setting(8, "responses to each variation, in a row of the file")
+    rounds: int = setting(20, "variations of each post", above=0)
+    per_post: int = setting(8, "responses to each variation, in a row of the file", above=0)
     critique_style: Literal["worked", "facts", "plain"] = setting(
         "worked",
         "worked says of each fact whether the post has it, and in how long a run, which a small model learns from; "
@@ -172,9 +172,7 @@ def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
 @command
 def main() -> None:
     config = parse(SummaryVariationsConfig)
-    check_choices(config)
     check_given(config, "data_path", "answers", "output_path")
-    check_positive(config, "rounds", "per_post")
     check_output(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
     made = variations(

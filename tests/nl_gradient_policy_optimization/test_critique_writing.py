@@ -12,19 +12,8 @@ from nl_gradient_policy_optimization.algorithms.critique import critique_example
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny import tokenizer
-from tests.tiny_runs import ScriptedRewards, tiny_config
+from tests.tiny_runs import SpokenRewards, tiny_config
 from text2grad.tasks import get_task
-
-
-class Remarks(ScriptedRewards):
-    """Says the same of every response but those to one post."""
-
-    def __call__(self, rollouts):
-        given = super().__call__(rollouts)
-        return [
-            replace(each, critique="" if r.id == "post-2" else "Too long.", deltas=each.rewards)
-            for r, each in zip(rollouts, given, strict=True)
-        ]
 
 
 def rollout(critique: str, error: str | None = None) -> Rollout:
@@ -52,12 +41,16 @@ def test_the_loss_by_hand():
 
 def test_updates_bring_it_down(tmp_path):
     config = tiny_config(tmp_path, critique_coef=1.0, lora_r=0, max_steps=5, kl_coef=0.0)
-    trainer = prepare("slf5k", config, Remarks())
+    trainer = prepare("slf5k", config, SpokenRewards(silent=["post-2"]))
     trainer.train()
     found = trainer.metrics_log.rows()
     assert found[-1]["critique/loss"] < 0.8 * found[0]["critique/loss"]
     assert found[0]["ledger/backward_tokens"] > sum(
         len(row["tokens"]) for row in trainer.rollout_log.rows() if row["step"] == 1
     )
-    off = prepare("slf5k", config.changed(algorithm="text2grad", output_dir=str(tmp_path / "off")), Remarks()).step(1)
+    off = prepare(
+        "slf5k",
+        config.changed(algorithm="text2grad", output_dir=str(tmp_path / "off")),
+        SpokenRewards(silent=["post-2"]),
+    ).step(1)
     assert "critique/loss" not in off and off["ledger/backward_tokens"] < found[0]["ledger/backward_tokens"]

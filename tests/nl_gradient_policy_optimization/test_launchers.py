@@ -76,6 +76,11 @@ METHODS = {
     "ppo_delta": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm scalar "
     "--reward_placement last_sum",
     "prm_ppo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm steps",
+    "sdpo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm sdpo",
+    "rltf_fm": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --method rltf_fm "
+    "--algorithm critique",
+    "critique_grpo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm second "
+    "--learn critique_grpo --rollouts_per_prompt 2",
     "reflect": "reflect.py --task kodcode --config {here}/kodcode/reflect.yaml",
     "step_labels": "step_labels.py --task kodcode",
 }

@@ -15,7 +15,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
-from tests.tiny_runs import posts_file, rows
+from tests.tiny_runs import posts_file, rows, untimed
 from tests.vllm_servers import free_port
 
 STAGE = ROOT / "nl_gradient_policy_optimization"
@@ -132,12 +132,6 @@ def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900)
                 cut_power(process)
 
 
-def figures(folder: Path) -> list[dict]:
-    """What a run logged, without its times."""
-    log = rows(folder / "metrics.jsonl")
-    return [{name: value for name, value in row.items() if "seconds" not in name} for row in log]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sharding", ["", "zero2", "zero3"], ids=["ddp", "zero2", "zero3"])
@@ -154,12 +148,12 @@ def test_two_machines_equal_one_of_two_processes_also_after_a_kill(tmp_path, sha
         time.sleep(0.02)
     cut_power(first[1])
     codes = ended(first, both, timeout=300)
-    assert codes[0] not in (0, 2) and len(figures(both)) < 6, (tmp_path / "both-0.log").read_text()
+    assert codes[0] not in (0, 2) and len(rows(both / "metrics.jsonl")) < 6, (tmp_path / "both-0.log").read_text()
 
     port = free_port()
     again = [launch(both, 2, rank, port, sharding) for rank in (0, 1)]
     assert ended(again, both) == [0, 0], (tmp_path / "both-0.log").read_text()
     assert "going on after step" in (tmp_path / "both-0.log").read_text()
-    assert figures(both) == figures(alone)
+    assert untimed(both / "metrics.jsonl") == untimed(alone / "metrics.jsonl")
     weights = [(run / "policy" / "adapter_model.safetensors").read_bytes() for run in (alone, both)]
     assert weights[0] == weights[1]

@@ -7,22 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nl_gradient_policy_optimization import probe_teacher
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured, probe, shown, shuffled
-from tests.tiny_runs import ScriptedRewards, tiny_config
+from tests.tiny_runs import SpokenRewards, tiny_config
 from text2grad.errors import InputError
-
-
-class Spoken(ScriptedRewards):
-    def __call__(self, rollouts):
-        pairs = zip(rollouts, super().__call__(rollouts), strict=True)
-        return [replace(given, critique=f"About {r.id}", deltas=given.rewards) for r, given in pairs]
 
 
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
-    trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), Spoken())
+    trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), SpokenRewards())
     batch = trainer.take_feedback(trainer.collect(1))
     rollouts = batch.rollouts
 
@@ -43,16 +36,9 @@ def test_figures_of_a_teacher_that_knows(tmp_path):
 def test_a_whole_probe_of_a_model_that_knows_nothing(tmp_path):
     config = tiny_config(tmp_path)
     asked = ProbeConfig("slf5k", config.model, config.data_path, responses=4, micro_batch_size=2, max_new_tokens=8)
-    report = probe(asked, rewards=Spoken())
+    report = probe(asked, rewards=SpokenRewards())
     assert report["responses"] == report["with_feedback"] == report["real"]["read"] == 4
     assert 0.2 < report["real"]["token_auc"] < 0.8
     assert "4 of 4 responses" in shown(report) and "shuffled critiques: AUC" in shown(report)
     with pytest.raises(InputError, match="a multiple of --micro_batch_size"):
         probe(replace(asked, responses=3))
-
-
-def test_the_command_says_what_is_missing(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["probe_teacher.py", "--task", "slf5k", "--model", "smollm2"])
-    with pytest.raises(SystemExit):
-        probe_teacher.main()
-    assert "--data_path is missing" in capsys.readouterr().err

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -13,10 +11,9 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
-from tests.baseline_runs import BASELINES, SLF5K, QuotingCritic, rollout
+from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.tiny import tokenizer
 from tests.tiny_runs import tiny_config
-from text2grad.errors import InputError
 from text2grad.records import load_json
 
 TEXT = "She lost her job, and she wants a new car."
@@ -73,26 +70,3 @@ def test_capo_trains_without_a_value_function(tmp_path):
     assert run["config"]["advantage"] == "group" and run["config"]["outcome_coef"] == 1
     rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
     assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)
-    with pytest.raises(InputError, match="--votes"):
-        config.changed(votes=0).check()
-    with pytest.raises(InputError, match="different algorithms"):
-        tiny_config(tmp_path, votes=2, teacher="gate")
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("sdpo", "--algorithm sdpo --seed 1"),
-        ("rltf_fm", "--method rltf_fm --algorithm critique --seed 1"),
-        ("critique_grpo", "--algorithm second --learn critique_grpo --rollouts_per_prompt 2 --seed 1"),
-    ],
-)
-def test_the_launcher_names_what_a_method_changes(tmp_path, method, expected):
-    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "python").chmod(0o755)
-    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": "1"}
-    command = ["bash", str(BASELINES / "run.sh"), method, "slf5k", "--seed", "1"]
-    said = subprocess.run(command, env=path, text=True, capture_output=True, check=True).stdout
-    script, rest = said.split(" --task slf5k --config ")
-    assert script.endswith("/optimize.py") and (BASELINES / ".." / "slf5k" / "config.yaml").samefile(rest.split()[0])
-    assert rest.split(maxsplit=1)[1].strip() == expected

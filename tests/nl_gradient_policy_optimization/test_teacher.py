@@ -7,33 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.algorithms.teacher import Teacher, encode_teacher_prompt, gaps, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.processes import run_ranks
 from tests.tiny import tokenizer
-from tests.tiny_runs import ScriptedRewards, encoded_prompts, ready_batch, rows, tiny_config
+from tests.tiny_runs import (
+    ScriptedRewards,
+    SpokenRewards,
+    answer_with,
+    check_same_update,
+    encoded_prompts,
+    ready_batch,
+    rows,
+    tiny_config,
+    untimed,
+)
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
 from text2grad.losses.teacher import gated, span_sums, weighted
 from text2grad.tasks import PlainTask, get_task
-
-
-class SpokenRewards(ScriptedRewards):
-    """Scripted labels with a critique; ``silent`` names posts of whose rollouts nothing is said."""
-
-    def __init__(self, silent: tuple[str, ...] = (), fail: tuple[str, ...] = ()):
-        super().__init__(fail)
-        self.silent = silent
-
-    def __call__(self, rollouts):
-        return [
-            replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
-            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
-        ]
-
 
 # What the teacher reads
 
@@ -127,25 +121,6 @@ def test_no_critique_no_teacher(tmp_path):
         optimize("slf5k", tiny_config(tmp_path, teacher="gate"), ScriptedRewards())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"teacher": "gate", "reward_placement": "last_sum"}, "different algorithms"),
-        ({"teacher": "all", "reward_model": "scalar"}, "different algorithms"),
-        ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
-        ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
-        ({"teacher": "every"}, "--teacher"),
-        ({"teacher_scale": 0.3}, "add --algorithm teacher"),
-        ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be in 0..1"),
-        ({"teacher": "gate", "teacher_scale": 0}, "--teacher_scale must be above 0"),
-        ({"teacher": "all", "teacher_top_k": 0}, "--teacher_top_k must be 1 or more"),
-    ],
-)
-def test_settings_that_cannot_work(tmp_path, settings, message):
-    with pytest.raises(InputError, match=message):
-        tiny_config(tmp_path, **settings).check()
-
-
 # Resuming, ranks, the ledger
 
 
@@ -166,8 +141,7 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
             assert torch.equal(whole.algorithm.average[name], again.algorithm.average[name]), name
             moved += int(not torch.equal(parameter, whole.algorithm.average[name]))
     assert moved  # the average lags behind
-    both = [rows(Path(run) / "metrics.jsonl")[1] for run in (tmp_path / "run", tmp_path / "again")]
-    first, second = ({name: value for name, value in row.items() if "seconds" not in name} for row in both)
+    first, second = (untimed(tmp_path / run / "metrics.jsonl")[1] for run in ("run", "again"))
     assert first == second
     # what is sampled is scored by policy and reference, read by the teacher, and learnt from in two passes
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
@@ -190,10 +164,7 @@ def _one_step(folder: str, name: str, ranks: int) -> None:
         teacher_coef=20.0,
     )
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",)))
-    trainer.ids = [f"post-{index}" for index in range(4)]
-    responses = [[7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)]
-    encoded = {tuple(ids): response for ids, response in zip(encoded_prompts(trainer), responses, strict=True)}
-    trainer.sampler.batches = lambda prompts: iter([([encoded[tuple(ids)] for ids in prompts], None)])
+    answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)])
     trainer.train()
     trainer.accelerator.end_training()
 
@@ -202,13 +173,5 @@ def test_two_ranks_make_the_update_of_one(tmp_path):
     tiny_config(tmp_path)  # writes model and posts once
     assert run_ranks(_one_step, 1, str(tmp_path), "one", 1) == [0]
     assert run_ranks(_one_step, 2, str(tmp_path), "two", 2) == [0, 0]
-    one, two = (
-        load_file(tmp_path / name / "checkpoint-1" / "policy" / "adapter_model.safetensors") for name in ("one", "two")
-    )
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-5)
-    first, second = (rows(tmp_path / name / "metrics.jsonl")[0] for name in ("one", "two"))
-    for name, value in first.items():
-        if "seconds" not in name:
-            assert second[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
+    first = check_same_update(tmp_path / "one", tmp_path / "two")
     assert first["teacher/unread"] == 1 and first["teacher/loss"] > 0

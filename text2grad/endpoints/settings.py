@@ -5,26 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from text2grad.configs import check_positive, setting
-from text2grad.errors import InputError
+from text2grad.configs import check_values, setting
 
 
 @dataclass(kw_only=True)
 class Endpoint:
     """How an OpenAI-compatible API is asked."""
 
-    concurrency: int = setting(8, "requests in flight")
+    concurrency: int = setting(8, "requests in flight", above=0)
     requests_per_minute: float | None = setting(None, "ask no faster")
     tokens_per_minute: float | None = setting(None, "ask no faster")
     max_cost_usd: float | None = setting(None, "spend no more than this, earlier runs included")
     prices: str | None = setting(None, "another price table than text2grad/endpoints/prices.yaml")
-    timeout: float = setting(120.0, "seconds of silence after which a request is sent again")
-    retries: int = setting(6, "how often a request is sent again")
+    timeout: float = setting(120.0, "seconds of silence after which a request is sent again", above=0)
+    retries: int = setting(6, "how often a request is sent again", at_least=0)
 
     def __post_init__(self) -> None:
-        check_positive(self, "concurrency", "timeout")
-        if self.retries < 0:
-            raise InputError(f"--retries must be 0 or above, not {self.retries}")
+        check_values(self)
 
     def client_options(self) -> dict[str, Any]:
         """For :class:`~text2grad.endpoints.client.ChatClient`."""
@@ -37,7 +34,7 @@ class CriticEndpoint:
 
     critic_concurrency: int = setting(16, "for an endpoint: requests in flight, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds of silence after which a request is sent again")
-    critic_retries: int = setting(6, "for an endpoint: how often a request is sent again")
+    critic_retries: int = setting(6, "for an endpoint: how often a request is sent again", at_least=0)
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
 
     def client_options(self) -> dict[str, Any]:

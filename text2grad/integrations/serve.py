@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from text2grad.configs import TaskConfig, check_positive, parse, setting
+from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.endpoints import is_endpoint
@@ -31,7 +31,7 @@ class ServeConfig(CriticEndpoint):
 
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
+    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
     critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
@@ -39,25 +39,20 @@ class ServeConfig(CriticEndpoint):
         [], "policies whose token ids it takes: hub ids, folders or smollm2; requests name the last part"
     )
     host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
-    port: int = setting(8765, "port to listen on; 0 takes a free one")
+    port: int = setting(8765, "port to listen on; 0 takes a free one", at_least=0, below=2**16)
     window: float = setting(0.02, "seconds that a batch waits for more items after its first one")
     batch_size: int = setting(
-        0, "items in one call of the critic; 0: 64, or --critic_batch_size for a reward model's folder"
+        0, "items in one call of the critic; 0: 64, or --critic_batch_size for a reward model's folder", at_least=0
     )
-    max_items: int = setting(256, "items of one request")
-    max_characters: int = setting(100_000, "characters of a prompt or a response")
-    max_megabytes: float = setting(8.0, "size of a request's body")
-    max_waiting: int = setting(2048, "items in flight; requests beyond that are told to come again")
-    max_connections: int = setting(512, "open connections; others are told to come again")
-    timeout: float = setting(300.0, "seconds without an answer of the critic after which items get an error")
+    max_items: int = setting(256, "items of one request", above=0)
+    max_characters: int = setting(100_000, "characters of a prompt or a response", above=0)
+    max_megabytes: float = setting(8.0, "size of a request's body", above=0)
+    max_waiting: int = setting(2048, "items in flight; requests beyond that are told to come again", above=0)
+    max_connections: int = setting(512, "open connections; others are told to come again", above=0)
+    timeout: float = setting(300.0, "seconds without an answer of the critic after which items get an error", above=0)
 
     def __post_init__(self) -> None:
-        limits = ("max_items", "max_characters", "max_megabytes", "max_waiting", "max_connections", "timeout")
-        check_positive(self, "critic_batch_size", *limits)
-        if self.batch_size < 0:
-            raise InputError(f"--batch_size must be 0 or above, not {self.batch_size}")
-        if not 0 <= self.port < 2**16:
-            raise InputError(f"--port must be in 0..65535, not {self.port}")
+        check_values(self)
 
 
 def make_service(task: Task, config: ServeConfig) -> CriticService:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.configs import check_positive, setting
+from text2grad.configs import setting
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
 from text2grad.models.loading import (
@@ -41,12 +41,8 @@ class AnsweringConfig(Endpoint):
     base_url: str | None = setting(None, "an OpenAI-compatible API, http://HOST:PORT/v1")
     dtype: DtypeName = setting("auto", "number type of the weights", "--precision")
     device: str | None = setting(None, "cpu, cuda, cuda:1, …; by default the best one present")
-    batch_size: int = setting(16, "prompts in one batch of a model in this process")
-    concurrency: int = setting(16, "requests in flight to an API")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "batch_size")
+    batch_size: int = setting(16, "prompts in one batch of a model in this process", above=0)
+    concurrency: int = setting(16, "requests in flight to an API", above=0)
 
 
 @dataclass
