@@ -24,42 +24,29 @@ class Batch:
 
     Attributes:
         rollouts: what each row is; a row's padded ids are its ``prompt_ids`` and ``response_ids``.
-        prompt_ids, prompt_mask: ``[B, P]``, the mask 1 on tokens and 0 on padding.
-        response_ids, response_mask: ``[B, T]``.
-        groups: ``[B]``, the prompt of a row as a number from 0: rows with the same number answer the same prompt.
-        sampler_logprobs: ``[B, T]``, log π of the engine that sampled, where that is not the policy itself.
-        old_logprobs, ref_logprobs, new_logprobs: ``[B, T]``, log π of the policy that sampled, of the reference, and
-            (in steps whose rollouts are scored again) of the policy after the updates.
-        entropy, kl, values: ``[B, T]``, of the policy that sampled: its entropy, its KL to the reference, V(x, y_<t).
-        mask: ``[B, T]``, 1 on the tokens that may move the policy: those of responses with feedback.
-        given: ``[B, T]``, what the reward source gives each token, shaped.
-        deltas: ``[B, T]``, the critic's δ_t as it gave them.
-        scores: ``[B]``, the verdict on the whole response in −1..1, NaN where no critic spoke.
-        missing: ``[B]``, how many things the critic says the response lacks.
-        rewards, advantages, returns: ``[B, T]``, r_t, A_t, and the value head's target.
         extra: further tensors of an algorithm, ``[B]``, ``[B, T]`` or ``[B, T, K]``.
     """
 
-    prompt_ids: Tensor
-    prompt_mask: Tensor
-    response_ids: Tensor
+    prompt_ids: Tensor  # [B, P]
+    prompt_mask: Tensor  # [B, P], 1 on tokens and 0 on padding, as response_mask
+    response_ids: Tensor  # [B, T], as all below where nothing else is said
     response_mask: Tensor
-    groups: Tensor
-    sampler_logprobs: Tensor
-    old_logprobs: Tensor
-    ref_logprobs: Tensor
-    new_logprobs: Tensor
-    entropy: Tensor
-    kl: Tensor
-    values: Tensor
-    mask: Tensor
-    given: Tensor
-    deltas: Tensor
-    scores: Tensor
-    missing: Tensor
-    rewards: Tensor
-    advantages: Tensor
-    returns: Tensor
+    groups: Tensor  # [B], the prompt of a row as a number from 0: rows with the same number answer the same prompt
+    sampler_logprobs: Tensor  # log π of the engine that sampled, where that is not the policy itself
+    old_logprobs: Tensor  # log π of the policy that sampled
+    ref_logprobs: Tensor  # of the reference
+    new_logprobs: Tensor  # of the policy after the updates, in steps whose rollouts are scored again
+    entropy: Tensor  # of the policy that sampled, as kl and values
+    kl: Tensor  # to the reference
+    values: Tensor  # V(x, y_<t)
+    mask: Tensor  # 1 on the tokens that may move the policy: those of responses with feedback
+    given: Tensor  # what the reward source gives each token, shaped
+    deltas: Tensor  # the critic's δ_t as it gave them
+    scores: Tensor  # [B], the verdict on the whole response in −1..1, NaN where no critic spoke
+    missing: Tensor  # [B], how many things the critic says the response lacks
+    rewards: Tensor  # r_t
+    advantages: Tensor  # A_t
+    returns: Tensor  # the value head's target
 
     def __init__(self, rollouts: Sequence[Rollout], pad_id: int, dtype: torch.dtype, group_size: int = 1):
         """Pad rollouts.

@@ -300,8 +300,7 @@ class PolicyConfig(
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
 
     def __post_init__(self) -> None:
-        parts: tuple[Any, ...] = (self, self.algorithm, self.audit, self.refresh)
-        for part in parts:
+        for part in self.parts:
             for item in fields(part):  # YAML reads 1e-6 as text
                 value = getattr(part, item.name)
                 if item.type in ("float", "float | None") and isinstance(value, str):
@@ -317,6 +316,11 @@ class PolicyConfig(
                 f"PolicyConfig has no field {name!r}; it may be one of its algorithm, audit or refresh"
             )
         super().__setattr__(name, value)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All dataclasses of settings, its own first."""
+        return self, self.algorithm, self.audit, self.refresh
 
     # Flags
 
@@ -347,9 +351,10 @@ class PolicyConfig(
 
     def flat(self) -> dict[str, Any]:
         """All settings by their flags' names, as ``run.json`` has them."""
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in (*_NESTED, "algorithm")}
-        parts = [vars_of(part) for part in (self.algorithm, self.audit, self.refresh)]
-        return {**own, "algorithm": self.algorithm.name, **parts[0], **parts[1], **parts[2]}
+        flat = {item.name: getattr(part, item.name) for part in self.parts for item in fields(part)}
+        for name in _NESTED:
+            del flat[name]
+        return {**flat, "algorithm": self.algorithm.name}
 
     def changed(self, **flags: Any) -> PolicyConfig:
         """A copy with other settings; another algorithm begins with its own defaults."""
@@ -396,8 +401,7 @@ class PolicyConfig(
 
     def check(self) -> None:
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
-        parts: tuple[Any, ...] = (self, self.algorithm, self.audit, self.refresh)
-        for part in parts:
+        for part in self.parts:
             check_values(part)
         check_repository(self.push_to_hub)
         check_given(self, "model", "data_path", "output_dir")
@@ -420,10 +424,6 @@ class PolicyConfig(
                 f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {divisor} ({parts}); "
                 "change one of them"
             )
-
-
-def vars_of(part: Any) -> dict[str, Any]:
-    return {item.name: getattr(part, item.name) for item in fields(part)}
 
 
 def _chosen(flags: dict[str, Any]) -> str:

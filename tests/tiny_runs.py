@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.tiny import tiny_model
@@ -119,6 +120,15 @@ def _sign(token: int) -> float:
 def rows(path: Path) -> list[dict]:
     """The lines of a JSONL log, every one of them strict JSON."""
     return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def cut_after_one_step(config: PolicyConfig, rewards) -> NLGradientTrainer:
+    """A run that ends after its first step and is then continued to its last."""
+    half = prepare("slf5k", config, rewards)
+    half.resume()
+    half.step(1)
+    half.save()
+    return optimize("slf5k", config, rewards)
 
 
 def untimed(path: Path) -> list[dict]:

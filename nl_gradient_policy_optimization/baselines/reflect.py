@@ -11,9 +11,8 @@ story of its rounds under ``reflection``. Killed and run again, nothing is asked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import Critic, load_critic, version_of
@@ -49,39 +48,16 @@ class ReflectConfig(TaskConfig):
     batch_size: int = setting(8, "answers that critic or policy get together", at_least=1)
 
 
-class Writer(Protocol):
-    """Answers chats; ``identity`` changes with the model."""
-
-    identity: str
-    workers: int
-
-    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]: ...
-
-
-class PolicyWriter:
-    """A policy that decodes greedily."""
-
-    def __init__(self, policy: Policy, max_new_tokens: int):
-        self.policy, self.sampling = policy, SamplingConfig(max_new_tokens)
-        self.identity, self.workers = policy.identity, policy.workers
-
-    def __call__(self, chats: Sequence[Chat]) -> list[str | Exception]:
-        replies = self.policy(chats, [""] * len(chats), self.sampling)
-        return [reply if isinstance(reply, Exception) else reply.text for reply in replies]
-
-
-def load_writer(config: ReflectConfig) -> Writer:
+def writer_of(config: ReflectConfig) -> Policy:
     """The policy that ``--model`` names."""
-    if is_endpoint(config.model):
-        base_url, model = endpoint_of(config.model)
-        return PolicyWriter(
-            ServedPolicy(model, base_url, Endpoint(concurrency=config.batch_size), config.model), config.max_new_tokens
-        )
-    return PolicyWriter(LocalPolicy(config.model), config.max_new_tokens)
+    if not is_endpoint(config.model):
+        return LocalPolicy(config.model)
+    base_url, model = endpoint_of(config.model)
+    return ServedPolicy(model, base_url, Endpoint(concurrency=config.batch_size), config.model)
 
 
 def reflect(
-    records: Records, task: Task, critic: Critic, writer: Writer, prompt: Prompt, config: ReflectConfig
+    records: Records, task: Task, critic: Critic, writer: Policy, prompt: Prompt, config: ReflectConfig
 ) -> Records:
     """Criticise and rewrite ``config.rounds`` times; the records with their last answers and the story of each."""
     current = dict(records)
@@ -143,13 +119,18 @@ def criticise(records: dict[str, Record], task: Task, critic: Critic, config: Re
     )
 
 
-def rewrite(chats: dict[str, Chat], writer: Writer, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:
-    """The policy's new answers, as texts."""
+def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:
+    """The policy's new answers, as texts, decoded greedily."""
+
+    def work(ids: list[str], batch: list[Chat]) -> list[str | Exception]:
+        replies = writer(batch, [""] * len(batch), SamplingConfig(config.max_new_tokens))
+        return [reply if isinstance(reply, Exception) else reply.text for reply in replies]
+
     ordered = dict(sorted(chats.items(), key=lambda item: -sum(len(turn["content"]) for turn in item[1])))
     return _complete(
         map_records(
             ordered,
-            lambda ids, batch: writer(batch),
+            work,
             journal=f"{config.output_path}.round{number}.rewriting.journal.jsonl",
             settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
             batch_size=1 if writer.workers else config.batch_size,
@@ -193,7 +174,7 @@ def main() -> None:
             raise InputError(
                 f"{config.data_path}: record {key} has no answer to rewrite; evaluation/generate.py writes them"
             )
-    output = reflect(records, task, load_critic(config.critic, task), load_writer(config), prompt, config)
+    output = reflect(records, task, load_critic(config.critic, task), writer_of(config), prompt, config)
     save_records(config.output_path, output)
     print(f"{len(output)} answers after {config.rounds} rounds -> {config.output_path}")
 

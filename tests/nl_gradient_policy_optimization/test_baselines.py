@@ -127,22 +127,6 @@ def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
     assert [(pair.chosen, pair.rejected) for pair in make_pairs(config)] == [(GOOD, BAD)]
 
 
-def test_pairs_from_the_command_line(run_script, shared_data, tmp_path):
-    done = run_script(
-        "nl_gradient_policy_optimization/baselines/pairs.py", "--task", "ultrafeedback",
-        "--data_path", shared_data / "ultrafeedback/responses.json", "--output_path", tmp_path / "pairs.json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    better = {
-        row["prompt"]: ULTRA.response(row)
-        for row in load_json(shared_data / "ultrafeedback/responses.json")
-        if row["is_chosen"]
-    }
-    made = load_pairs(tmp_path / "pairs.json")
-    assert len(made) > 100
-    assert all(pair.chosen == better[pair.prompt] for pair in made.values())
-
-
 def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsys):
     rows = {f"r{i}": {"post": p, "generated_summary": BAD, "ideal_human_summary": GOOD} for i, p in enumerate(POSTS)}
     save_json(tmp_path / "posts.json", rows)

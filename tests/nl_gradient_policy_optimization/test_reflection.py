@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from nl_gradient_policy_optimization.baselines import reflect
-from tests.baseline_runs import (
-    BASELINES,
-    SLF5K,
-    QuotingCritic,
-)
+from tests.baseline_runs import BASELINES, SLF5K, QuotingCritic
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS
+from text2grad.feedback import Feedback
+from text2grad.models.answering import PolicyAnswer
 from text2grad.prompts import load_prompt
 from text2grad.records import load_records, save_json
-
-# Reflection
 
 
 class EchoWriter:
@@ -24,22 +20,15 @@ class EchoWriter:
     def __init__(self):
         self.chats = []
 
-    def __call__(self, chats):
+    def __call__(self, chats, ids, sampling):
         self.chats += chats
-        return [
-            f"try {len(self.chats)}: worse" if "See." in chat[-1]["content"] else RuntimeError("?") for chat in chats
-        ]
+        answer = PolicyAnswer(f"try {len(self.chats)}: worse", None, None, True)
+        return [answer if "See." in chat[-1]["content"] else RuntimeError("?") for chat in chats]
 
 
 def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
     rows = {
-        "a": {
-            "post": POSTS[0],
-            "generated_summary": "worse",
-            "textual_feedback": "old",
-            "good_spans": [],
-            "poor_spans": [],
-        },
+        "a": SLF5K.with_feedback({"post": POSTS[0], "generated_summary": "worse"}, Feedback("old"), {}),
         "b": {"post": POSTS[1], "generated_summary": "fine already"},
         "c": {"post": POSTS[2], "generated_summary": "will fail"},
     }

@@ -26,12 +26,6 @@ def test_advantages_by_hand():
     assert y0.tolist() == [-2.75, -0.75, 0.25, 0.25] and y1.tolist() == [1.25, 2.25, -0.75, 0.25]
 
 
-def test_perfect_second_attempts_still_teach():
-    """All second attempts are right: their own mean would leave no gradient, that of the first ones does."""
-    _, y1 = attempt_advantages(torch.tensor([-1.0, 1.0]), torch.tensor([1.0, 1.0]), 2, "rltf_sd")
-    assert y1.tolist() == [1, 1]
-
-
 def test_the_refinement_loss_by_hand():
     logprobs = torch.tensor([log(0.1), log(0.9)], requires_grad=True)
     loss = refinement_loss(logprobs, torch.tensor([2.0, -1.0]))
