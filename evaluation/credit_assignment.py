@@ -123,25 +123,17 @@ def gaps_by_distance(by_prompt: dict[str, list[np.ndarray]], decay: float) -> li
     ]
 
 
-def plot_credit(path: str, gaps: Sequence[dict[str, float]], labelled: Sequence[int], decay: float) -> None:
-    """Left: the theory's amplification over the distances of real labels. Right: |ΔA| by distance."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def plot_credit(path: str, gaps: Sequence[dict[str, float]]) -> None:
+    """Left: the theory's amplification. Right: |ΔA|. Both by distance from the end."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    distances = np.arange(max(labelled, default=0) + 1)
-    left.plot(distances, amplification(distances, decay), color=COLOURS[1], label=f"$({decay:g})^{{-(T-k)}}$")
-    left.set(xlabel="tokens before the end, $T-k$", ylabel="amplification", yscale="log")
-    counts = left.twinx()
-    counts.hist(labelled, bins=np.arange(len(distances) + 1) - 0.5, color="#c9c9c9", zorder=0)
-    counts.set_ylabel("labelled tokens")
-    left.set_zorder(counts.get_zorder() + 1)
-    left.patch.set_visible(False)
-    left.legend(frameon=False, loc="upper left")
+    distances = [row["distance"] for row in gaps]
+    left.plot(distances, [row["amplification"] for row in gaps], color=COLOURS[1])
+    left.set(xlabel="tokens before the end, $T-k$", ylabel=r"amplification, $(\gamma\lambda)^{-(T-k)}$", yscale="log")
     for name, label, color in (("gap_A", "token-level (A)", COLOURS[1]), ("gap_B", "end of sequence (B)", COLOURS[4])):
-        right.plot([row["distance"] for row in gaps], [row[name] for row in gaps], color=color, label=label)
+        right.plot(distances, [row[name] for row in gaps], color=color, label=label)
     right.set(xlabel="tokens before the end, $T-t$", ylabel=r"mean $|\Delta A_t|$, best $-$ worst rollout")
     right.legend(frameon=False)
     save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix,))
@@ -168,8 +160,7 @@ def main() -> None:
     for name, figure in figures.items():
         print(f"  {name:<20} {figure}")
     if config.plot:
-        labelled = [int(len(deltas) - 1 - k) for deltas in rollouts for k in np.flatnonzero(deltas)]
-        plot_credit(config.plot, gaps, labelled, decay)
+        plot_credit(config.plot, gaps)
         print(f"  plot -> {config.plot}")
     else:
         say_next("--plot credit.svg draws the gaps beside the theory's curve")

@@ -96,18 +96,8 @@ def test_programs_for_held_out_questions(tmp_path):
     test = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
     question = {"question_id": "q", "question": "Write f, which returns 1.", "solution": "?", "test": test}
     save_json(tmp_path / "q.json", [question])
-    flags = [
-        "--model",
-        model,
-        "--system",
-        "tiny",
-        "--output_dir",
-        tmp_path / "out",
-        "--max_new_tokens",
-        "6",
-        "--limit",
-        "1",
-    ]
+    flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
+    flags += ["--max_new_tokens", "6", "--limit", "1"]
     result = run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
     assert result.returncode == 0, result.stderr
     for name in ("humaneval.result.json", "result.json"):
@@ -123,18 +113,8 @@ def test_answers_to_open_questions(tmp_path):
     ]
     save_json(tmp_path / "question.jsonl", questions)
     with FaultServer(lambda body: "[[6]]") as server:
-        flags = [
-            "--model",
-            model,
-            "--system",
-            "tiny",
-            "--output_dir",
-            tmp_path / "out",
-            "--limit",
-            "3",
-            "--max_new_tokens",
-            "6",
-        ]
+        flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
+        flags += ["--limit", "3", "--max_new_tokens", "6"]
         flags += ["--arc_path", ROOT / "evaluation" / "ultrafeedback" / "sample_arc.jsonl"]
         flags += ["--judge", f"{server.url}#m", "--mt_bench_path", tmp_path / "question.jsonl"]
         requests = [

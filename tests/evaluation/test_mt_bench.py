@@ -8,13 +8,7 @@ import re
 import pytest
 
 from evaluation.results import figures_of, load_result
-from evaluation.ultrafeedback.mt_bench import (
-    CATEGORIES,
-    TEMPERATURES,
-    load_judge_prompts,
-    load_questions,
-    read_rating,
-)
+from evaluation.ultrafeedback.mt_bench import CATEGORIES, TEMPERATURES, load_judge_prompts, load_questions, read_rating
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
 from text2grad.endpoints.judging import JudgeConfig, open_judge
@@ -98,14 +92,6 @@ def test_a_missing_reference_is_an_error_not_a_different_benchmark(files, tmp_pa
         result = graded(server, files, tmp_path / "r.json", references=None, without_references=True)
     assert result["metrics"]["score"]["n"] == 4
     assert not any("Right" in body["messages"][0]["content"] for body in server.requests)
-
-
-def test_references_are_needed_only_where_a_category_is_graded_beside_one(files, tmp_path):
-    questions = [row for row in load_json(files["questions"]) if row["category"] in ("writing", "stem")]
-    save_json(files["questions"], questions)
-    with FaultServer(grades_by_category) as server:
-        result = graded(server, files, tmp_path / "r.json", references=None)
-    assert result["metrics"]["score"]["n"] == 2 and result["metrics"]["score"]["value"] == 7.5
 
 
 def test_grades_of_systems_with_other_categories_are_drawn_together(files, tmp_path):

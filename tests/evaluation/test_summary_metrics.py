@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import bootstrap
 
 from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
@@ -144,25 +143,6 @@ def test_an_empty_answer_scores_nothing_and_breaks_nothing():
     assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}
     assert figures["words"].each == {"a": 0, "b": 4}
     assert figures["novelty_3"].summary()["n"] == 1
-
-
-def test_intervals_of_a_mean_are_scipys():
-    values = np.random.default_rng(1).gamma(2.0, size=300)
-    figure = Figure.mean({str(i): value for i, value in enumerate(values)})
-    theirs = bootstrap((values,), np.mean, method="percentile", n_resamples=9999, random_state=0).confidence_interval
-    assert figure.value() == pytest.approx(values.mean())
-    assert (figure.estimate().low, figure.estimate().high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
-
-
-def test_95_percent_intervals_hold_the_truth_about_95_times_in_100():
-    random = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        tokens = random.integers(5, 60, size=80)
-        rewards = random.binomial(tokens, 0.3)
-        found = Figure({str(i): pair for i, pair in enumerate(zip(rewards, tokens, strict=True))}).estimate()
-        hits += found.low <= 0.3 <= found.high
-    assert 0.89 <= hits / 200 <= 0.99
 
 
 def test_comparisons_from_files_equal_those_in_memory(tmp_path):
