@@ -116,47 +116,34 @@ class PolicyScorer(nn.Module):
             as_reference: score by the reference instead of the policy.
         """
         with self._as_reference() if as_reference else nullcontext(self.base) as base:
-            return self._score(base, input_ids, attention_mask, response_mask, kl, entropy, top_k, at)
-
-    def _score(
-        self,
-        base: PreTrainedModel,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        response_mask: Tensor,
-        kl: str | None,
-        entropy: bool,
-        top_k: int,
-        at: Tensor | None,
-    ) -> Scores:
-        chosen = response_mask.bool()
-        targets = input_ids[:, -response_mask.shape[1] :][chosen]
-        hidden = _hidden_states(base, input_ids, attention_mask, response_mask.shape[1])
-        if kl is not None:
-            with self._as_reference() as reference:
-                reference_hidden = _hidden_states(reference, input_ids, attention_mask, response_mask.shape[1])[chosen]
-                head = _head(reference)
-        ref_logprobs = divergence = None
-        if kl == "full":
-            pair = [hidden[chosen], reference_hidden, targets]
-            options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
-            logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
-                self._against_reference, pair, **options
-            )
-        else:
-            wanted = [hidden[chosen], targets] + ([at[chosen]] if at is not None else [])
-            options = {"base": base, "entropy": entropy, "top_k": top_k}
-            logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
+            chosen, length = response_mask.bool(), response_mask.shape[1]
+            targets = input_ids[:, -length:][chosen]
+            hidden = _hidden_states(base, input_ids, attention_mask, length)
             if kl is not None:
-                pair = [reference_hidden, targets]
-                ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
-                divergence = sampled_kl(kl, logprobs, ref_logprobs)
-        per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
-        # Both are never asked for at once: the likeliest tokens are found once, and looked up from then on.
-        if extra:
-            per_token["top_ids" if top_k else "at"] = extra[0]
-        columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
-        return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
+                with self._as_reference() as reference:
+                    reference_hidden = _hidden_states(reference, input_ids, attention_mask, length)[chosen]
+                    head = _head(reference)
+            ref_logprobs = divergence = None
+            if kl == "full":
+                pair = [hidden[chosen], reference_hidden, targets]
+                options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
+                logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
+                    self._against_reference, pair, **options
+                )
+            else:
+                wanted = [hidden[chosen], targets] + ([at[chosen]] if at is not None else [])
+                options = {"base": base, "entropy": entropy, "top_k": top_k}
+                logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
+                if kl is not None:
+                    pair = [reference_hidden, targets]
+                    ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
+                    divergence = sampled_kl(kl, logprobs, ref_logprobs)
+            per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
+            # Both are never asked for at once: the likeliest tokens are found once, and looked up from then on.
+            if extra:
+                per_token["top_ids" if top_k else "at"] = extra[0]
+            columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
+            return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
 
     @contextmanager
     def _as_reference(self) -> Iterator[PreTrainedModel]:

@@ -14,6 +14,8 @@ import pytest
 
 from tests.tiny_runs import rows, tiny_config
 
+HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+"""The environment with this Python first."""
 STAGE = Path(__file__).resolve().parents[2] / "nl_gradient_policy_optimization"
 
 
@@ -28,11 +30,10 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
         "sys.exit(int(first))\n"
     )
     launcher = STAGE / "launch.sh"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def launch(codes: str, **settings) -> tuple[int, int]:
         (tmp_path / "codes").write_text(codes)
-        variables = {**os.environ, "PATH": path, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
+        variables = {**HERE, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
         command = ["bash", str(launcher), str(tmp_path / "train.py"), "--seed", "3"]
         done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
         starts = done.stdout.splitlines()
@@ -60,8 +61,7 @@ def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, c
         f"    raise {error}\n"
         "main()\n"
     )
-    variables = {**os.environ, "PROCESSES": "2", "RESTART_DELAY": "0"}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {**HERE, "PROCESSES": "2", "RESTART_DELAY": "0"}
     command = ["bash", str(STAGE / "launch.sh"), str(tmp_path / "train.py")]
     done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
     assert (done.returncode, (tmp_path / "starts").read_text()) == (code, "x"), done.stderr
@@ -94,7 +94,7 @@ def started(tmp_path):
         (tmp_path / program).chmod(0o755)
 
     def run(script: Path, *arguments: str, processes: str = "1") -> str:
-        variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": processes}
+        variables = {**HERE, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": processes}
         command = ["bash", str(script), *arguments]
         done = subprocess.run(command, env=variables, text=True, capture_output=True, check=True)
         return done.stdout.strip()
@@ -165,8 +165,7 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
     if zero:
         settings |= {"deepspeed": STAGE / "deepspeed" / f"zero{zero}_offload.json", "optimizer": "adamw"}
     arguments = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
-    variables = {**os.environ, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {**HERE, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
     command = ["bash", str(STAGE / task / f"train_{task}.sh"), *arguments]
     done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -188,8 +187,7 @@ def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ran
         names = ("model", "data_path", "output_dir", "critic", "max_steps", "save_every", "rollouts_per_device",
                  "micro_batch_size", "ppo_epochs", "max_new_tokens", "learning_rate", "dtype")  # fmt: skip
         arguments = [part for each in names for part in (f"--{each}", str(chosen[each]))]
-        variables = {**os.environ, "PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
-        variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        variables = {**HERE, "PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
         command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *arguments, "--report_to", "none"]
         return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
