@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _run(name: str, args: list[str]) -> None:
-    module, args = PROGRAMS[name].chosen(args)
+    task, (module, args) = _without_task(args)[0], PROGRAMS[name].chosen(args)
     try:
         program = import_module(module)
     except ModuleNotFoundError as error:
@@ -91,7 +91,10 @@ def _run(name: str, args: list[str]) -> None:
     sys.modules["__main__"].__doc__ = program.__doc__  # --help begins with it
     configs.program = f"text2grad {name}"
     sys.argv = [str(program.__file__), *args]  # what the script has written, the command may replace
-    program.main()
+    if program.main.__module__ == module:
+        program.main()
+    else:  # a task's script lends the main of all tasks, and tells it the task
+        program.main(task)
 
 
 def _without_task(args: list[str]) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -62,5 +63,10 @@ def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch,
 def test_every_program_is_there(name):
     for task in ("plain", "slf5k", "kodcode", "ultrafeedback"):
         module, _ = PROGRAMS[name].chosen(["--task", task])
-        source = find_spec(module).loader.get_source(module)
-        assert "\ndef main(" in source
+        assert re.search(r"^def main\(|^from [\w.]+ import main$", find_spec(module).loader.get_source(module), re.M)
+
+
+@pytest.mark.parametrize("name", ["annotate", "reward-model"])
+def test_a_script_that_lends_the_main_of_all_tasks_is_told_its_task(name):
+    ended = text2grad(name, "--task", "slf5k", "--data_path", "absent.json", "--output_path", "out.json")
+    assert ended.returncode == 2 and "--task" not in ended.stderr
