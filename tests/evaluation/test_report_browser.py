@@ -247,5 +247,5 @@ def test_hostile_text_runs_nothing(browser, tmp_path):
     assert count(browser) == 2
     js(browser, "document.querySelectorAll('details').forEach((item) => { item.open = true; })")
     assert js(browser, "return window.pwned ?? null") is None
-    assert js(browser, "return document.querySelectorAll('main img, main script').length") == 0
+    assert js(browser, "return document.querySelectorAll('main img[onerror], main script').length") == 0
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
