@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name
+from text2grad.errors import InputError
+from text2grad.models import weights_fingerprint
 
 FEW_PROMPTS = 100
 
@@ -21,6 +24,7 @@ def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list
         if len(group.runs) == 1:
             found.append(f"{name}: one seed. Another seed may give another result.")
     found += _about_critics(report, results)
+    found += foreign_policies(report, groups)
     for result in results:
         for change in result.get("changes") or []:
             told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
@@ -47,6 +51,30 @@ def _about_critics(report: dict[str, Any], results: list[dict[str, Any]]) -> lis
     if trained and measured:
         return [f"Trained with {', '.join(sorted(trained))}; δ in evaluation is by {', '.join(sorted(measured))}."]
     return []
+
+
+def foreign_policies(report: dict[str, Any], groups: list[Variant]) -> list[str]:
+    """Systems whose responses come from weights that none of the report's runs began with or wrote."""
+    if not groups:
+        return []
+    known = set()
+    for run in (run for group in groups for run in group.runs):
+        weights = [path for depth in ("*", "*/*", "*/*/*") for path in run.path.glob(f"{depth}.safetensors")]
+        for folder in {run.model, *(str(path.parent) for path in weights)}:
+            try:
+                known.add(weights_fingerprint(folder))
+            except InputError:  # a start model that is no longer there, a folder that holds no whole model
+                continue
+    found = []
+    for table in report["tables"]:
+        for system in table["systems"]:
+            for model in system["models"]:
+                stamp = re.search(r"@([0-9a-f]{12})\b", model)
+                if stamp and stamp[1] not in known:
+                    system["foreign"] = True
+                    name = model.partition(" on ")[0]
+                    found.append(f"{method_name(system['name'])}: written by {name}, no policy of the runs shown here.")
+    return found
 
 
 def _about_table(table: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import METHODS
 from nl_gradient_policy_optimization.config import Placement
 from tests.report_files import hand_made, result_file, write_run
+from text2grad.models import weights_fingerprint
 
 
 def report_of(tmp_path, before: list[float], after: list[float], name: str = "mean_delta") -> dict:
@@ -106,3 +107,20 @@ def test_the_example_is_the_prompt_whose_change_is_the_median(tmp_path):
 def test_criticism_wins_where_spans_overlap():
     side = {"response": "abc🙂d", "good": [[0, 4]], "poor": [[2, 4]]}
     assert pieces(side) == [("good", "ab"), ("poor", "c🙂"), ("", "d")]
+
+
+def test_responses_of_another_runs_policy_are_marked(tmp_path):
+    """By the weights' hash: a result of this run's policy is not, one of the same name and other weights is."""
+    folder = write_run(tmp_path / "run", [hand_made(1)])
+    for policy in (folder / "policy", tmp_path / "other"):
+        policy.mkdir()
+        (policy / "config.json").write_text("{}")
+        (policy / "model.safetensors").write_bytes(policy.name.encode())
+    path = Path(result_file(tmp_path / "r.json", "text2grad", {"1": {"mean_delta": 0.1}}))
+    value = json.loads(path.read_text())
+    for policy, foreign in ((folder / "policy", False), (tmp_path / "other", True)):
+        value["models"] = [f"{policy}@{weights_fingerprint(str(policy))} on smollm2"]
+        path.write_text(json.dumps(value))
+        report, _ = assemble([load_run(folder)], load_results([str(path)]))
+        assert any("no policy of the runs shown" in item for item in report["cautions"]) == foreign
+        assert report["tables"][0]["systems"][0].get("foreign", False) == foreign
