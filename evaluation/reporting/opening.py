@@ -9,7 +9,7 @@ from evaluation.reporting.comparing import best_system, primary
 from evaluation.reporting.packs import answer_of, prompt_text, span_words
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import method_name, show, show_interval, wording
+from evaluation.reporting.wording import method_name, show, show_interval, told, wording
 
 
 def headline(report: dict[str, Any]) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _of_run(run: Run) -> dict[str, Any] | None:
     prompt_id, prompt = key = _median(changes)
     sides = []
     for rollout in ends[key]:
-        critique = rollout.feedback.critique if rollout.feedback else ""
+        critique = told(rollout.feedback)
         name, mean = f"Step {rollout.step}", rollout.mean(measure)
         sides.append(_side(name, rollout.response, critique, mean, measure, rollout.good_at, rollout.poor_at))
     return _example(prompt_id, prompt, "training", len(changes), run.task, sides)

@@ -11,7 +11,7 @@ import numpy as np
 
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import method_name
+from evaluation.reporting.wording import method_name, told
 from evaluation.results import prompt_of
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
@@ -113,8 +113,7 @@ def _flags(rollout: LoggedRollout) -> int:
 
 
 def _texts(rollout: LoggedRollout) -> list:
-    critique = rollout.feedback.critique if rollout.feedback else ""
-    return [rollout.response, critique, rollout.error, rollout.good_at, rollout.poor_at, rollout.quotes]
+    return [rollout.response, told(rollout.feedback), rollout.error, rollout.good_at, rollout.poor_at, rollout.quotes]
 
 
 def _numbers(rollout: LoggedRollout) -> list:
@@ -167,4 +166,4 @@ def answer_of(result: dict[str, Any], key: str) -> list:
     except FeedbackError as error:
         raise InputError(f"{result['path']}: the feedback on {key!r}: {error}; measure the responses again") from None
     poor, good = span_intervals(feedback, response, result["task"])
-    return [response, feedback.critique, "", good, poor, [0, 0, 0]]
+    return [response, told(feedback), "", good, poor, [0, 0, 0]]

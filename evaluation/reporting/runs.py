@@ -186,7 +186,10 @@ def _rollout(row: dict[str, Any], task: str, prompts: dict[str, str]) -> LoggedR
         return np.array([math.nan if value is None else value for value in values], dtype=np.float32)
 
     critique, good, poor = row.get("critique") or "", row.get("good") or [], row.get("poor") or []
-    feedback = Feedback(critique, good, poor) if critique or good or poor else None
+    given = row.get("verdict") if row.get("verdict_source") == "given" else None
+    missing = row.get("missing") or []
+    spoken = critique or good or poor or missing
+    feedback = Feedback(critique, good, poor, missing=missing, score=given) if spoken else None
     poor_at, good_at = span_intervals(feedback, response, task) if feedback else ([], [])
     return LoggedRollout(
         step=row["step"],

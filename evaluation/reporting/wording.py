@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from text2grad.feedback import Feedback
+
 
 @dataclass(frozen=True)
 class Wording:
@@ -118,6 +120,18 @@ def show(value: float | str | None, style: str = "number") -> str:
     if not _is_zero(text) and value > 0 and style == "signed":
         text = f"+{text}"
     return text.lstrip("-") if _is_zero(text) else text.replace("-", "−")
+
+
+def told(feedback: Feedback | None) -> str:
+    """The critique, and after it what no quote can show: what is missing, and the critic's verdict on the whole."""
+    if feedback is None:
+        return ""
+    parts = [feedback.critique] if feedback.critique else []
+    if feedback.missing:
+        parts.append(f"Missing: {', '.join(feedback.missing)}.")
+    if feedback.score is not None:
+        parts.append(f"Verdict {show(feedback.score, 'signed')}.")
+    return " ".join(parts)
 
 
 def show_change(value: float | None, style: str = "number") -> str:

@@ -35,7 +35,9 @@ def shuffled(text: str) -> str:
 def trivial_answers(posts: Mapping[str, str], references: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Name of the row -> record id -> answer, for the records that have a reference."""
     ids = list(references)
-    following = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
+    # By post, not by record: a post with several answers comes several times.
+    own = {posts[key]: references[key] for key in ids}
+    following = dict(zip(own, [*list(own)[1:], *list(own)[:1]], strict=True))
     rows = {
         f"first {FIRST_WORDS} words": {key: first_words(posts[key]) for key in ids},
         "every fourth word": {key: word_salad(posts[key]) for key in ids},
@@ -43,8 +45,8 @@ def trivial_answers(posts: Mapping[str, str], references: Mapping[str, str]) -> 
         "reference": dict(references),
         "reference, words shuffled": {key: shuffled(references[key]) for key in ids},
     }
-    if len(ids) > 1:
-        rows["another post's reference"] = {key: references[following[key]] for key in ids}
+    if len(own) > 1:
+        rows["another post's reference"] = {key: own[following[posts[key]]] for key in ids}
     return rows
 
 

@@ -12,9 +12,10 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.opening import pieces
 from evaluation.reporting.runs import load_run
-from evaluation.reporting.wording import METHODS
+from evaluation.reporting.wording import METHODS, told
 from nl_gradient_policy_optimization.config import Placement
 from tests.report_files import hand_made, result_file, write_run
+from text2grad.feedback import Feedback
 from text2grad.models import weights_fingerprint
 
 
@@ -124,3 +125,9 @@ def test_responses_of_another_runs_policy_are_marked(tmp_path):
         report, _ = assemble([load_run(folder)], load_results([str(path)]))
         assert any("no policy of the runs shown" in item for item in report["cautions"]) == foreign
         assert report["tables"][0]["systems"][0].get("foreign", False) == foreign
+
+
+def test_what_no_quote_can_show_follows_the_critique():
+    feedback = Feedback("Names the dog.", ["dog"], [], missing=["the boy", "when"], score=-0.25)
+    assert told(feedback) == "Names the dog. Missing: the boy, when. Verdict −0.25."
+    assert told(Feedback("Fine.")) == "Fine." and told(None) == ""

@@ -144,3 +144,11 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, references):
     rows = {row["name"]: row["values"] for row in shown["rows"]}
     assert list(rows) == ["base", "text2grad", FIRST, SALAD, POST, REFERENCE, SHUFFLED, ANOTHER]
     assert rows["base"]["mean_delta"] == rows[REFERENCE]["mean_delta"] > rows[SALAD]["mean_delta"]
+
+
+def test_another_posts_reference_is_never_the_own_one():
+    """Also where a post has several answers, one record each."""
+    posts = {f"{post}@{sample}": f"post {post}" for post in "ab" for sample in range(3)}
+    references = {key: f"reference of {post}" for key, post in posts.items()}
+    for key, answer in trivial_answers(posts, references)[ANOTHER].items():
+        assert answer in references.values() and answer != references[key]

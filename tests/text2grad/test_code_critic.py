@@ -154,7 +154,7 @@ def test_the_wrong_lines_are_blamed(critic, name):
 def test_an_endless_loop_is_blamed():
     code = "def count(n):\n    i = 0\n    total = 0\n    while i < n:\n        total += 1\n    return total\n"
     tests = checks("count(0) == 0", "count(3) == 3")
-    feedback = judge(CodeCritic(Sandbox(seconds=2)), code, tests)
+    feedback = judge(CodeCritic(Sandbox(seconds=5)), code, tests)
     assert wrong_lines(feedback, code) == {4}
     assert "did not end in time" in feedback.critique
 
