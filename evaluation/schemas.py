@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, wit
 from typing_extensions import TypedDict
 
 from text2grad.errors import InputError
-from text2grad.tasks import TASKS
+from text2grad.tasks import task_of
 
 Number = Annotated[float, Strict(), Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Strict(), Field(ge=0, le=10**9)]
@@ -135,10 +135,7 @@ RESULT: TypeAdapter = TypeAdapter(ResultFile)
 
 def check_task(about: dict[str, Any], where: str | Path) -> None:
     """That a file's task is known. A file never names code to run: a user's own task is named on the command line."""
-    if about["task"] not in TASKS:
-        source = about.get("task_source")
-        hint = f" (the file says {source!r})" if isinstance(source, str) else ""
-        raise InputError(
-            f"{where}: its task {about['task'][:80]!r} is not one of {', '.join(TASKS)}; name the Python file of your "
-            f"own task with --task FILE.py{hint}"
-        )
+    try:
+        task_of(about)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
+from text2grad.safety.gate import shown
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
 from text2grad.tasks.kodcode import KodCode
 from text2grad.tasks.loading import load_task, names_object
@@ -78,8 +79,8 @@ def task_of(about: Mapping[str, Any]) -> Task:
     name, source = about["task"], about.get("task_source")
     if isinstance(name, str) and name in TASKS:
         return TASKS[name]
-    then = f" (it was {source} then)" if source else ""
-    raise InputError(f"it is about the task {name!r}, which is your own; add --task FILE.py{then}")
+    then = f" (it was {shown(source, 300)} then)" if source else ""
+    raise InputError(f"it is about the task {shown(name)}, which is your own; add --task FILE.py{then}")
 
 
 def settings_of_task(kind: str) -> Path | None:
