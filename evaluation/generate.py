@@ -24,6 +24,7 @@ from text2grad.models.answering import (
     SamplingConfig,
     load_policy,
 )
+from text2grad.prompts import POLICY_PROMPT, asking
 from text2grad.records import Records, check_output, load_records, save_json, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
@@ -41,6 +42,9 @@ class GenerateConfig:
         "--input_file",
     )
     output_path: str = setting(MISSING, "the same records with this policy's responses", "--output_file", "--output")
+    policy_prompt: str = setting(
+        "", "a file with the words that ask the policy; by default those that it was trained with, or the task's"
+    )
     num_samples: int = setting(1, "responses per prompt; above 1 their ids end in @0, @1, …")
     limit: int | None = setting(None, "only the first so many prompts")
     max_prompt_tokens: int | None = setting(
@@ -130,7 +134,8 @@ def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bo
 
 def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: SamplingConfig) -> Records:
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
-    task = get_task(config.task)
+    carried = Path(policy.name) / POLICY_PROMPT
+    task = asking(get_task(config.task), config.policy_prompt or (str(carried) if carried.is_file() else ""))
     check_output(config.output_path)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(prompts_of(source, task).items())[: config.limit])

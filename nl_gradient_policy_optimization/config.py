@@ -88,6 +88,9 @@ class PolicySettings:
     model: str = setting(
         "", "the policy: hub id, folder, adapter folder (training continues), or smollm2", "--model_path"
     )
+    policy_prompt: str = setting(
+        "", "a file with the words that ask the policy, ${prompt} among them; by default the task's policy.txt"
+    )
     reference: str = setting("", "with --lora_r 0: the reference model (default: --model itself)")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
         "auto", "of the model's weights; auto: what the device computes fast", "--precision"

@@ -13,6 +13,7 @@ from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
 from text2grad.models.hub import folder_files, publish
+from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
 
@@ -43,6 +44,8 @@ def export(trainer: NLGradientTrainer) -> None:
         trainer.tokenizer.save_pretrained(folder)
         if trainer.value_function:
             trainer.value_function.save(folder, with_optimizer=False)
+        if trainer.config.policy_prompt:
+            save_text(folder / POLICY_PROMPT, load_prompt(trainer.config.policy_prompt, ("prompt",)).text)
         save_checksums(folder)
         save_text(folder / "README.md", model_card(trainer))
         if trainer.config.merge and is_adapter(str(folder)):

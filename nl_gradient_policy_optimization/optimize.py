@@ -22,7 +22,7 @@ from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.observers.ledger import Ledger
-from nl_gradient_policy_optimization.observers.metrics import Metrics, Progress
+from nl_gradient_policy_optimization.observers.metrics import SMALL, Metrics, Progress
 from nl_gradient_policy_optimization.observers.refresh import Refresh
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
@@ -43,10 +43,11 @@ from text2grad.models import (
     load_model,
     load_tokenizer,
     lora_config,
+    parameter_count,
     portable_base_name,
 )
 from text2grad.models.deepspeed_setup import prepare_deepspeed
-from text2grad.prompts import variant_asked
+from text2grad.prompts import asking, variant_asked
 from text2grad.records import (
     check_writable,
     fingerprint,
@@ -58,7 +59,9 @@ from text2grad.records import (
 )
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
-from text2grad.tasks.commands import own_task, say_next
+from text2grad.tasks.commands import given, own_task, say_next
+
+SMALL_SETTINGS = Path(__file__).with_name("small.yaml")
 
 
 def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
@@ -85,7 +88,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     Raises:
         InputError: settings that cannot work, or others than those that the run was begun with.
     """
-    task = get_task(task)
+    task = asking(get_task(task), config.policy_prompt)
     config.check()
     check_sharding(config.optimizer, config.deepspeed)
     run = Path(config.output_dir)
@@ -320,9 +323,20 @@ def print_summary(trainer: NLGradientTrainer) -> None:
     say_next(f"{evaluation_command(trainer.task, policy)}\n      {report}   # curves and samples")
 
 
+def default_settings() -> tuple[Path | None, str]:
+    """The settings where the command line names none, and why; a small model's for a task that brings none itself."""
+    own, task, model = settings_of_task("policy_config"), given("--task"), given("--model", "--model_path")
+    if model and not given("--config") and (own is None or task == "plain"):
+        weights = parameter_count(model)
+        if weights < SMALL:
+            return SMALL_SETTINGS, f"because {model} has {weights / 1e6:.0f}M weights"
+    return own, ""
+
+
 @command
 def main() -> None:
-    chosen, config = parse(TaskConfig, PolicyConfig, default_config=settings_of_task("policy_config"))
+    file, because = default_settings()
+    chosen, config = parse(TaskConfig, PolicyConfig, default_config=file, because=because)
     optimize(chosen.task, config)
 
 

@@ -37,7 +37,7 @@ _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "advantage"
 """Settings that a checkpoint's files depend on."""
 _METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
 """The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
-_PATHS = ("model", "reference", "critic", "critic_prompt", "deepspeed", "refresh_data")
+_PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed", "refresh_data")
 
 
 def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:

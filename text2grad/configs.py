@@ -67,13 +67,19 @@ class TaskConfig:
     task: str = setting(MISSING, TASK_HELP)
 
 
-def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config: str | Path | None = None) -> Any:
+def parse(
+    *dataclasses: type,
+    args: Sequence[str] | None = None,
+    default_config: str | Path | None = None,
+    because: str = "",
+) -> Any:
     """The filled dataclasses (a single one bare), through TRL's ``TrlParser``.
 
     Args:
         dataclasses: field names are the flags; :func:`setting` documents a field. ``Literal`` fields have choices.
         args: the command line; ``sys.argv[1:]`` by default.
         default_config: the YAML file that is read where the command line names none; a line on the screen says so.
+        because: why that file was chosen, for the same line.
 
     Raises:
         InputError: a config file that is missing or not YAML, an unknown setting, or a value that is no choice.
@@ -94,7 +100,7 @@ def parse(*dataclasses: type, args: Sequence[str] | None = None, default_config:
     if path is None and default_config is not None:
         path = Path(default_config)
         if os.environ.get("RANK", "0") == "0":
-            print(f"settings: {_shown_path(path)}; --config reads another file")
+            print(f"settings: {_shown_path(path)}{f', {because}' if because else ''}; --config reads another file")
     _check_names(args, dataclasses)
     parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_usage())
     if path is not None:

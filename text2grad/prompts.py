@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -13,6 +14,10 @@ from text2grad.tasks import Task, get_task
 
 FIXED_DATE = "26 Jul 2024"
 """For chat templates that print today's date (Llama 3.2's does): what a model reads must not change over night."""
+
+
+POLICY_PROMPT = "policy_prompt.txt"
+"""In a policy's folder: the words that it was asked with in training, where they are not the task's."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,20 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
         return general.place(kind, name)
     what = f"{kind} prompt {name!r}" if name else f"{kind} prompt"
     raise InputError(f"{task.name} has no {what}: {own} does not exist; write it, or name another prompt file")
+
+
+def asking(task: Task, path: str) -> Task:
+    """The task with another file's words for the policy; the task itself where none is named.
+
+    Raises:
+        InputError: the file cannot be read, or has no place for the prompt.
+    """
+    if not path:
+        return task
+    load_prompt(path, required=("prompt",), offered=("prompt",))
+    other = copy(task)
+    other.places = {**task.places, "policy": str(Path(path).resolve())}
+    return other
 
 
 def variant_asked(variant: str | None, critique: bool, replaced: Collection[str] = ()) -> str | None:

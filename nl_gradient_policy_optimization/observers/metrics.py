@@ -13,6 +13,10 @@ from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.sampling import sampler_difference
 from text2grad.advantages import Reduce, explained_variance
 
+SMALL = 1e9
+"""Weights below which a model is small: it wants the rates of ``small.yaml``."""
+_PAPER_RATE = 1e-6
+
 
 class Metrics(Observer):
     """What every step measures; and the limit on the KL."""
@@ -41,6 +45,12 @@ class Progress(Observer):
             f"{config.algorithm.label}: {len(run.ids)} prompts, {run.total_steps} steps of {responses} responses, on "
             f"{device} in {str(run.scorer.base.dtype).removeprefix('torch.')}; critic: {run.rewards.name}"
         )
+        weights = sum(getattr(each, "ds_numel", each.numel()) for each in run.scorer.base.parameters())  # ZeRO-3's
+        if weights < SMALL and config.lora_r and config.learning_rate <= _PAPER_RATE:
+            run.accelerator.print(
+                f"{config.model} has {weights / 1e6:.0f}M weights, and --learning_rate {config.learning_rate:g} is the "
+                "paper's for 8B: it will hardly learn. Add --config nl_gradient_policy_optimization/small.yaml"
+            )
 
     def after_step(self, metrics: Mapping[str, float]) -> None:
         left = self.run.total_steps - self.run.finished_steps

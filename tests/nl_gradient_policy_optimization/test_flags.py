@@ -18,6 +18,7 @@ from nl_gradient_policy_optimization.baselines.step_labels import StepLabelsConf
 from nl_gradient_policy_optimization.baselines.step_scores import StepScoresConfig
 from nl_gradient_policy_optimization.config import PolicyConfig
 from tests.conftest import ROOT
+from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
@@ -144,6 +145,25 @@ def test_a_task_has_its_own_settings_without_a_config_flag(monkeypatch, capsys, 
     (task, first), (_, second) = seen
     assert (task, first.seed, first.kl_coef, first.kl_target, first.lr_schedule) == ("kodcode", 3, 0.07, 1.0, "cosine")
     assert (second.kl_coef, second.kl_target) == (0.5, 6.0)
+
+
+def test_a_small_model_gets_its_settings_on_a_task_that_brings_none(monkeypatch, capsys, tmp_path):
+    engine, model, seen = importlib.import_module(f"{STAGE}.optimize"), tiny_model(tmp_path / "model"), []
+    monkeypatch.setattr(engine, "optimize", lambda task, config: seen.append(config))
+    monkeypatch.chdir(ROOT)
+
+    def rate(*args: str) -> tuple[float, str]:
+        monkeypatch.setattr(sys, "argv", ["optimize.py", *args])
+        engine.main()
+        return seen.pop().learning_rate, capsys.readouterr().out
+
+    chosen, said = rate("--task", "plain", "--model", model)
+    assert chosen == 4e-4 and f"settings: {STAGE}/small.yaml, because {model} has 0M weights; --config" in said
+    assert rate("--task", "plain", f"--model={model}", "--learning_rate", "1e-5")[0] == 1e-5
+    assert rate("--task", "slf5k", "--model", model)[0] == 1e-6  # the paper's; the run's first lines say what to add
+    assert rate("--task", "plain", "--model", model, "--config", f"{STAGE}/kodcode/config.yaml")[0] == 5e-7
+    monkeypatch.setattr(engine, "parameter_count", lambda name: 8 * 10**9)
+    assert rate("--task", "plain", "--model", model)[0] == 1e-6
 
 
 def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from evaluation.generate import GenerateConfig, generate
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
@@ -26,11 +28,14 @@ from tests.tiny_runs import (
     answer_with,
     check_same_update,
     deepspeed_file,
+    encoded_prompts,
     rows,
     tiny_config,
 )
 from text2grad.errors import InputError
 from text2grad.losses.ppo import sampler_correction
+from text2grad.models.answering import LocalPolicy, SamplingConfig
+from text2grad.records import load_records
 
 METRICS = {
     "step", "delta/mean", "delta/positive", "delta/negative", "spans/matched", "spans/unmatched", "spans/conflicts",
@@ -105,6 +110,25 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=0.05, atol=0.05)
     card = (run / "policy" / "README.md").read_text()
     assert "slf5k" in card and "programmatic" in card and f"{metrics[-1]['delta/mean']:+.3f}" in card
+
+
+def test_the_words_that_ask_the_policy_are_a_file_that_goes_with_it(tmp_path, capsys):
+    """They are in its input, in its folder, and in what it is asked later; a small model at 8B's rate is told so."""
+    (tmp_path / "ask.txt").write_text("For $$5, and in one line:\n${prompt}\n")
+    config = tiny_config(tmp_path, policy_prompt=str(tmp_path / "ask.txt"), learning_rate=1e-6, max_steps=1)
+    run = optimize("slf5k", config, ScriptedRewards())
+    assert "small.yaml" in capsys.readouterr().out
+    asked = run.tokenizer.decode(encoded_prompts(run)[0])
+    assert "For $5, and in one line:\nMy" in asked and "ummar" not in asked
+    policy, chats = LocalPolicy(str(run.run / "policy"), "float32", "cpu"), []
+    token_ids = policy.token_ids
+    policy.token_ids = lambda chat: chats.append(chat[-1]["content"]) or token_ids(chat)
+    wanted = GenerateConfig(task="slf5k", data_path=config.data_path, output_path=str(tmp_path / "answers.json"))
+    generate(policy, load_records(config.data_path, run.task, responses=False), wanted, SamplingConfig(4))
+    assert chats and all(chat.startswith("For $5, and in one line:\n") for chat in chats)
+    (tmp_path / "ask.txt").write_text("In one line, please.")
+    with pytest.raises(InputError, match=r"ask.txt: lacks \$\{prompt\}"):
+        optimize("slf5k", replace(config, output_dir=str(tmp_path / "other")), ScriptedRewards())
 
 
 def test_the_adapter_loads_from_any_folder(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     model_identity,
     model_path,
     named_dtype,
+    parameter_count,
     portable_base_name,
     weights_fingerprint,
 )

@@ -246,6 +246,19 @@ def load_model(
     return (model if device is None else model.to(device)).eval()
 
 
+def parameter_count(name: str) -> int:
+    """How many weights a model has, counted without loading them; of an adapter, its base's."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = model_path(name)
+    if is_adapter(path):
+        return parameter_count(base_of(path))
+    with torch.device("meta"), _told(path):
+        model = AutoModelForCausalLM.from_config(from_hub(AutoConfig.from_pretrained, path))
+    return sum(weight.numel() for weight in model.parameters())
+
+
 def base_model(model: Any) -> PreTrainedModel:
     """A model without its PEFT wrapper (adapter layers stay in it)."""
     return model.get_base_model() if hasattr(model, "peft_config") else model

@@ -12,6 +12,7 @@ from typing import Any
 from text2grad.errors import InputError
 from text2grad.safety.gate import shown
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, text_field
+from text2grad.tasks.commands import given
 from text2grad.tasks.kodcode import KodCode
 from text2grad.tasks.loading import load_task, names_object
 from text2grad.tasks.plain import PlainTask
@@ -85,9 +86,8 @@ def task_of(about: Mapping[str, Any]) -> Task:
 
 def settings_of_task(kind: str) -> Path | None:
     """The YAML of settings (``Task.places``) of the task that the command line names; None where there is none."""
-    flags = [part for arg in sys.argv[1:] for part in (arg.split("=", 1) if arg.startswith("--task=") else [arg])]
-    named = flags[flags.index("--task") + 1 :][:1] if "--task" in flags else []
-    path = get_task(named[0]).place(kind) if named else None
+    named = given("--task")
+    path = get_task(named).place(kind) if named else None
     return path if path is not None and path.is_file() else None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import Template
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackFields, Verdict, verdict
@@ -146,7 +147,7 @@ class Task(ABC):
             template = self.place("policy").read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             template = "${prompt}"
-        return [{"role": "user", "content": template.replace("${prompt}", prompt.strip())}]
+        return [{"role": "user", "content": Template(template).safe_substitute(prompt=prompt.strip())}]
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
         """What a prompt file may name as ``${prompt}``, ``${response}``, …"""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from itertools import pairwise
 
 from text2grad.tasks.base import PROJECT, Task
 
@@ -35,6 +37,12 @@ def stage_command(stage: str, task: Task | str, source: str = "") -> str:
 def own_task(task: Task) -> str:
     """`` --task FILE.py`` for a task of the user's own, to be added to a command that reads files about it."""
     return f" --task {task.source}" if task.source else ""
+
+
+def given(*flags: str) -> str:
+    """What the command line gives one of these spellings of a flag, before it is parsed; empty where it gives none."""
+    args = [part for arg in sys.argv[1:] for part in (arg.split("=", 1) if arg.startswith("--") else [arg])]
+    return next((value for flag, value in pairwise(args) if flag in flags), "")
 
 
 def say_next(text: str) -> None:
