@@ -30,7 +30,7 @@ LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missin
 
 _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")
-_OUTSIDE = ("tests_side.py", "names.py", "pytest_recorder.py")
+_OUTSIDE = ("tests_side.py", "remotes.py", "names.py", "pytest_recorder.py")
 _TOGETHER = ("following.py", "pytest_recorder.py")
 _FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)  # must stay first in its file
 _SOLUTION_GONE, _SOLUTION_FORGES = 71, 72  # exit codes of the tests' box (``tests_side.py``)

@@ -1,28 +1,32 @@
-"""What unit tests said about a program, read from the report that comes out of a box."""
+"""What unit tests said about a program, read from the report that comes out of a box: the types are its schema."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
-from text2grad.safety.gate import UnreadableError, read_json
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError
+
+from text2grad.safety.gate import UnreadableError, as_storable, read_json
 from text2grad.sandbox.box import Result
 
 _LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps
 _LIMITS = {"timeout": "TimeoutError", "memory": "MemoryLimit", "output": "OutputLimit", "processes": "ProcessLimit"}
-_OUTCOMES = ("passed", "failed", "skipped")
 _MOST_EVENTS = 20_000  # lines of a report
 
+Line = Annotated[int, Strict(), Field(ge=0, lt=1 << 31)]
+Text = Annotated[str, Strict(), BeforeValidator(lambda text: as_storable(text) if isinstance(text, str) else text)]
+Counts = Annotated[Mapping[Line, Line], BeforeValidator(dict)]  # a report holds pairs
 
-@dataclass(frozen=True)
-class Frame:
+
+class Frame(NamedTuple):
     """One step of a traceback: a line (from 1) of the solution or of its tests."""
 
-    in_solution: bool
-    line: int
-    function: str
+    in_solution: Annotated[bool, Strict()]
+    line: Line
+    function: Text
 
 
 @dataclass(frozen=True)
@@ -35,17 +39,17 @@ class Call:
         returned: the line it returned through; None where it raised.
     """
 
-    test_line: int | None
-    function: str
-    order: Mapping[int, int]
-    returned: int | None
+    test_line: Line | None
+    function: Text
+    order: Counts
+    returned: Line | None
 
 
 @dataclass(frozen=True)
 class Trace:
     """What one test executed: of each line, how many calls that a passed assertion confirmed; and the open calls."""
 
-    cleared: Mapping[int, int]
+    cleared: Counts
     calls: list[Call]
 
 
@@ -60,11 +64,11 @@ class Test:
         missing: the module or the name that an import or a lookup did not find.
     """
 
-    name: str
-    outcome: str
-    error: str | None = None
-    message: str = ""
-    missing: str | None = None
+    name: Annotated[Text, Field(alias="test")]
+    outcome: Literal["passed", "failed", "skipped", "unfinished"]
+    error: Text | None = None
+    message: Text = ""
+    missing: Annotated[Text | None, Field(alias="name")] = None
     frames: list[Frame] = field(default_factory=list)
     trace: Trace | None = None
 
@@ -164,8 +168,13 @@ def read_report(result: Result, above: int) -> TestRun:
         above: the number of test lines above the one that was put in.
     """
 
-    def own(line: int | None) -> int | None:
+    def own(line):
         return line - 1 if line is not None and line > above else line
+
+    def moved(test: Test) -> Test:
+        frames = [frame if frame.in_solution else frame._replace(line=own(frame.line)) for frame in test.frames]
+        calls = [replace(call, test_line=own(call.test_line)) for call in (test.trace.calls if test.trace else ())]
+        return replace(test, frames=frames, trace=test.trace and replace(test.trace, calls=calls))
 
     tests: list[Test] = []
     standing: list[int] = []
@@ -179,7 +188,7 @@ def read_report(result: Result, above: int) -> TestRun:
                 case {"started": str(name)}:
                     running = name
                 case {"standing": list(stood)}:
-                    standing = [_line(number) for number in stood]
+                    standing = _STANDING.validate_python(stood)
                 case {"weaker": str(reason)}:
                     weaker.append(reason[:200])
                 case {"unsupported": str(reason)}:
@@ -190,11 +199,11 @@ def read_report(result: Result, above: int) -> TestRun:
                     finished = True
                 case {"test": str()}:
                     running = None
-                    tests.append(_test(event, own))
+                    tests.append(moved(_TEST.validate_python(event)))
                 case _:
                     raise UnreadableError("an event that no test run reports")
-        except (UnreadableError, KeyError, TypeError, ValueError, AttributeError) as error:
-            forged = forged or f"{type(error).__name__}: {error}"[:200]
+        except (UnreadableError, ValidationError, TypeError) as error:
+            forged = forged or " ".join(str(error).split())[:200]
     if len(lines) > _MOST_EVENTS:
         forged = forged or f"{len(lines)} events"
     if running is not None:
@@ -202,57 +211,8 @@ def read_report(result: Result, above: int) -> TestRun:
     return TestRun(tests, result, finished, standing, tuple(dict.fromkeys(weaker)), unsupported, forged)
 
 
-def _test(event: dict[str, Any], own) -> Test:
-    outcome = event["outcome"]
-    if outcome not in _OUTCOMES:
-        raise UnreadableError(f"no outcome of a test: {outcome!r}"[:100])
-    frames = []
-    for in_solution, line, function in event.get("frames") or []:
-        frames.append(Frame(in_solution is True, _line(line), _text(function)))
-    return Test(
-        name=event["test"],
-        outcome=outcome,
-        error=_text(event.get("error"), None),
-        message=_text(event.get("message"), ""),
-        missing=_text(event.get("name"), None),
-        frames=[frame if frame.in_solution else replace(frame, line=own(frame.line)) for frame in frames],
-        trace=_trace(event.get("trace"), own),
-    )
-
-
-def _trace(told: dict[str, Any] | None, own) -> Trace | None:
-    if told is None:
-        return None
-    calls = [
-        Call(
-            test_line=own(_line(call["test_line"], None)),
-            function=_text(call["function"]),
-            order={_line(line): _line(number) for line, number in call["order"]},
-            returned=_line(call["returned"], None),
-        )
-        for call in told["calls"]
-    ]
-    return Trace({_line(line): _line(count) for line, count in told["cleared"]}, calls)
-
-
-_REQUIRED: Any = object()
-
-
-def _line(value: object, default: Any = _REQUIRED) -> int:
-    """A number of lines or calls; ``default`` for None where one is given."""
-    if value is None and default is not _REQUIRED:
-        return default
-    if type(value) is not int or not 0 <= value < 1 << 31:
-        raise UnreadableError("no number of a line")
-    return value
-
-
-def _text(value: object, default: Any = _REQUIRED) -> str:
-    if value is None and default is not _REQUIRED:
-        return default
-    if not isinstance(value, str):
-        raise UnreadableError("no text")
-    return value.encode("utf-8", "replace").decode()
+_TEST = TypeAdapter(Test)
+_STANDING = TypeAdapter(list[Line])
 
 
 def _shortened(text: str) -> str:

@@ -1,8 +1,8 @@
 """The module ``solution`` as its tests see it, while the solution runs in another box (``solution_side.py``).
 
 A pytest plugin, loaded before ``pytest_recorder``. Calls cross as plain values, and so do results: whatever the tests
-compare is compared here. What is no plain value is a :class:`Remote`, which says for itself only what the tests ask
-it without telling what they expect.
+compare is compared here. What is no plain value is a :class:`Remote` (``remotes.py``), which says for itself only
+what the tests ask it without telling what they expect.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 
+import remotes
 from following import TESTS
 from names import Names, lent
+from remotes import Remote, RemoteType, new, own
 from wire import (
-    BINARY,
     BUILTIN_TYPES,
     PLAIN,
     Pipes,
@@ -27,16 +27,9 @@ from wire import (
     WireEncoder,
     WireError,
     checked,
-)  # fmt: skip
+)
 
-_UNARY = (
-    "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
-    "invert", "reversed", "copy", "dir",
-)  # fmt: skip
 _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "str", "repr", "hash")
-_MEMBERS = ("items", "keys", "values")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
 _MADE = (types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType, memoryview)
 _PLAIN_NAMES = {kind.__name__ for kind in PLAIN}
@@ -170,7 +163,7 @@ class Conversation:
         if tag == "o":
             number, kind = rest
             if number not in self.remotes:
-                self.remotes[number] = _new(Remote if kind is None else self.kind(kind), number)
+                self.remotes[number] = new(Remote if kind is None else self.kind(kind), number)
             return self.remotes[number]
         if tag == "k":
             return self.kind(rest[0])
@@ -206,7 +199,7 @@ class Conversation:
             if issubclass(kind, StopIteration) and self._ends_loops():
                 raise TypeError
             if isinstance(kind, RemoteType):
-                error = _new(kind, number)
+                error = new(kind, number)
                 error.args = tuple(arguments)
             else:
                 if told["error"] != kind.__name__ or not issubclass(kind, Exception | SystemExit):
@@ -232,7 +225,7 @@ class Conversation:
         """Loops of the tests end early and in silence where an object gives fewer members than it says it has."""
         number = object.__getattribute__(value, "_t2g_number")
         if self.sizes.setdefault(number, size) != size:
-            if not _own(value):
+            if not own(value):
                 raise SolutionError("an object's length is not the number of its members")
             self.mark("the length of an object of the solution's is not the number of its members")
         return size
@@ -259,18 +252,6 @@ def _known_fields(told: dict) -> dict:
     return {"error": error, "message": message, "name": name, "frames": frames}
 
 
-def _new(kind: type, number: int):
-    value = (Exception if issubclass(kind, Exception) else object).__new__(kind)
-    object.__setattr__(value, "_t2g_number", number)
-    object.__setattr__(value, "_t2g_own", False)
-    return value
-
-
-def _hidden(name: str) -> bool:
-    """Protocols of libraries, such as numpy's, would tell the solution what is expected, and let it answer."""
-    return name.startswith("__") and name not in _TOLD
-
-
 def _is_mine(value: object) -> bool:
     """An object of a class that the test file defines."""
     return getattr(type(value), "__module__", None) == "test_solution" and not isinstance(value, type)
@@ -281,196 +262,6 @@ def _line() -> int | None:
     while frame is not None and frame.f_code.co_filename != TESTS:
         frame = frame.f_back
     return frame.f_lineno if frame is not None else None
-
-
-class RemoteType(type):
-    """The class of the classes that represent the solution's."""
-
-    def __new__(cls, name, bases, about):
-        if bases and bases != ():
-            raise talk.unsupported("the tests derive from a class of the solution's")
-        return super().__new__(cls, name, bases, about)
-
-    @classmethod
-    def made(cls, name: str, bases: tuple, about: dict) -> type:
-        return super().__new__(cls, name, bases, about)
-
-    def __init__(cls, *_):
-        pass
-
-    def __call__(cls, *arguments, **named):
-        if cls is Remote:
-            raise TypeError("there is no such class")
-        value = talk.ask({"do": "call"}, (cls, *arguments), named)
-        return _as_own(cls, value)
-
-    def __getattr__(cls, name):
-        if cls is Remote or name == "_t2g_number" or _hidden(name):
-            raise AttributeError(name)
-        return _as_own(cls, talk.ask({"do": "getattr"}, (cls, name)))  # a member of an enumeration
-
-    def __setattr__(cls, name, value):
-        talk.ask({"do": "setattr"}, (cls, name, value))
-
-    def __iter__(cls):
-        return talk.ask({"do": "iter"}, (cls,))
-
-    def __len__(cls):
-        return talk.ask({"do": "len"}, (cls,))
-
-    def __bool__(cls):
-        return True
-
-    def __getitem__(cls, key):
-        return talk.ask({"do": "getitem"}, (cls, key))
-
-    def __contains__(cls, item):
-        return any(item is member or item == member for member in cls)
-
-
-class Remote(metaclass=RemoteType):
-    """Something of the solution's that is no plain value, over there."""
-
-    _t2g_plain = None
-    _t2g_equal = False
-    _t2g_named = False
-
-    def __getattr__(self, name):
-        if name in ("_t2g_number", "_t2g_own", "t2g_told") or _hidden(name):
-            raise AttributeError(name)
-        if name in _MEMBERS and not _own(self):
-            talk.mark(f"an object of the solution's says what its {name} are")
-        return talk.ask({"do": "getattr"}, (self, name))
-
-    def __len__(self):
-        return talk.check_size(self, talk.ask({"do": "len"}, (self,)))
-
-    def __iter__(self):
-        members = talk.ask({"do": "iter"}, (self,))
-        return members if members is self else _members(self, members)
-
-    def __setattr__(self, name, value):
-        if name in ("t2g_told", "args", "__traceback__", "__context__", "__cause__", "__notes__"):
-            object.__setattr__(self, name, value)
-        else:
-            talk.ask({"do": "setattr"}, (self, name, value))
-
-    def __delattr__(self, name):
-        talk.ask({"do": "delattr"}, (self, name))
-
-    def __call__(self, *arguments, **named):
-        return talk.ask({"do": "call"}, (self, *arguments), named)
-
-    def __getitem__(self, key):
-        return talk.ask({"do": "getitem"}, (self, key))
-
-    def __setitem__(self, key, value):
-        talk.ask({"do": "setitem"}, (self, key, value))
-
-    def __delitem__(self, key):
-        talk.ask({"do": "delitem"}, (self, key))
-
-    def __contains__(self, item):
-        if _own(self):
-            return talk.ask({"do": "contains"}, (self, item))
-        return any(item is member or item == member for member in self)
-
-    def __format__(self, form):
-        return talk.ask({"do": "format"}, (self, form))
-
-    def __round__(self, *digits):
-        return talk.ask({"do": "round"}, (self, *digits))
-
-    def __deepcopy__(self, _):
-        return _same(self, talk.ask({"do": "deepcopy"}, (self,)))
-
-    def __enter__(self):
-        return talk.ask({"do": "enter"}, (self,))
-
-    def __exit__(self, kind, error, trace):
-        shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
-        ends = talk.ask({"do": "exit"}, (self, *shown))
-        if not ends or kind is None:
-            return ends
-        if not issubclass(kind, Exception) or issubclass(kind, AssertionError):
-            return False  # a failed test stays one
-        talk.mark("the solution's context manager ends an exception of the tests")
-        return True
-
-
-def _own(value: Remote) -> bool:
-    return isinstance(value, Remote) and bool(object.__getattribute__(value, "_t2g_own"))
-
-
-def _as_own(kind: RemoteType, value: object) -> object:
-    """What the tests make of a class that they name: a class in place of a function they do not take for one."""
-    if isinstance(value, kind) and type.__getattribute__(kind, "_t2g_named"):
-        object.__setattr__(value, "_t2g_own", True)
-    return value
-
-
-def _members(owner: Remote, members: Iterator):
-    count = 0
-    for member in members:
-        yield member
-        count += 1
-    talk.check_size(owner, count)
-
-
-def _same(first: Remote, value: object) -> object:
-    """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
-    return _as_own(type(first), value) if _own(first) else value
-
-
-def _unary(name: str):
-    def method(self):
-        return _same(self, talk.ask({"do": name}, (self,)))
-
-    return method
-
-
-def _operator(name: str):
-    """Operands go over only to objects that the tests made: others could learn from them what is expected."""
-
-    def method(self, other):
-        if not _own(self):
-            return NotImplemented
-        if not isinstance(other, Remote):
-            talk.mark("the solution's own operators are told plain values")
-        return _same(self, talk.ask({"do": name}, (self, other)))
-
-    return method
-
-
-def _comparison(name: str):
-    """Plain values are compared here. An object that the tests made decides itself, and the verdict is marked."""
-
-    def method(self, other):
-        if isinstance(other, Remote):
-            if self is other and name in ("eq", "ne"):
-                return name == "eq"
-            if not (_own(self) or _own(other)):
-                return NotImplemented
-            if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
-                return name == "ne"
-        elif type(self)._t2g_plain:
-            plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
-            return getattr(__import__("operator"), name)(plain, other)
-        elif not _own(self) or (name in ("eq", "ne") and not type(self)._t2g_equal):
-            return NotImplemented
-        talk.mark("the solution compares its own objects")
-        return talk.ask({"do": name}, (self, other))
-
-    return method
-
-
-for _name in _UNARY:
-    type.__setattr__(Remote, f"__{_name}__", _unary(_name))
-for _name in _COMPARISONS:
-    type.__setattr__(Remote, f"__{_name}__", _comparison(_name))
-for _name in BINARY:
-    for _form in (_name, f"r{_name}", f"i{_name}"):
-        type.__setattr__(Remote, f"__{_form}__", _operator(_form))
 
 
 class Solution(types.ModuleType):
@@ -546,5 +337,5 @@ def begin(say) -> None:
             names = Names(file.read())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             names = Names("")
-    talk = Conversation(Pipes(int(os.environ.pop("T2G_IN")), int(os.environ.pop("T2G_OUT"))), names, say)
+    talk = remotes.talk = Conversation(Pipes(int(os.environ.pop("T2G_IN")), int(os.environ.pop("T2G_OUT"))), names, say)
     sys.meta_path.insert(0, Finder())

@@ -1,0 +1,219 @@
+"""What stands for the solution's objects and classes among its tests, which run in another box (``tests_side.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wire import BINARY, BUILTIN_TYPES
+
+_UNARY = (
+    "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
+    "invert", "reversed", "copy", "dir",
+)  # fmt: skip
+_MEMBERS = ("items", "keys", "values")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
+
+talk = None  # the conversation with the solution, once it has begun
+
+
+def new(kind: type, number: int):
+    value = (Exception if issubclass(kind, Exception) else object).__new__(kind)
+    object.__setattr__(value, "_t2g_number", number)
+    object.__setattr__(value, "_t2g_own", False)
+    return value
+
+
+def _hidden(name: str) -> bool:
+    """Protocols of libraries, such as numpy's, would tell the solution what is expected, and let it answer."""
+    return name.startswith("__") and name not in _TOLD
+
+
+class RemoteType(type):
+    """The class of the classes that represent the solution's."""
+
+    def __new__(cls, name, bases, about):
+        if bases and bases != ():
+            raise talk.unsupported("the tests derive from a class of the solution's")
+        return super().__new__(cls, name, bases, about)
+
+    @classmethod
+    def made(cls, name: str, bases: tuple, about: dict) -> type:
+        return super().__new__(cls, name, bases, about)
+
+    def __init__(cls, *_):
+        pass
+
+    def __call__(cls, *arguments, **named):
+        if cls is Remote:
+            raise TypeError("there is no such class")
+        value = talk.ask({"do": "call"}, (cls, *arguments), named)
+        return _as_own(cls, value)
+
+    def __getattr__(cls, name):
+        if cls is Remote or name == "_t2g_number" or _hidden(name):
+            raise AttributeError(name)
+        return _as_own(cls, talk.ask({"do": "getattr"}, (cls, name)))  # a member of an enumeration
+
+    def __setattr__(cls, name, value):
+        talk.ask({"do": "setattr"}, (cls, name, value))
+
+    def __iter__(cls):
+        return talk.ask({"do": "iter"}, (cls,))
+
+    def __len__(cls):
+        return talk.ask({"do": "len"}, (cls,))
+
+    def __bool__(cls):
+        return True
+
+    def __getitem__(cls, key):
+        return talk.ask({"do": "getitem"}, (cls, key))
+
+    def __contains__(cls, item):
+        return any(item is member or item == member for member in cls)
+
+
+class Remote(metaclass=RemoteType):
+    """Something of the solution's that is no plain value, over there."""
+
+    _t2g_plain = None
+    _t2g_equal = False
+    _t2g_named = False
+
+    def __getattr__(self, name):
+        if name in ("_t2g_number", "_t2g_own", "t2g_told") or _hidden(name):
+            raise AttributeError(name)
+        if name in _MEMBERS and not own(self):
+            talk.mark(f"an object of the solution's says what its {name} are")
+        return talk.ask({"do": "getattr"}, (self, name))
+
+    def __len__(self):
+        return talk.check_size(self, talk.ask({"do": "len"}, (self,)))
+
+    def __iter__(self):
+        members = talk.ask({"do": "iter"}, (self,))
+        return members if members is self else _members(self, members)
+
+    def __setattr__(self, name, value):
+        if name in ("t2g_told", "args", "__traceback__", "__context__", "__cause__", "__notes__"):
+            object.__setattr__(self, name, value)
+        else:
+            talk.ask({"do": "setattr"}, (self, name, value))
+
+    def __delattr__(self, name):
+        talk.ask({"do": "delattr"}, (self, name))
+
+    def __call__(self, *arguments, **named):
+        return talk.ask({"do": "call"}, (self, *arguments), named)
+
+    def __getitem__(self, key):
+        return talk.ask({"do": "getitem"}, (self, key))
+
+    def __setitem__(self, key, value):
+        talk.ask({"do": "setitem"}, (self, key, value))
+
+    def __delitem__(self, key):
+        talk.ask({"do": "delitem"}, (self, key))
+
+    def __contains__(self, item):
+        if own(self):
+            return talk.ask({"do": "contains"}, (self, item))
+        return any(item is member or item == member for member in self)
+
+    def __format__(self, form):
+        return talk.ask({"do": "format"}, (self, form))
+
+    def __round__(self, *digits):
+        return talk.ask({"do": "round"}, (self, *digits))
+
+    def __deepcopy__(self, _):
+        return _same(self, talk.ask({"do": "deepcopy"}, (self,)))
+
+    def __enter__(self):
+        return talk.ask({"do": "enter"}, (self,))
+
+    def __exit__(self, kind, error, trace):
+        shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
+        ends = talk.ask({"do": "exit"}, (self, *shown))
+        if not ends or kind is None:
+            return ends
+        if not issubclass(kind, Exception) or issubclass(kind, AssertionError):
+            return False  # a failed test stays one
+        talk.mark("the solution's context manager ends an exception of the tests")
+        return True
+
+
+def own(value: Remote) -> bool:
+    return isinstance(value, Remote) and bool(object.__getattribute__(value, "_t2g_own"))
+
+
+def _as_own(kind: RemoteType, value: object) -> object:
+    """What the tests make of a class that they name: a class in place of a function they do not take for one."""
+    if isinstance(value, kind) and type.__getattribute__(kind, "_t2g_named"):
+        object.__setattr__(value, "_t2g_own", True)
+    return value
+
+
+def _members(owner: Remote, members: Iterator):
+    count = 0
+    for member in members:
+        yield member
+        count += 1
+    talk.check_size(owner, count)
+
+
+def _same(first: Remote, value: object) -> object:
+    """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
+    return _as_own(type(first), value) if own(first) else value
+
+
+def _unary(name: str):
+    def method(self):
+        return _same(self, talk.ask({"do": name}, (self,)))
+
+    return method
+
+
+def _operator(name: str):
+    """Operands go over only to objects that the tests made: others could learn from them what is expected."""
+
+    def method(self, other):
+        if not own(self):
+            return NotImplemented
+        if not isinstance(other, Remote):
+            talk.mark("the solution's own operators are told plain values")
+        return _same(self, talk.ask({"do": name}, (self, other)))
+
+    return method
+
+
+def _comparison(name: str):
+    """Plain values are compared here. An object that the tests made decides itself, and the verdict is marked."""
+
+    def method(self, other):
+        if isinstance(other, Remote):
+            if self is other and name in ("eq", "ne"):
+                return name == "eq"
+            if not (own(self) or own(other)):
+                return NotImplemented
+            if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
+                return name == "ne"
+        elif type(self)._t2g_plain:
+            plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
+            return getattr(__import__("operator"), name)(plain, other)
+        elif not own(self) or (name in ("eq", "ne") and not type(self)._t2g_equal):
+            return NotImplemented
+        talk.mark("the solution compares its own objects")
+        return talk.ask({"do": name}, (self, other))
+
+    return method
+
+
+for _name in _UNARY:
+    type.__setattr__(Remote, f"__{_name}__", _unary(_name))
+for _name in _COMPARISONS:
+    type.__setattr__(Remote, f"__{_name}__", _comparison(_name))
+for _name in BINARY:
+    for _form in (_name, f"r{_name}", f"i{_name}"):
+        type.__setattr__(Remote, f"__{_form}__", _operator(_form))
