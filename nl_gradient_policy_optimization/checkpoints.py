@@ -54,12 +54,11 @@ class Checkpoints:
         damaged = self._found[2] if self._found else []
         if self.accelerator.is_main_process:
             for folder in self.run.glob("checkpoint-*.partial"):
-                shutil.rmtree(folder)
-            for folder in damaged:
+                _remove(folder)
+            for folder in filter(os.path.lexists, damaged):
                 aside = folder.with_name(f"{folder.name}.damaged")
-                shutil.rmtree(aside, ignore_errors=True)
-                if folder.exists():
-                    folder.rename(aside)
+                _remove(aside)
+                folder.rename(aside)
         self.accelerator.wait_for_everyone()
         return len(damaged)
 
@@ -88,7 +87,7 @@ class Checkpoints:
         final = self.run / f"checkpoint-{step}"
         partial = self.run / f"checkpoint-{step}.partial"
         if self.accelerator.is_main_process:
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove(partial)
             partial.mkdir(parents=True)
         self.accelerator.wait_for_everyone()
         yield partial
@@ -100,11 +99,11 @@ class Checkpoints:
             save_json(partial / STATE, {**whole, "digest": fingerprint(whole)})
             for path in _files(partial):
                 shutil.copymode(partial / STATE, path)  # some libraries let only the owner read
-            shutil.rmtree(final, ignore_errors=True)
+            _remove(final)
             os.replace(partial, final)
             _sync(self.run)
             for old in self._all()[: -self.limit]:
-                shutil.rmtree(old)
+                _remove(old)
         self._found = None
         self.accelerator.wait_for_everyone()
 
@@ -135,6 +134,14 @@ def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
     if state["step"] != int(folder.name.partition("-")[2]):
         return f"it is a copy of checkpoint-{state['step']}", {}
     return damaged_file(folder, state["files"]), state
+
+
+def _remove(path: Path) -> None:
+    """A checkpoint, or what stands in the place of one: a link, a file, nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from nl_gradient_policy_optimization.observers.metrics import SMALL, Metrics, Pr
 from nl_gradient_policy_optimization.observers.refresh import Refresh
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.rollouts import METRICS_FILE, StepLog, encode_prompt
+from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, StepLog, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
@@ -49,6 +49,7 @@ from text2grad.models import (
 from text2grad.models.deepspeed_setup import prepare_deepspeed
 from text2grad.prompts import asking, variant_asked
 from text2grad.records import (
+    check_folder,
     check_writable,
     fingerprint,
     is_data_set,
@@ -92,7 +93,10 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     config.check()
     check_sharding(config.optimizer, config.deepspeed)
     run = Path(config.output_dir)
-    check_writable(run / RUN_FILE)
+    for name in (RUN_FILE, METRICS_FILE, ROLLOUTS_FILE):
+        check_writable(run / name)
+    for name in ("policy", "merged"):
+        check_folder(run / name)
     records = read_prompts(config, task)
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)

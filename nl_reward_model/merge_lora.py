@@ -16,7 +16,7 @@ from text2grad.configs import parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
-from text2grad.records import check_writable, load_json, save_text
+from text2grad.records import check_folder, check_writable, load_json, save_text
 from text2grad.tasks.commands import say_next, stage_command
 
 
@@ -39,11 +39,12 @@ def merge(config: MergeConfig) -> None:
     """Write the merged model, its tokenizer, and what says how to ask it (prompt and description).
 
     Raises:
-        InputError: no adapter there, or not one of this base.
+        InputError: no adapter there, or not one of this base; or files where the model goes.
     """
     adapter, output = Path(config.model), Path(config.output_dir)
     if not is_adapter(str(adapter)):
         raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
+    check_folder(output, empty=True)
     check_writable(output / DESCRIPTION_FILE)
     base = config.base_model or None
     try:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import command
 from text2grad.models import BUILT_IN, base_of, model_path
-from text2grad.records import load_json, save_json
+from text2grad.records import check_folder, load_json, save_json
 
 WEIGHTS, ADAPTER = "adapter_model.safetensors", "adapter_config.json"
 
@@ -28,6 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     source, target = args.source, args.target
     RewardModelDescription.load(source, "slf5k")
+    check_folder(target)
     target.mkdir(parents=True, exist_ok=True)
     for name in (DESCRIPTION_FILE, PROMPT_FILE):
         shutil.copyfile(source / name, target / name)

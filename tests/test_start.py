@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from text2grad.errors import command
 from text2grad.records import save_json
 
 HEAVY = {"torch", "transformers", "peft", "accelerate", "datasets", "pandas", "pyarrow", "scipy", "matplotlib"}
@@ -52,3 +53,21 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     )  # fmt: skip
     assert "nltk" in loaded(*command)  # it judges the response
     assert not loaded(*command) & (HEAVY | {"nltk"})
+
+
+@pytest.mark.parametrize("before", ["cd {} && rmdir {}", ": {} {}; export TQDM_MININTERVAL=x"])
+def test_what_no_program_can_start_with_is_one_sentence(tmp_path, before):
+    line = f"{before.format(tmp_path, tmp_path)}; exec {sys.executable} {ROOT}/rm_data_anno/annotate.py --help"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and done.stderr.startswith("error: "), done.stderr
+
+
+def test_no_memory_is_one_sentence(capsys):
+    @command
+    def main() -> None:
+        raise MemoryError
+
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("error: out of memory")

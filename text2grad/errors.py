@@ -116,6 +116,9 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
                 file=sys.stderr,
             )
             raise SystemExit(2) from None
+        except MemoryError:
+            print("error: out of memory; look at ulimit -v, or take a smaller model or batch", file=sys.stderr)
+            raise SystemExit(2) from None
         except (InputError, StopRunError) as error:
             print(f"error: {redacted(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None

@@ -272,6 +272,18 @@ def check_writable(path: str | Path) -> None:
         ) from None
 
 
+def check_folder(path: str | Path, empty: bool = False) -> None:
+    """``InputError`` where something else than a folder has this place, or, with ``empty``, a folder that holds files.
+
+    Call it before long work that fills the folder.
+    """
+    path = Path(path)
+    if os.path.lexists(path) and not path.is_dir():
+        raise InputError(f"{path}: is no folder; move it, or choose another output folder")
+    if empty and path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path}: holds files already; delete it, or choose another output folder")
+
+
 _outputs: set[Path] = set()
 
 

@@ -238,3 +238,26 @@ def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_pat
     accelerator = SimpleNamespace(is_main_process=True, num_processes=1, print=said.append)
     assert Checkpoints(tmp_path, 2, accelerator).finished_steps() == 6
     assert said == [f"skipping {tmp_path / 'checkpoint-9'}: it is a copy of checkpoint-3"]
+
+
+def test_what_stands_in_a_checkpoints_or_the_policys_place(tmp_path):
+    """Links and files: seen before anything is trained, or out of the way when a checkpoint is finished."""
+    config = tiny_config(tmp_path, save_every=1, save_total_limit=1, max_steps=1)
+    folder = Path(config.output_dir)
+    optimize("slf5k", config, ScriptedRewards())
+    (folder / "checkpoint-1").rename(tmp_path / "moved")
+    (folder / "checkpoint-1").symlink_to(tmp_path / "moved")
+    (folder / "checkpoint-2").symlink_to("nowhere")
+    (folder / "checkpoint-3").touch()
+    config.max_steps = 3
+    for name, blocked in (("policy", Path.touch), ("rollouts.jsonl", Path.mkdir)):
+        shutil.move(folder / name, tmp_path / name)
+        blocked(folder / name)
+        with pytest.raises(InputError, match=rf"{name}: is (no|a) folder"):
+            optimize("slf5k", config, ScriptedRewards())
+        (folder / name).rmdir() if blocked is Path.mkdir else (folder / name).unlink()
+        shutil.move(tmp_path / name, folder / name)
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    assert trainer.finished_steps == 3
+    left = sorted(path.name for path in folder.glob("checkpoint-*") if path.is_dir())
+    assert left == ["checkpoint-3"] and (tmp_path / "moved" / "state.json").is_file()

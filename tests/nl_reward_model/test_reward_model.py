@@ -64,7 +64,13 @@ def test_the_folder_explains_itself(tmp_path):
         assert description.data["hash"] in card and prompt.fingerprint in card and "None" not in card
         assert AutoPeftModelForCausalLM.from_pretrained(str(saved))
 
-    merge(MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model")))
+    merging = MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model"))
+    (tmp_path / "merged").mkdir()
+    (tmp_path / "merged" / "README.md").write_text("mine")
+    with pytest.raises(InputError, match="merged: holds files already"):
+        merge(merging)
+    (tmp_path / "merged" / "README.md").unlink()
+    merge(merging)
     merged, adapted = load_model(str(tmp_path / "merged"), torch.float32), load_model(str(folder), torch.float32)
     ids = torch.arange(4, 60)[None]
     with torch.no_grad():
