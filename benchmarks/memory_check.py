@@ -128,8 +128,8 @@ def run_one_step(folder: Path) -> None:
         model = f"{folder}/tiny-{os.environ.get('RANK', 0)}"
         make_tiny_model(model)
     trainer = prepare("slf5k", _policy(job, given["zero"], folder, model))
-    assert isinstance(trainer.sampler, TransformersSampler)
-    trainer.sampler.settings.min_new_tokens = job.response
+    assert isinstance(trainer.collector.sampler, TransformersSampler)
+    trainer.collector.sampler.settings.min_new_tokens = job.response
     Path("/proc/self/clear_refs").write_text("5")  # a new peak begins
     metrics = trainer.step(1)
     assert metrics["length/mean"] == job.response

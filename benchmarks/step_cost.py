@@ -117,11 +117,11 @@ class StepCostConfig:
 def time_text2grad(config: PolicyConfig) -> list[dict[str, float]]:
     """Seconds of each step in this project's trainer: the whole step, and each phase."""
     trainer = prepare("slf5k", config)
-    if isinstance(trainer.sampler, DecoderSampler):
-        trainer.sampler.end_ids = []  # nothing ends a response early
+    if isinstance(trainer.collector.sampler, DecoderSampler):
+        trainer.collector.sampler.end_ids = []  # nothing ends a response early
     else:
-        assert isinstance(trainer.sampler, TransformersSampler)
-        trainer.sampler.settings.min_new_tokens = config.max_new_tokens
+        assert isinstance(trainer.collector.sampler, TransformersSampler)
+        trainer.collector.sampler.settings.min_new_tokens = config.max_new_tokens
     rows = []
     for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
         begun = time.perf_counter()

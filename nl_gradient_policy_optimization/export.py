@@ -36,14 +36,14 @@ _SETTINGS = (
 
 def export(trainer: NLGradientTrainer) -> None:
     """Write policy, tokenizer, value head (a file of its own) and model card; with ``merge`` the whole model too."""
-    folder, model = trainer.run / "policy", trainer.scorer.model
-    with gathered(trainer.model, trainable(model)):
+    folder, model = trainer.run / "policy", trainer.learner.scorer.model
+    with gathered(trainer.learner.model, trainable(model)):
         if trainer.accelerator.is_main_process:
             save_model(model, folder)
     if trainer.accelerator.is_main_process:
         trainer.tokenizer.save_pretrained(folder)
-        if trainer.value_function:
-            trainer.value_function.save(folder, with_optimizer=False)
+        if trainer.learner.value_function:
+            trainer.learner.value_function.save(folder, with_optimizer=False)
         if trainer.config.policy_prompt:
             save_text(folder / POLICY_PROMPT, load_prompt(trainer.config.policy_prompt, ("prompt",)).text)
         save_checksums(folder)
@@ -69,7 +69,7 @@ def model_card(trainer: NLGradientTrainer) -> str:
     about, rows = load_json(trainer.run / RUN_FILE), trainer.metrics_log.rows()
     config = config_of(about).flat()
     method, model = about["method"], about["model"]
-    last, adapter = rows[-1], hasattr(trainer.scorer.model, "peft_config")
+    last, adapter = rows[-1], hasattr(trainer.learner.scorer.model, "peft_config")
     header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
     settings = "\n".join(f"- {name}: {config[name]}" for name in _SETTINGS)
     settings += changes_shown(about.get("changes", []))

@@ -69,7 +69,7 @@ def probe(config: ProbeConfig, task: Task | None = None, rewards: RewardSource |
             report_to=["none"],
         )
         trainer = prepare(task or get_task(config.task), settings, rewards)
-        sampled = trainer.take_feedback(trainer.collect(1))
+        sampled = trainer.take_feedback(trainer.collector.collect(1))
         batch = sampled.select([row for row, rollout in enumerate(sampled.rollouts) if rollout.counts])
         report: dict[str, Any] = {"responses": len(sampled), "with_feedback": len(batch)}
         report |= {"real": measured(trainer, batch), "shuffled": measured(trainer, shuffled(batch))}

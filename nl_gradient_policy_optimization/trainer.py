@@ -15,6 +15,8 @@ resumed run repeats an uninterrupted one bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +28,10 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization import weights
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
+from nl_gradient_policy_optimization.collector import Collector
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.costs import StepCosts
+from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.observers.metrics import shown_figures
 from nl_gradient_policy_optimization.pauses import Pauses
@@ -40,8 +45,7 @@ from nl_gradient_policy_optimization.rollouts import (
     rounded,
     shown,
 )
-from nl_gradient_policy_optimization.timing import timed
-from nl_gradient_policy_optimization.updating import Updating
+from nl_gradient_policy_optimization.schedule import total_steps
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
@@ -50,7 +54,7 @@ from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
 
-class NLGradientTrainer(Updating):
+class NLGradientTrainer:
     """Optimises a policy on prompts, against a reward source.
 
     Args:
@@ -73,8 +77,14 @@ class NLGradientTrainer(Updating):
         checkpoints: Checkpoints,
         observers: Sequence[Observer],
     ):
-        super().__init__(config, task, policy, tokenizer, records, rewards, accelerator)
-        self.checkpoints = checkpoints
+        self.config, self.task, self.tokenizer = config, task, tokenizer
+        self.rewards, self.accelerator, self.checkpoints = rewards, accelerator, checkpoints
+        self.run = Path(config.output_dir)
+        self.costs = StepCosts()
+        self.algorithm = copy(config.algorithm)  # it keeps this run's state
+        self.learner = Learner(config, self.algorithm, policy, accelerator, self.costs)
+        self.reduce = self.learner.reduce  # the sum over all ranks
+        self.collector = Collector(task, tokenizer, records, rewards, self.learner)
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
@@ -91,6 +101,10 @@ class NLGradientTrainer(Updating):
         """Let one more observer watch the run."""
         self.observers.append(observer)
         observer.begin(self)
+
+    @property
+    def total_steps(self) -> int:
+        return total_steps(self.config, len(self.collector.ids), self.accelerator.num_processes)
 
     # The run
 
@@ -117,11 +131,11 @@ class NLGradientTrainer(Updating):
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
-        self.start_counting()
+        self.costs.begin()
         self._ahead_before = self.ahead
         for observer in self.observers:
             observer.before_step(step)
-        self.seed(step)
+        self.collector.seed(step)
         # 1 rollouts, 2 feedback: nothing of the run changes, so what is cut short here is done again
         with self.pauses.droppable(self.drop, common=False):
             pending = self.take_rollouts(step)
@@ -132,7 +146,7 @@ class NLGradientTrainer(Updating):
         # 4 advantages
         batch.advantages, batch.returns = self.algorithm.advantages(batch)
         # 5 updates
-        updates = self.update(self.algorithm.to_learn(batch), step)
+        updates = self.learner.update(self.algorithm.to_learn(batch), step, self.total_steps)
         return self.finish(step, batch, updates)
 
     def drop(self) -> None:
@@ -144,22 +158,22 @@ class NLGradientTrainer(Updating):
 
     def take_rollouts(self, step: int) -> PendingRollouts:
         """The step's rollouts; with ``rollouts_ahead`` the next step's are sampled now as well."""
-        pending = self.ahead or self.collect(step)
+        pending = self.ahead or self.collector.collect(step)
         sample_ahead = self.config.rollouts_ahead and step < self.total_steps
-        self.ahead = self.collect(step + 1) if sample_ahead else None
+        self.ahead = self.collector.collect(step + 1) if sample_ahead else None
         return pending
 
     # 2 feedback
 
     def take_feedback(self, pending: PendingRollouts) -> Batch:
         """The rollouts with their feedback; for a remote critic this is the wait."""
-        with timed(self.seconds, "critique"):
+        with self.costs.timed("critique"):
             self.receive(pending.batch, self.pauses.together(pending.feedback))
         return pending.batch
 
     def receive(self, batch: Batch, feedback: Sequence[RolloutFeedback]) -> None:
         """Give every rollout its feedback, and stop where too much of it failed."""
-        self.count(critiques=sum(bool(rollout.response.strip()) for rollout in batch.rollouts))
+        self.costs.count(critiques=sum(bool(rollout.response.strip()) for rollout in batch.rollouts))
         for rollout, given in zip(batch.rollouts, feedback, strict=True):
             if len(given.rewards) != len(rollout.response_ids):
                 raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")
@@ -168,8 +182,6 @@ class NLGradientTrainer(Updating):
         batch.receive(feedback)
         check_failures(feedback, self.config, self.rewards.name, self.reduce)
 
-    # 5 updates
-
     # Measures and logs
 
     def finish(self, step: int, batch: Batch, updates: dict[str, float]) -> dict[str, float]:
@@ -177,13 +189,13 @@ class NLGradientTrainer(Updating):
         every = self.config.log_rollouts_every
         rescored = bool(every) and (step % every == 0 or step == 1)
         if rescored:
-            batch.new_logprobs = self.forward(batch)["logprobs"]
+            batch.new_logprobs = self.learner.forward(batch)["logprobs"]
         responses = len(batch) * self.accelerator.num_processes
         self.finished_steps, self.rollout_count = step, self.rollout_count + responses
-        metrics: dict[str, float] = {"step": step, **updates, **self.algorithm.figures(batch)}
+        metrics: dict[str, float] = {"step": step, **updates, "kl/coef": self.kl.coef, **self.algorithm.figures(batch)}
         for observer in self.observers:
             metrics |= observer.figures(batch)
-        metrics |= {f"seconds/{phase}": spent for phase, spent in self.seconds.items()}
+        metrics |= {f"seconds/{phase}": spent for phase, spent in self.costs.seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], responses)
         self.log(metrics, batch.log_rows(step), show=rescored)
@@ -207,6 +219,7 @@ class NLGradientTrainer(Updating):
         """Write a checkpoint of everything the next step depends on, unless there is one."""
         if self.finished_steps == self.saved_steps:
             return
+        learner = self.learner
         state = {
             "rollouts": self.rollout_count,
             "kl_coef": self.kl.coef,
@@ -216,10 +229,10 @@ class NLGradientTrainer(Updating):
         }
         for observer in self.observers:
             state |= observer.state()
-        with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(self.scorer)) as folder:
-            weights.save_policy(self.accelerator, self.model, self.optimizer, folder)
+        with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(learner.scorer)) as folder:
+            weights.save_policy(self.accelerator, learner.model, learner.optimizer, folder)
             if self.accelerator.is_main_process:
-                for part in (self.value_function, self.algorithm, *self.observers):
+                for part in (learner.value_function, self.algorithm, *self.observers):
                     if part:
                         part.save(folder)
             if self.ahead:
@@ -233,20 +246,20 @@ class NLGradientTrainer(Updating):
         damaged = self.checkpoints.set_aside()
         rows: dict[str, int] = {}
         if (found := self.checkpoints.newest()) is not None:
-            folder, state = found
+            (folder, state), learner = found, self.learner
             if state["processes"] != self.accelerator.num_processes:
                 raise InputError(
                     f"{folder}: was written by {state['processes']} processes; go on with as many, or choose another "
                     "--output_dir"
                 )
-            weights.load_policy(self.accelerator, self.model, self.optimizer, folder)
-            if self.value_function:
-                self.value_function.load(folder)
+            weights.load_policy(self.accelerator, learner.model, learner.optimizer, folder)
+            if learner.value_function:
+                learner.value_function.load(folder)
             self.algorithm.load(folder)
             for observer in self.observers:
                 observer.load(folder, state)
             if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
-                self.ahead = self.load_ahead(folder / self.ahead_file)
+                self.ahead = self.collector.load_ahead(folder / self.ahead_file)
             self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
             rows = {} if self.config.allow_changed else state.get("rows", {})
             self.finished_steps = self.saved_steps = state["step"]

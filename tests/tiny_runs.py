@@ -50,20 +50,20 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
 
 def encoded_prompts(trainer: NLGradientTrainer) -> list[list[int]]:
     """The policy's inputs for the trainer's prompts."""
-    prompts = [trainer.task.prompt(trainer.records[key]) for key in trainer.ids]
+    prompts = [trainer.task.prompt(trainer.collector.records[key]) for key in trainer.collector.ids]
     return [encode_prompt(prompt, trainer.task, trainer.tokenizer) for prompt in prompts]
 
 
 def answer_with(trainer: NLGradientTrainer, responses: Sequence[list[int]]) -> None:
     """Train on the first prompts, one for each response, which takes the place of what would be sampled."""
-    trainer.ids = trainer.ids[: len(responses)]
+    trainer.collector.ids = trainer.collector.ids[: len(responses)]
     answers = {tuple(ids): response for ids, response in zip(encoded_prompts(trainer), responses, strict=True)}
-    trainer.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
+    trainer.collector.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
 
 
 def ready_batch(trainer: NLGradientTrainer, rollouts: Sequence[Rollout]) -> Batch:
     """Sampled rollouts as a step has them before its updates: scored, judged, with advantages."""
-    batch = trainer.score(rollouts)
+    batch = trainer.collector.score(rollouts)
     trainer.receive(batch, trainer.rewards(batch.rollouts))
     return credited(trainer, trainer.algorithm.on_batch(batch))
 

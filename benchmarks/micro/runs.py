@@ -19,9 +19,9 @@ from benchmarks.micro.task import PROFILES, make_record
 from benchmarks.micro.trl_trainers import train_grpo, train_sdpo
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.learner import BrokenUpdateError
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.updating import BrokenUpdateError
 from text2grad.critics import Critic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
@@ -146,7 +146,7 @@ def train_text2grad(
         rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
     trainer = prepare(PROFILES, config, rewards)
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
-    curve = [evaluate(trainer.scorer.model, 0)]
+    curve = [evaluate(trainer.learner.scorer.model, 0)]
     broken = False
     for step in range(1, protocol.steps + 1):
         if not broken:
@@ -157,5 +157,5 @@ def train_text2grad(
                 broken = True
         if step % protocol.evaluate_every == 0:
             nothing = dict.fromkeys(curve[0], 0.0) | {"step": step}
-            curve.append(nothing if broken else evaluate(trainer.scorer.model, step))
+            curve.append(nothing if broken else evaluate(trainer.learner.scorer.model, step))
     return curve

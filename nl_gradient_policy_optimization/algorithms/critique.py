@@ -44,9 +44,9 @@ class CritiqueWriting(Text2Grad):
         return outputs._replace(added=self.critique_coef * mean, figures=figures)
 
     def _logprobs(self, examples: Sequence[Rollout]) -> Tensor:
-        batch = Batch(examples, self.run.tokenizer.pad_token_id, self.run.scorer.precision)
-        self.run.count(backward=batch.tokens)
-        return self.run.model(*batch.to(self.run.accelerator.device).inputs()).logprobs
+        batch = Batch(examples, self.run.tokenizer.pad_token_id, self.run.learner.scorer.precision)
+        self.run.costs.count(backward=batch.tokens)
+        return self.run.learner.model(*batch.to(self.run.accelerator.device).inputs()).logprobs
 
 
 def critique_example(rollout: Rollout, task: Task, tokenizer) -> Rollout:

@@ -68,7 +68,7 @@ class SecondAttempts(Text2Grad):
 
     def begin(self, run) -> None:
         super().begin(run)
-        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.scorer)
+        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.learner.scorer)
 
     def sampled(self, count: int) -> int:
         return count // 2
@@ -78,7 +78,7 @@ class SecondAttempts(Text2Grad):
 
     def on_batch(self, batch: Batch) -> Batch:
         """The first attempts with their feedback, and the second ones with theirs."""
-        second = self.run.score(self.try_again(batch.rollouts))
+        second = self.run.collector.score(self.try_again(batch.rollouts))
         if second.has("sampler_logprobs"):  # another prompt sampled them: no ratio corrects for that
             second.sampler_logprobs = second.old_logprobs
         self.run.receive(second, self.run.rewards(second.rollouts))
@@ -91,7 +91,7 @@ class SecondAttempts(Text2Grad):
         run = self.run
         set_seed(mixed_seed(run.config.seed, run.finished_steps + 1, run.accelerator.process_index, 1))
         prompts = [self.reader.prompt_ids(each) or each.prompt_ids for each in first]
-        return list(run.sample_after(first, prompts))
+        return list(run.collector.sample_after(first, prompts))
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         first, second = (batch.rewards * batch.mask).sum(1).chunk(2)

@@ -24,7 +24,6 @@ from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout
-from nl_gradient_policy_optimization.timing import timed
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
@@ -101,7 +100,7 @@ class Teacher(Text2Grad):
 
     def begin(self, run) -> None:
         super().begin(run)
-        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.scorer)
+        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.learner.scorer)
         self.average: dict[str, Tensor] = {}
         if self.teacher_weights == "average":
             self.average = {name: weight.detach().clone() for name, weight in self._trained()}
@@ -115,7 +114,7 @@ class Teacher(Text2Grad):
         return {"at": batch.extra["top_ids"]} if self.distils else {}
 
     def on_batch(self, batch: Batch) -> Batch:
-        with timed(self.run.seconds, "teacher"):
+        with self.run.costs.timed("teacher"):
             self.read(batch)
         return batch
 
@@ -137,7 +136,7 @@ class Teacher(Text2Grad):
         readers = batch.with_prompts(prompts)
         with self._as_teacher() as as_reference:
             options = {"at": "top_ids"} if self.distils else {}
-            scores = self.run.forward(readers, as_reference=as_reference, **options)
+            scores = self.run.learner.forward(readers, as_reference=as_reference, **options)
         batch.extra["taught"] = taught
         batch.extra["teacher_logprobs"] = torch.where(taught[:, None] > 0, scores["logprobs"], batch.old_logprobs)
         if self.distils:
@@ -207,7 +206,7 @@ class Teacher(Text2Grad):
     # The average of the policy's weights
 
     def after_update(self) -> None:
-        with timed(self.run.seconds, "update"):
+        with self.run.costs.timed("update"):
             for name, parameter in self._trained():
                 if name in self.average:
                     self.average[name].lerp_(parameter.detach(), self.teacher_rate)
@@ -222,7 +221,7 @@ class Teacher(Text2Grad):
             self.average = {name: saved[name].to(own.device) for name, own in self.average.items()}
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(name, p) for name, p in self.run.scorer.named_parameters() if p.requires_grad]
+        return [(name, p) for name, p in self.run.learner.scorer.named_parameters() if p.requires_grad]
 
     @contextmanager
     def _as_teacher(self) -> Iterator[bool]:

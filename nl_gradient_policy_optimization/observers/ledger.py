@@ -27,10 +27,10 @@ class Ledger(Observer):
         self.spent = dict.fromkeys(SPENT, 0.0)
 
     def figures(self, batch: Batch) -> dict[str, float]:
-        step = torch.tensor([self.run.counted[name] for name in SPENT[:-1]], dtype=torch.float64)
+        step = torch.tensor([self.run.costs.counted[name] for name in SPENT[:-1]], dtype=torch.float64)
         for name, value in zip(SPENT[:-1], self.run.reduce(step).tolist(), strict=True):
             self.spent[name] += value
-        self.spent["seconds"] += sum(self.run.seconds.values())
+        self.spent["seconds"] += sum(self.run.costs.seconds.values())
         return {f"ledger/{name}": value for name, value in self.spent.items()}
 
     def state(self) -> dict[str, Any]:

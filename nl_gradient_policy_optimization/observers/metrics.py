@@ -39,13 +39,15 @@ class Progress(Observer):
         super().begin(run)
         self.begun = False
         config, ranks = run.config, run.accelerator.num_processes
-        responses = config.rollouts_per_device * ranks
+        prompts, responses = len(run.collector.ids), config.rollouts_per_device * ranks
         device = f"{ranks} × {run.accelerator.device}" if ranks > 1 else str(run.accelerator.device)
         run.accelerator.print(
-            f"{config.algorithm.label}: {len(run.ids)} prompts, {run.total_steps} steps of {responses} responses, on "
-            f"{device} in {str(run.scorer.base.dtype).removeprefix('torch.')}; critic: {run.rewards.name}"
+            f"{config.algorithm.label}: {prompts} prompts, {run.total_steps} steps of {responses} responses, on "
+            f"{device} in {str(run.learner.scorer.base.dtype).removeprefix('torch.')}; critic: {run.rewards.name}"
         )
-        weights = sum(getattr(each, "ds_numel", each.numel()) for each in run.scorer.base.parameters())  # ZeRO-3's
+        weights = sum(
+            getattr(each, "ds_numel", each.numel()) for each in run.learner.scorer.base.parameters()
+        )  # ZeRO-3's
         if weights < SMALL and config.lora_r and config.learning_rate <= _PAPER_RATE:
             run.accelerator.print(
                 f"{config.model} has {weights / 1e6:.0f}M weights, and --learning_rate {config.learning_rate:g} is the "
@@ -57,7 +59,7 @@ class Progress(Observer):
         if self.begun or not left:
             return
         self.begun = True
-        seconds = sum(self.run.seconds.values())
+        seconds = sum(self.run.costs.seconds.values())
         if self.run.accelerator.is_main_process:
             tqdm.write(f"the first step took {seconds:.1f} s; the other {left} will take about {spelt(left * seconds)}")
 

@@ -28,7 +28,6 @@ from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import StepLog, padded
 from nl_gradient_policy_optimization.schedule import mixed_seed
-from nl_gradient_policy_optimization.timing import timed
 from nl_gradient_policy_optimization.weights import trainable, unsharded
 from text2grad.critics.asking import Question, ask
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
@@ -91,10 +90,10 @@ class Refresh(Observer):
     def before_step(self, step: int) -> None:
         """Where a refresh is due: annotate, then learn, before the step's rollouts are judged."""
         run, self.measured = self.run, {}
-        run.seconds["refresh"] = 0.0
+        run.costs.seconds["refresh"] = 0.0
         if not self.due(step):
             return
-        with timed(run.seconds, "refresh"):
+        with run.costs.timed("refresh"):
             with run.pauses.droppable(run.drop, common=True):
                 rows = self.latest(run.rollout_log)
                 annotated = self.gathered(run.pauses.together(partial(self.annotate, rows)))

@@ -52,14 +52,14 @@ def run(folder: Path, name: str, what: str = "", rank: int = 0, late: bool = Fal
     def main() -> None:
         if late:
             trainer = prepare("slf5k", config, ScriptedRewards())
-            update = trainer.update
+            update = trainer.learner.update
 
-            def interrupted(rollouts, step):
+            def interrupted(batch, step, *steps):
                 if step == 3:
                     os.kill(os.getpid(), signal.Signals[what])
-                return update(rollouts, step)
+                return update(batch, step, *steps)
 
-            trainer.update = interrupted
+            trainer.learner.update = interrupted
             trainer.train()
         else:
             optimize("slf5k", config, SignalledRewards(what, rank) if what else ScriptedRewards())

@@ -16,7 +16,7 @@ from text2grad.errors import InputError
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
     trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), SpokenRewards())
-    batch = trainer.take_feedback(trainer.collect(1))
+    batch = trainer.take_feedback(trainer.collector.collect(1))
     rollouts = batch.rollouts
 
     def knows(batch):

@@ -65,7 +65,7 @@ def test_the_reward_model_learns_what_the_trusted_critic_says(tmp_path):
     config.max_steps = 3
     trainer = prepare("slf5k", config)
     answers = (f"{first} {second}." for first in ("He", "She", "They", "We") for second in ("sat", "ran", "ate"))
-    trainer.sampler.batches = lambda prompts: iter([([_ids(trainer, next(answers)) for _ in prompts], None)])
+    trainer.collector.sampler.batches = lambda prompts: iter([([_ids(trainer, next(answers)) for _ in prompts], None)])
     trainer.train()
     (figures,) = [row for row in rows(tmp_path / "run" / "metrics.jsonl") if "refresh/loss" in row]
     assert figures["step"] == 3 and figures["refresh/records"] == 6 and figures["refresh/loss"] < 2

@@ -166,7 +166,9 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, ScriptedRewards())
     assert again.finished_steps == 2
-    for (name, expected), found in zip(whole.scorer.named_parameters(), again.scorer.parameters(), strict=True):
+    for (name, expected), found in zip(
+        whole.learner.scorer.named_parameters(), again.learner.scorer.parameters(), strict=True
+    ):
         assert torch.equal(expected, found), name
 
 

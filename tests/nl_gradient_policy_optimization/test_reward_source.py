@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
+from nl_gradient_policy_optimization.collector import Collector
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from nl_gradient_policy_optimization.sampling import TransformersSampler
-from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.fault_server import FaultServer
 from tests.tiny import tokenizer
 from tests.tiny_runs import ScriptedRewards, tiny_config
@@ -183,7 +184,7 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
         waited.append(sampled.acquire(timeout=20) and scoring.wait(timeout=20))
         return json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
 
-    batch, score = TransformersSampler._batch, NLGradientTrainer.score
+    batch, score = TransformersSampler._batch, Collector.score
 
     def counted(self, base, prompts):
         responses = batch(self, base, prompts)
@@ -195,7 +196,7 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
         return score(self, rollouts)
 
     monkeypatch.setattr(TransformersSampler, "_batch", counted)
-    monkeypatch.setattr(NLGradientTrainer, "score", noticed)
+    monkeypatch.setattr(Collector, "score", noticed)
     with FaultServer(reply) as server:
         config = tiny_config(
             tmp_path, critic=f"{server.url}#judge", generation="transformers", max_steps=1, generation_batch_size=2
@@ -229,7 +230,7 @@ def test_what_a_judge_elsewhere_raises_reaches_the_user(tmp_path):
 
 
 def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_path, monkeypatch):
-    updates, waited, step_update = threading.Semaphore(0), [], NLGradientTrainer.update
+    updates, waited, step_update = threading.Semaphore(0), [], Learner.update
 
     class Slow(ScriptedRewards):
         """Has no judgement of a step until the update of the step before it has begun."""
@@ -241,11 +242,11 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
             waited.append(first or updates.acquire(timeout=20))
             return super().__call__(rollouts)
 
-    def noticed(self, rollouts, step):
+    def noticed(self, batch, *steps):
         updates.release()
-        return step_update(self, rollouts, step)
+        return step_update(self, batch, *steps)
 
-    monkeypatch.setattr(NLGradientTrainer, "update", noticed)
+    monkeypatch.setattr(Learner, "update", noticed)
     config = tiny_config(tmp_path, max_steps=4, rollouts_ahead=True, lr_schedule="constant")
     trainer = optimize("slf5k", config, Slow())
     assert waited == [True] * 4 and trainer.ahead is None

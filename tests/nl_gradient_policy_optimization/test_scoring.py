@@ -49,9 +49,11 @@ def _ragged_update(folder: str) -> None:
     config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1)
     config.deepspeed = deepspeed_file(Path(folder), 3)
     trainer = prepare("slf5k", config, ScriptedRewards())
-    trainer.scorer.chunk = 8
+    trainer.learner.scorer.chunk = 8
     length = 2 if trainer.accelerator.process_index else 12
-    trainer.sampler.batches = lambda prompts: iter([([[7 + i for i in range(length)] for _ in prompts], None)])
+    trainer.collector.sampler.batches = lambda prompts: iter(
+        [([[7 + i for i in range(length)] for _ in prompts], None)]
+    )
     trainer.train()
     trainer.accelerator.end_training()
 
@@ -67,7 +69,9 @@ def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path, monk
     """TRL says None for a NaN of vLLM's."""
     monkeypatch.setattr(sampling, "SAMPLER_LIMIT", 99.0)
     trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    trainer.sampler.batches = lambda prompts: iter([([[5, 6, 7]] * len(prompts), [[-1.0, None, -2.0]] * len(prompts))])
+    trainer.collector.sampler.batches = lambda prompts: iter(
+        [([[5, 6, 7]] * len(prompts), [[-1.0, None, -2.0]] * len(prompts))]
+    )
     metrics = trainer.step(1)
     assert math.isfinite(metrics["policy/loss"]) and metrics["grad_norm"] > 0
 
@@ -78,7 +82,7 @@ def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):
     for target in ("lambda", "rewards"):
         config = tiny_config(tmp_path, value_target=target, gamma=0.5, output_dir=str(tmp_path / target))
         trainer = prepare("slf5k", config, ScriptedRewards())
-        batch = ready_batch(trainer, next(trainer.sample(["post-0"])))
+        batch = ready_batch(trainer, next(trainer.collector.sample(["post-0"])))
         batch.values = torch.full_like(batch.values, 3.0)
         found[target] = credited(trainer, batch).returns[0]
     rewards = batch.rewards[0].tolist()

@@ -53,9 +53,9 @@ def test_a_step_of_each(tmp_path, learn):
     config = tiny_config(tmp_path, learn=learn, **settings)
     rewards = Remarks()
     trainer = prepare("slf5k", config, rewards)
-    learnt, update = [], trainer.update
-    trainer.update = lambda batch, step: learnt.append(batch) or update(batch, step)
-    before = [p.detach().clone() for p in trainer.scorer.parameters()]
+    learnt, update = [], trainer.learner.update
+    trainer.learner.update = lambda batch, *step: learnt.append(batch) or update(batch, *step)
+    before = [p.detach().clone() for p in trainer.learner.scorer.parameters()]
     metrics = trainer.step(1)
     first, second = rewards.asked
     assert [r.id for r in second] == [r.id for r in first] and len({r.id for r in first}) == 2
@@ -75,8 +75,8 @@ def test_a_step_of_each(tmp_path, learn):
     for index, row in enumerate(advantages):
         baseline = sum(reward[:2] + reward[4:6]) / 4 if both else sum(reward[:2]) / 2
         assert row == pytest.approx([reward[4 + index] - baseline] * len(row))
-    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.scorer.parameters(), strict=True))
-    assert trainer.value_function is None and trainer.total_steps == config.max_steps
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.learner.scorer.parameters(), strict=True))
+    assert trainer.learner.value_function is None and trainer.total_steps == config.max_steps
 
 
 def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
@@ -85,7 +85,7 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     settings = {"algorithm": "second", "rollouts_per_prompt": 2, "micro_batch_size": 1}
     trainer = prepare("slf5k", tiny_config(tmp_path, teacher_prompt=str(prompt), **settings), Remarks())
     reader = trainer.algorithm.reader
-    rollout = next(batch for batch in trainer.sample(trainer.prompts_of(1)))[0]
+    rollout = next(batch for batch in trainer.collector.sample(trainer.collector.prompts_of(1)))[0]
     rollout = replace(
         rollout, response="It barks.", feedback=RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
     )

@@ -68,8 +68,8 @@ def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
     config = tiny_config(tmp_path, teacher=kind, teacher_scale=0.01, kl_coef=0.0, kl_target=None, max_steps=1)
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",), fail=("post-2",)))
     seen = []
-    update = trainer.update
-    trainer.update = lambda batch, step: seen.append(batch) or update(batch, step)
+    update = trainer.learner.update
+    trainer.learner.update = lambda batch, *step: seen.append(batch) or update(batch, *step)
     metrics = trainer.step(1)
     (batch,) = seen
     taught = batch.extra["taught"]
@@ -94,15 +94,15 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
             tmp_path, teacher=kind, teacher_coef=20.0, learning_rate=3e-3, output_dir=str(tmp_path / kind)
         )
         trainer = prepare("slf5k", config, SpokenRewards())
-        rollouts = trainer.collect(1).rollouts
+        rollouts = trainer.collector.collect(1).rollouts
         with torch.no_grad():  # a random teacher hardly differs from the policy: make it another one
-            for name, parameter in trainer.scorer.named_parameters():
+            for name, parameter in trainer.learner.scorer.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(0, 0.2, generator=torch.Generator().manual_seed(len(name)))
         batch = ready_batch(trainer, rollouts)
         if kind == "distill":
             batch.advantages = torch.zeros_like(batch.advantages)
-        losses = [trainer.update_on(batch)["teacher/loss"] for _ in range(12)]
+        losses = [trainer.learner.update_on(batch)["teacher/loss"] for _ in range(12)]
         assert losses[-1] < 0.6 * losses[0]
         first[kind] = losses[0]
     assert 0 < first["distill"] < first["all"]
@@ -130,10 +130,12 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
     whole = optimize("slf5k", config, SpokenRewards())
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, SpokenRewards())
-    for (name, expected), found in zip(whole.scorer.named_parameters(), again.scorer.parameters(), strict=True):
+    for (name, expected), found in zip(
+        whole.learner.scorer.named_parameters(), again.learner.scorer.parameters(), strict=True
+    ):
         assert torch.equal(expected, found), name
     moved = 0
-    for name, parameter in whole.scorer.named_parameters():
+    for name, parameter in whole.learner.scorer.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(whole.algorithm.average[name], again.algorithm.average[name]), name
             moved += int(not torch.equal(parameter, whole.algorithm.average[name]))
@@ -143,7 +145,7 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
     # what is sampled is scored by policy and reference, read by the teacher, and learnt from in two passes
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
     assert first["ledger/critiques"] == sum(bool(row["response"].strip()) for row in rollouts)
-    encoded = {key: len(ids) for key, ids in zip(whole.ids, encoded_prompts(whole), strict=True)}
+    encoded = {key: len(ids) for key, ids in zip(whole.collector.ids, encoded_prompts(whole), strict=True)}
     tokens = sum(encoded[row["id"]] + len(row["tokens"]) for row in rollouts)
     assert first["ledger/backward_tokens"] == 2 * tokens
     assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's

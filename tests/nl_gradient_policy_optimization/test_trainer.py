@@ -149,7 +149,7 @@ def test_any_causal_lm_trains(tmp_path, family):
     trainer = optimize("slf5k", tiny_config(tmp_path, family=family, max_steps=1), ScriptedRewards())
     row = trainer.metrics_log.rows()[0]
     assert row["grad_norm"] > 0 and abs(row["kl/full"]) < 1e-3
-    weights = [p for name, p in trainer.scorer.named_parameters() if "lora_B" in name]
+    weights = [p for name, p in trainer.learner.scorer.named_parameters() if "lora_B" in name]
     assert all(weight.abs().max() > 0 for weight in weights)
 
 
@@ -183,11 +183,11 @@ def test_learning_raises_the_reward(tmp_path):
 def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
     trainer = prepare("slf5k", tiny_config(tmp_path, max_new_tokens=30), ScriptedRewards())
     end = trainer.tokenizer.eos_token_id
-    head = trainer.scorer.base.get_output_embeddings()
+    head = trainer.learner.scorer.base.get_output_embeddings()
     with torch.no_grad():  # make the end likely enough that some samples reach it
         head.register_forward_hook(lambda *args: args[2] + 4.0 * torch.nn.functional.one_hot(torch.tensor(end), 596))
     torch.manual_seed(0)
-    (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"] * 8)
+    (rollouts,) = trainer.collector.sample(["post-0", "post-1", "post-2", "post-3"] * 8)
     assert {rollout.finished for rollout in rollouts} == {True, False}
     for rollout in rollouts:
         ids = rollout.response_ids
@@ -208,10 +208,10 @@ def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     model.save_pretrained(config.model)
     trainer = prepare("slf5k", config, ScriptedRewards())
     torch.manual_seed(0)
-    (rollouts,) = trainer.sample(["post-0"] * 1500)
+    (rollouts,) = trainer.collector.sample(["post-0"] * 1500)
     counts = Counter(rollout.response_ids[0] for rollout in rollouts)
     distinct = list({rollout.response_ids[0]: rollout for rollout in rollouts}.values())
-    scored = trainer.score(distinct).old_logprobs[:, 0].exp().tolist()
+    scored = trainer.collector.score(distinct).old_logprobs[:, 0].exp().tolist()
     probabilities = {rollout.response_ids[0]: each for rollout, each in zip(distinct, scored, strict=True)}
     likely = {token: p for token, p in probabilities.items() if p > 0.005}
     assert len(distinct) > 30 and len(likely) > 10
@@ -223,10 +223,10 @@ def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
 def test_every_prompt_has_its_turn_before_any_comes_again(tmp_path):
     config = tiny_config(tmp_path, rollouts_per_device=4, rollouts_per_prompt=2)
     trainer = prepare("slf5k", config, ScriptedRewards())
-    steps = [trainer.prompts_of(step) for step in range(1, 6)]
+    steps = [trainer.collector.prompts_of(step) for step in range(1, 6)]
     assert all(ids[0] == ids[1] and ids[2] == ids[3] for ids in steps)
     order = [ids[index] for ids in steps for index in (0, 2)]
-    assert sorted(order[:5]) == sorted(order[5:]) == sorted(trainer.records)
+    assert sorted(order[:5]) == sorted(order[5:]) == sorted(trainer.collector.records)
     assert trainer.total_steps == 2
     config.max_steps, config.epochs = -1, 4
     assert trainer.total_steps == 10
@@ -248,7 +248,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
     batch = torch.load(path)
     assert any(row["advantages"].isnan().any() for row in batch)
     assert not list(trainer.run.glob("checkpoint-*"))
-    trainer.algorithm.advantages, trainer.grad_norm_limit = whole, 1e-9
+    trainer.algorithm.advantages, trainer.learner.grad_norm_limit = whole, 1e-9
     with pytest.raises(RuntimeError, match="broken-batch-1"):
         trainer.train()
 
@@ -307,9 +307,9 @@ def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
 
 def test_long_prompts_are_left_out_and_named(tmp_path, capsys):
     trainer = prepare("slf5k", tiny_config(tmp_path, max_prompt_tokens=130), ScriptedRewards())
-    assert 0 < len(trainer.records) < 5
+    assert 0 < len(trainer.collector.records) < 5
     said = capsys.readouterr().out
-    assert f"{5 - len(trainer.records)} of 5 prompts are longer" in said and "(post-3)" in said
+    assert f"{5 - len(trainer.collector.records)} of 5 prompts are longer" in said and "(post-3)" in said
 
 
 def test_learning_rate_schedules():
@@ -328,7 +328,7 @@ def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
     for name, checkpointing in (("plain", False), ("checkpointed", True)):
         config = tiny_config(tmp_path, gradient_checkpointing=checkpointing, output_dir=str(tmp_path / name))
         trainer = optimize("slf5k", config, ScriptedRewards())
-        assert trainer.scorer.base.is_activation_checkpointing == checkpointing
+        assert trainer.learner.scorer.base.is_activation_checkpointing == checkpointing
         results.append(load_file(trainer.run / "policy" / "adapter_model.safetensors"))
     for name, weight in results[0].items():
         torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6)
@@ -428,10 +428,10 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
 
 def test_merged_parameters_are_the_merged_model(tmp_path):
     trainer = optimize("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    found = dict(merged_parameters(trainer.scorer.model))
-    before = {name: p.clone() for name, p in trainer.scorer.named_parameters()}
-    assert all(torch.equal(before[name], p) for name, p in trainer.scorer.named_parameters())
-    expected = dict(trainer.scorer.model.merge_and_unload().named_parameters())
+    found = dict(merged_parameters(trainer.learner.scorer.model))
+    before = {name: p.clone() for name, p in trainer.learner.scorer.named_parameters()}
+    assert all(torch.equal(before[name], p) for name, p in trainer.learner.scorer.named_parameters())
+    expected = dict(trainer.learner.scorer.model.merge_and_unload().named_parameters())
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight)
@@ -446,12 +446,12 @@ def test_a_sampler_of_its_own_rounding_is_corrected_for():
 def test_continuous_batching_samples_the_same_distribution(tmp_path):
     config = tiny_config(tmp_path, generation="continuous", max_new_tokens=6, rollouts_per_device=40)
     trainer = prepare("slf5k", config, ScriptedRewards())
-    (rollouts,) = trainer.sample([f"post-{index % 5}" for index in range(40)])
+    (rollouts,) = trainer.collector.sample([f"post-{index % 5}" for index in range(40)])
     for index, rollout in enumerate(rollouts):
         assert rollout.id == f"post-{index % 5}"
         assert len(rollout.response_ids) == 6 or rollout.finished
     assert len({tuple(rollout.response_ids) for rollout in rollouts}) == 40
-    batch = trainer.score(rollouts)
+    batch = trainer.collector.score(rollouts)
     surprise, entropy = (column.sum() / batch.response_mask.sum() for column in (-batch.old_logprobs, batch.entropy))
     assert surprise.item() == pytest.approx(entropy.item(), abs=0.1)
 
@@ -463,7 +463,7 @@ def test_prompts_come_from_a_data_set_too(tmp_path):
     config = tiny_config(tmp_path)
     config.data_path = str(folder)
     trainer = prepare("slf5k", config, ScriptedRewards())
-    assert [record["post"] for record in trainer.records.values()] == POSTS[:3]
+    assert [record["post"] for record in trainer.collector.records.values()] == POSTS[:3]
     config.data_path = "nobody/nothing"
     with pytest.raises(InputError, match=r"no .json, .jsonl, .csv or .parquet file and no data set"):
         prepare("slf5k", config, ScriptedRewards())
@@ -471,6 +471,6 @@ def test_prompts_come_from_a_data_set_too(tmp_path):
 
 def test_a_sampler_that_leaves_prompts_out_is_noticed(tmp_path):
     trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    trainer.sampler.batches = lambda prompts: iter([([[5, 6]] * (len(prompts) - 1), None)])
+    trainer.collector.sampler.batches = lambda prompts: iter([([[5, 6]] * (len(prompts) - 1), None)])
     with pytest.raises(RuntimeError, match="no response to 1 of 4 prompts"):
         trainer.step(1)

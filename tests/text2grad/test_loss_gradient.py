@@ -48,10 +48,10 @@ def ready_trainer(tmp_path, **settings):
     # An adapter starts at zero: shake it, the value head and the reference apart, so that no term is trivially zero.
     shake(trainer, 0.05)
     torch.manual_seed(3)
-    (rollouts,) = trainer.sample(["post-0", "post-1", "post-2", "post-3"])
+    (rollouts,) = trainer.collector.sample(["post-0", "post-1", "post-2", "post-3"])
     for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
         rollout.response_ids = rollout.response_ids[:length]
-    trainer.value_function.max_grad_norm = 1e9
+    trainer.learner.value_function.max_grad_norm = 1e9
     trainer.batch_of_test = ready_batch(trainer, rollouts)
     return trainer, rows_of(trainer.batch_of_test)
 
@@ -67,7 +67,7 @@ def rows_of(batch):
 
 def shake(trainer, amount):
     torch.manual_seed(1)
-    for module in (trainer.scorer, trainer.value_function.head):
+    for module in (trainer.learner.scorer, trainer.learner.value_function.head):
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parameter.data += amount * torch.randn_like(parameter)
@@ -82,16 +82,16 @@ def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
             {name: [p.grad.clone() for p in optimizer.param_groups[0]["params"]]}
         )
 
-    trainer.optimizer.optimizer.register_step_pre_hook(catch("policy"))
-    trainer.value_function.optimizer.register_step_pre_hook(catch("value"))
-    trainer.update_on(trainer.batch_of_test.select(rows))
+    trainer.learner.optimizer.optimizer.register_step_pre_hook(catch("policy"))
+    trainer.learner.value_function.optimizer.register_step_pre_hook(catch("value"))
+    trainer.learner.update_on(trainer.batch_of_test.select(rows))
     return caught
 
 
 def reference_loss(trainer, rollouts):
     """PPO with a value function, written out token by token with Python numbers wherever no gradient flows."""
     config = trainer.config
-    policy, head = trainer.scorer.model, trainer.value_function.head
+    policy, head = trainer.learner.scorer.model, trainer.learner.value_function.head
     judged = [rollout for rollout in rollouts if rollout.counts]
     count = sum(len(rollout.response_ids) for rollout in judged)
     advantages = {}
@@ -114,7 +114,7 @@ def reference_loss(trainer, rollouts):
         log_probs = token_distributions(policy, rollout, config.temperature)
         ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
         with torch.no_grad():
-            states = trainer.scorer.base.model(input_ids=ids).last_hidden_state[0]
+            states = trainer.learner.scorer.base.model(input_ids=ids).last_hidden_state[0]
         for t, token in enumerate(rollout.response_ids):
             raw, old_value = advantages[rollout.id][t], rollout.values[t]
             advantage = (raw - mean) / deviation
@@ -138,8 +138,8 @@ def test_gradient_of_an_update(tmp_path, lora_r):
     trainer, rollouts = ready_trainer(tmp_path, lora_r=lora_r)
     shake(trainer, 0.02)  # now π is no longer π_old: ratios differ from 1, and some are clipped
     policy_part, value_part = reference_loss(trainer, rollouts)
-    expected = torch.autograd.grad(policy_part, trainable(trainer.scorer))
-    expected_value = torch.autograd.grad(value_part, list(trainer.value_function.head.parameters()))
+    expected = torch.autograd.grad(policy_part, trainable(trainer.learner.scorer))
+    expected_value = torch.autograd.grad(value_part, list(trainer.learner.value_function.head.parameters()))
 
     found = gradients_of_one_update(trainer)
     assert relative_error(found["policy"], expected) < 1e-6
@@ -154,7 +154,7 @@ def test_an_unjudged_rollout_moves_nothing(tmp_path):
 
     def loss(*rows):
         part = trainer.batch_of_test.select(rows)
-        return (trainer.losses(part).policy * part.mask).sum().item()
+        return (trainer.learner.losses(part).policy * part.mask).sum().item()
 
     assert [rollout.counts for rollout in rollouts] == [True, True, False, True]
     assert loss(2) == 0
@@ -167,18 +167,18 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
     trainer.config.entropy_coef = 0.0
     judged = [rollout for rollout in rollouts if rollout.counts]
     count = sum(len(rollout.response_ids) for rollout in judged)
-    parameters = trainable(trainer.scorer)
+    parameters = trainable(trainer.learner.scorer)
     expected = [torch.zeros_like(p) for p in parameters]
     for rollout in judged:
         for t, delta in enumerate(rollout.feedback.rewards):
             if delta:
-                log_prob = token_distributions(trainer.scorer.model, rollout, 0.7)[t, rollout.response_ids[t]]
+                log_prob = token_distributions(trainer.learner.scorer.model, rollout, 0.7)[t, rollout.response_ids[t]]
                 for total, part in zip(expected, torch.autograd.grad(delta * log_prob, parameters), strict=True):
                     total -= part / count
     batch = trainer.batch_of_test
     batch.advantages = batch.given
     judged = batch.select([0, 1, 3])
-    logprobs, deltas = trainer.scorer(*judged.inputs()).logprobs, judged.given
+    logprobs, deltas = trainer.learner.scorer(*judged.inputs()).logprobs, judged.given
     own = [-g / count for g in nl_gradient(logprobs, deltas, parameters)]
     assert relative_error(own, expected) < 1e-6
     assert relative_error(gradients_of_one_update(trainer)["policy"], expected) < 1e-6
@@ -190,7 +190,7 @@ def test_scores_are_the_models_own(tmp_path, family):
     # Gemma's eager attention turns a padded row of float64 into NaN (its softmax is in float32).
     trainer, rollouts = ready_trainer(tmp_path, family=family, dtype="float32" if family == "gemma2" else "float64")
     rtol, atol = (1e-4, 1e-5) if family == "gemma2" else (1e-6, 1e-9)
-    model = trainer.scorer.model
+    model = trainer.learner.scorer.model
     for rollout in rollouts:
         log_probs = token_distributions(model, rollout, 0.7)
         with model.disable_adapter():
@@ -229,27 +229,27 @@ def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
 def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
     trainer, _ = ready_trainer(tmp_path)
     inputs = trainer.batch_of_test.inputs()
-    whole = trainer.scorer(*inputs, entropy=True)
+    whole = trainer.learner.scorer(*inputs, entropy=True)
     (whole[0].sum() + whole[1].sum()).backward()
-    expected = [p.grad.clone() for p in trainable(trainer.scorer)]
-    trainer.scorer.zero_grad()
+    expected = [p.grad.clone() for p in trainable(trainer.learner.scorer)]
+    trainer.learner.scorer.zero_grad()
 
     rows = []
-    head = trainer.scorer.base.get_output_embeddings()
+    head = trainer.learner.scorer.base.get_output_embeddings()
     head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[:-1].numel()))
-    trainer.scorer.chunk = 4
-    logprobs, entropy, *_ = trainer.scorer(*inputs, entropy=True)
+    trainer.learner.scorer.chunk = 4
+    logprobs, entropy, *_ = trainer.learner.scorer(*inputs, entropy=True)
     (logprobs.sum() + entropy.sum()).backward()
-    assert relative_error([p.grad for p in trainable(trainer.scorer)], expected) < 1e-6
+    assert relative_error([p.grad for p in trainable(trainer.learner.scorer)], expected) < 1e-6
     assert max(rows) <= 4
     assert sum(rows) == 2 * 27  # every response token once forwards, once more when recomputed backwards
     rows.clear()
     with torch.no_grad():
-        kl = trainer.scorer(*inputs, kl="full", entropy=True).kl
+        kl = trainer.learner.scorer(*inputs, kl="full", entropy=True).kl
     assert max(rows) <= 4
-    trainer.scorer.chunk = 1024
+    trainer.learner.scorer.chunk = 1024
     with torch.no_grad():
-        torch.testing.assert_close(trainer.scorer(*inputs, kl="full", entropy=True).kl, kl)
+        torch.testing.assert_close(trainer.learner.scorer(*inputs, kl="full", entropy=True).kl, kl)
 
 
 def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path):
@@ -261,16 +261,16 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
         tmp_path, generation="transformers", model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second")
     )
     trainer = prepare("slf5k", config, ScriptedRewards())
-    (rollouts,) = trainer.sample(["post-0", "post-1"])
-    batch = trainer.score(rollouts)
+    (rollouts,) = trainer.collector.sample(["post-0", "post-1"])
+    batch = trainer.collector.score(rollouts)
     assert batch.kl.abs().max() < 1e-6
-    names = [name for name, p in trainer.scorer.named_parameters() if p.requires_grad]
+    names = [name for name, p in trainer.learner.scorer.named_parameters() if p.requires_grad]
     assert names and all(".default." in name for name in names)
     shake(trainer, 0.05)
-    again = trainer.score(rollouts)
+    again = trainer.collector.score(rollouts)
     torch.testing.assert_close(again.ref_logprobs, batch.ref_logprobs)
     assert again.kl.max() > 1e-4
-    assert [name for name, p in trainer.scorer.named_parameters() if p.requires_grad] == names
+    assert [name for name, p in trainer.learner.scorer.named_parameters() if p.requires_grad] == names
 
 
 def test_all_weights_are_measured_against_a_frozen_copy(tmp_path):

@@ -1,50 +1,107 @@
-"""The last line of algorithm 4: several passes of updates over a step's rollouts."""
+"""The policy on this run's devices: it scores rollouts, and learns from them in the last line of algorithm 4."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from nl_gradient_policy_optimization import weights
-from nl_gradient_policy_optimization.algorithms.base import LossInputs, LossOutputs
+from nl_gradient_policy_optimization.algorithms.base import Algorithm, LossInputs, LossOutputs
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.collecting import Collecting
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.costs import StepCosts
+from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.schedule import learning_rate_share, permutation
-from nl_gradient_policy_optimization.timing import timed
-from text2grad.losses.kl import KLController
+from nl_gradient_policy_optimization.value_function import ValueFunction
 
 
 class BrokenUpdateError(RuntimeError):
     """The update has left every reasonable size."""
 
 
-class Updating(Collecting):
-    """The part of the trainer that updates the policy."""
+class Learner:
+    """The policy, its value head, and their optimisers.
 
-    kl: KLController
-    finished_steps: int
+    Attributes:
+        scorer: the policy with its reference; ``model`` is the same as accelerate or DeepSpeed distributes it.
+        step: the step that it learns from.
+        value_function: None for an algorithm without values.
+    """
+
     grad_norm_limit = 1e4
     """A loss or gradient norm above it ends the run."""
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
+    def __init__(
+        self,
+        config: PolicyConfig,
+        algorithm: Algorithm,
+        policy: PolicyScorer,
+        accelerator: Accelerator,
+        costs: StepCosts,
+    ):
+        self.config, self.algorithm, self.accelerator, self.costs = config, algorithm, accelerator, costs
+        self.scorer, self.step = policy, 1
+        self.model, self.optimizer = accelerator.prepare(policy, weights.make_optimizer(policy, config))
+        self.value_function: ValueFunction | None = None
+        if algorithm.has_values:
+            self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+
+    def reduce(self, values: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.accelerator.num_processes == 1:
+            return values
+        return self.accelerator.reduce(values.to(self.accelerator.device), "sum").to(values.device)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, at: str = "", **options: Any) -> dict[str, Tensor]:
+        """What the policy says of all rollouts, by the names of :class:`~.policy.Scores`, and the head's ``values``.
+
+        It scores them in micro-batches of similar length; every rank makes the same number of them.
+
+        Args:
+            at: the name of ids in ``extra`` whose log-probabilities are asked for.
+            options: of :class:`~.policy.PolicyScorer`.
+        """
+        self.scorer.eval()
+        model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
+        self.costs.count(forward=batch.tokens * (1 + ("kl" in options)))
+        whole: dict[str, Tensor] = {}
+        for rows, part in batch.micro_batches(self.config.micro_batch_size):
+            part = part.to(self.accelerator.device)
+            scores = model(*part.inputs(), at=part.extra[at] if at else None, **options)
+            columns = {name: column for name, column in scores._asdict().items() if column is not None}
+            hidden = columns.pop("hidden")
+            values = self.value_function.head(hidden) if self.value_function else torch.zeros_like(scores.logprobs)
+            columns["values"] = values * part.response_mask
+            for name, column in columns.items():
+                size = (len(batch), batch.response_ids.shape[1], *column.shape[2:])
+                whole.setdefault(name, torch.zeros(size, dtype=column.dtype))[rows, : column.shape[1]] = column.cpu()
+        return whole
+
+    def update(self, batch: Batch, step: int, total_steps: int) -> dict[str, float]:
         """``ppo_epochs`` passes over the step's rollouts; returns the means of the updates' metrics."""
         self.scorer.train()
+        self.step = step
         history: dict[str, list[float]] = defaultdict(list)
         size = len(batch) // self.config.minibatches
+        per_step = self.config.ppo_epochs * self.config.minibatches
         done = 0
-        with timed(self.seconds, "update"):
+        with self.costs.timed("update"):
             for epoch in range(self.config.ppo_epochs):
                 order = permutation(len(batch), self.config.seed, step, epoch)
                 for start in range(0, len(order), size):
-                    self._set_learning_rate((step - 1) * self.config.ppo_epochs * self.config.minibatches + done)
+                    self._set_learning_rate((step - 1) * per_step + done, total_steps * per_step)
                     for name, value in self.update_on(batch.select(order[start : start + size])).items():
                         history[name].append(value)
                     done += 1
         self.algorithm.after_update()
         means = {name: sum(values) / len(values) for name, values in history.items()}
-        return {**means, "lr": self.learning_rate, "updates": done, "kl/coef": self.kl.coef}
+        return {**means, "lr": self.learning_rate, "updates": done}
 
     def update_on(self, minibatch: Batch) -> dict[str, float]:
         """One update on a minibatch; returns its metrics.
@@ -82,15 +139,14 @@ class Updating(Collecting):
 
     def losses(self, micro_batch: Batch) -> LossOutputs:
         """The algorithm's losses on a micro-batch, which the policy scores for it."""
-        self.count(backward=micro_batch.tokens)
+        self.costs.count(backward=micro_batch.tokens)
         batch = micro_batch.to(self.accelerator.device)
         options = self.algorithm.pass_options(batch)
         scores = self.model(*batch.inputs(), entropy=self.config.entropy_coef != 0, **options)
         values = self.value_function.head(scores.hidden) if self.value_function else None
         return self.algorithm.loss(LossInputs(batch, scores, values))
 
-    def _set_learning_rate(self, update: int) -> None:
-        total = self.total_steps * self.config.ppo_epochs * self.config.minibatches
+    def _set_learning_rate(self, update: int, total: int) -> None:
         self.learning_rate = self.config.learning_rate * learning_rate_share(self.config, update, total)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
@@ -99,14 +155,13 @@ class Updating(Collecting):
         """A loss or gradient norm that is not finite, or beyond reason, ends the run, batch saved."""
         if torch.isfinite(value).all() and float(value) <= self.grad_norm_limit:
             return
-        step = self.finished_steps + 1
-        path = self.run / f"broken-batch-{step}-rank{self.accelerator.process_index}.pt"
+        path = Path(self.config.output_dir) / f"broken-batch-{self.step}-rank{self.accelerator.process_index}.pt"
         rows = [
             {"id": each.id, "prompt_ids": each.prompt_ids, "response_ids": each.response_ids, **batch.columns(row)}
             for row, each in enumerate(batch.rollouts)
         ]
         torch.save(rows, path)
         raise BrokenUpdateError(
-            f"step {step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
+            f"step {self.step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
             "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
         )
