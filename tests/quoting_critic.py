@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tiny import tokenizer
-
 TEXTS = ["a good and a bad one", "good", "neither", "silence"]
 CRITIC = """
 from text2grad.feedback import Feedback, FeedbackError
@@ -16,11 +14,15 @@ def judge(prompt, response):
 
 
 def encode(text: str) -> list[int]:
+    from tests.tiny import tokenizer  # needs torch, which not every environment has
+
     return tokenizer()(text, add_special_tokens=False)["input_ids"]
 
 
 def signs(text: str) -> list[float]:
     """+1 on the tokens of good, −1 on those of bad, from the characters; 0 on the others."""
+    from tests.tiny import tokenizer
+
     values, position = [], 0
     for token in encode(text):
         piece = tokenizer().decode([token])

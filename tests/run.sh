@@ -4,6 +4,7 @@
 #   bash tests/run.sh --fast          the checks, and the tests of pure functions: under a minute
 #   bash tests/run.sh --slow          lint, and only the slow proofs
 #   bash tests/run.sh -k grounding    further arguments go to pytest
+#   bash tests/run.sh --integrations [NAME ...]    the libraries that we work with, each installed for real (docs/integrations.md)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash env.sh
@@ -11,6 +12,9 @@ python=${VENV:-.venv}/bin/python
 export TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 # This checkout's code, also where two checkouts share one environment.
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+if [ "${1:-}" = --integrations ]; then
+    exec "$python" tests/integrations.py "${@:2}"
+fi
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 case "${1:-}" in

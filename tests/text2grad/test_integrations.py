@@ -122,7 +122,16 @@ def test_a_row_of_another_trainer_is_a_record_where_it_has_the_tasks_fields():
         prompt_and_record({"question": "?"}, "slf5k")
 
 
-@pytest.mark.parametrize("options", [{"tokenizer": None}, {"scheme": "odd"}, {"critic": "programatic"}])
+def test_without_a_tokenizer_each_character_of_a_text_has_a_reward():
+    (found,) = TokenJudge(Recorder())(["x"], ["a good bad"])
+    assert found.rewards == [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, -1.0, -1.0, -1.0]
+    assert found.verdict == pytest.approx(1 / 3)  # F1 of one right and one wrong thing is 2/3
+    for judge, response in ((TokenJudge(Recorder()), [1, 2]), (TokenJudge(Recorder(), "plain", tokenizer()), "text")):
+        with pytest.raises(InputError, match="give the policy's tokenizer for sampled ids"):
+            judge(["x"], [response])
+
+
+@pytest.mark.parametrize("options", [{"scheme": "odd"}, {"critic": "programatic"}])
 def test_what_cannot_work_is_refused_at_once(options):
     with pytest.raises(InputError):
         TokenJudge(**{"critic": Recorder(), "task": "slf5k", "tokenizer": tokenizer(), **options})

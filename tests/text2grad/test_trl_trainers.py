@@ -9,7 +9,7 @@ from datasets import Dataset
 from tests.tiny import model, tiny_model, tokenizer
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer
+from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer, check_seam, verdict_reward
 
 PROMPTS = ["My boss told me", "Our dog barks", "I forgot the birthday", "My roommate"]
 ROWS = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS])
@@ -137,3 +137,37 @@ def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go
     with pytest.raises(InputError, match="include_environment_feedback"):
         path = tiny_model(tmp_path / "policy")
         LiveFeedbackSDPOTrainer(path, critic=silent, args=settings(SDPOConfig, tmp_path), **common)
+
+
+def test_the_installed_trl_still_has_the_seam():
+    """If this fails, TRL has changed where advantages go in: read the message, then the change, then `_SEAM`."""
+    check_seam(TokenGRPOTrainer)
+    check_seam(LiveFeedbackSDPOTrainer)
+
+
+def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path):
+    from trl import GRPOConfig, GRPOTrainer
+
+    def one_advantage_per_response(self, model, inputs):
+        return inputs["advantages"].unsqueeze(1)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", one_advantage_per_response)
+    with pytest.raises(InputError, match=r"GRPOTrainer\._compute_loss has changed.*install trl==.*verdict_reward"):
+        args = settings(GRPOConfig, tmp_path)
+        TokenGRPOTrainer(model(), critic=first_half, args=args, train_dataset=ROWS, processing_class=tokenizer())
+
+
+def test_the_verdict_is_a_reward_function_of_trls_own_trainer(tmp_path):
+    from trl import GRPOConfig, GRPOTrainer
+
+    def verdict_by_length(prompt, response):
+        return FeedbackError("no reply") if len(response) % 5 == 0 else Feedback("long", score=len(response) / 100)
+
+    reward = verdict_reward(verdict_by_length)
+    chat = [{"role": "assistant", "content": "abcd"}]
+    assert reward(["x", "y", "z"], ["abc", chat, "abcde"], answer=[1, 2, 3], trainer_state=None) == [0.03, 0.04, None]
+    args = settings(GRPOConfig, tmp_path, max_steps=2)
+    trainer = GRPOTrainer(model(seed=1), reward, args=args, train_dataset=ROWS, processing_class=tokenizer())
+    trainer.train()
+    log = trainer.state.log_history
+    assert log[0]["rewards/verdict/mean"] > 0 and any(row.get("grad_norm", 0) > 0 for row in log)

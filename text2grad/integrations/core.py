@@ -17,8 +17,8 @@ from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
-from text2grad.tasks import Record, Task, get_task
-from text2grad.token_rewards import SCHEMES, Scheme, TokenRewards, token_rewards
+from text2grad.tasks import Interval, Record, Task, get_task
+from text2grad.token_rewards import SCHEMES, Scheme, TokenRewards, rewards_on
 from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class TokenFeedback:
         rewards: δ_t, one per sampled id; all 0 where there is an error.
         error: why there is no feedback. Such a response must not move the policy.
         matched, unmatched, conflicts: quotes found and not found, tokens claimed by a poor and a good quote.
+        verdict: on the whole response, in [−1, 1], given by the critic or implied by its spans; None with an error.
     """
 
     rewards: list[float]
@@ -42,6 +43,7 @@ class TokenFeedback:
     unmatched: int = 0
     conflicts: int = 0
     response: str = field(default="", repr=False)
+    verdict: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -54,7 +56,7 @@ class TokenJudge:
     Args:
         critic: a critic's spec (see :func:`text2grad.critics.load_critic`), a critic, or your own function.
         task: whose labels' values count; ``plain`` gives +1 in good spans, −1 in poor ones and 0 in other text.
-        tokenizer: the policy's.
+        tokenizer: the policy's. Without one, responses are texts in place of ids, and each character has a reward.
         scheme: how a span's reward spreads over its tokens.
         empty_reward: on the last id of a response without text, which no critic is asked about.
         window, batch_size: for :meth:`one`, how long and for how many responses a batch is collected.
@@ -72,8 +74,6 @@ class TokenJudge:
         batch_size: int = 64,
         **critic_options: Any,
     ):
-        if tokenizer is None:
-            raise InputError("TokenJudge: needs the policy's tokenizer, which its sampled ids belong to")
         if scheme not in SCHEMES:
             raise InputError(f"there is no token-weighting scheme {scheme!r}; choose one of {', '.join(SCHEMES)}")
         self.task, self.tokenizer = get_task(task), tokenizer
@@ -87,14 +87,14 @@ class TokenJudge:
     def __call__(
         self,
         prompts: Sequence[str],
-        token_ids: Sequence[Sequence[int]],
+        token_ids: Sequence[Sequence[int] | str],
         records: Sequence[Record | None] | None = None,
     ) -> list[TokenFeedback]:
         """One :class:`TokenFeedback` per response, in order; the critic is asked once about all of them.
 
         Args:
             prompts: x of each response.
-            token_ids: ids of the responses, as sampled, without padding.
+            token_ids: ids of the responses, as sampled, without padding; texts where there is no tokenizer.
             records: whole records, for critics that use more of them.
         """
         questions = [
@@ -104,7 +104,7 @@ class TokenJudge:
         given = ask(self.critic, questions, self._complete)
         return [self._result(*each) for each in zip(token_ids, questions, given, strict=True)]
 
-    async def one(self, prompt: str, token_ids: Sequence[int], record: Record | None = None) -> TokenFeedback:
+    async def one(self, prompt: str, token_ids: Sequence[int] | str, record: Record | None = None) -> TokenFeedback:
         """The same for one response; calls that are awaited together become batches."""
         question = self._question(prompt, token_ids, record)
         if not question.response.strip():
@@ -120,20 +120,28 @@ class TokenJudge:
             self._queue.close()
             self._queue = None
 
-    def _question(self, prompt: str, token_ids: Sequence[int], record: Record | None) -> Question:
-        response = token_spans(token_ids, self.tokenizer)[0]
+    def _question(self, prompt: str, token_ids: Sequence[int] | str, record: Record | None) -> Question:
+        response = self._written(token_ids)[0]
         return Question(prompt, response, None if record is None else self.task.about(record, response))
 
+    def _written(self, token_ids: Sequence[int] | str) -> tuple[str, list[Interval]]:
+        """The response's text, and each id's characters in it."""
+        if isinstance(token_ids, str) and self.tokenizer is None:
+            return token_ids, [(at, at + 1) for at in range(len(token_ids))]
+        if isinstance(token_ids, str) or self.tokenizer is None:
+            raise InputError("TokenJudge: give the policy's tokenizer for sampled ids, and none for texts")
+        return token_spans(token_ids, self.tokenizer)
+
     def _result(
-        self, token_ids: Sequence[int], question: Question, given: Feedback | FeedbackError | None
+        self, token_ids: Sequence[int] | str, question: Question, given: Feedback | FeedbackError | None
     ) -> TokenFeedback:
         response = question.response
         if given is None:
             rewards = [0.0] * (len(token_ids) - 1) + [self.empty_reward] if len(token_ids) else []
-            return TokenFeedback(rewards, Feedback("The response is empty."), response=response)
+            return TokenFeedback(rewards, Feedback("The response is empty."), response=response, verdict=-1.0)
         if isinstance(given, FeedbackError):
             return TokenFeedback([0.0] * len(token_ids), error=str(given) or type(given).__name__, response=response)
-        found: TokenRewards = token_rewards(token_ids, self.tokenizer, given, self.task, self.scheme)
+        found: TokenRewards = rewards_on(*self._written(token_ids), given, self.task, self.scheme)
         return TokenFeedback(
             found.values,
             given,
@@ -141,6 +149,7 @@ class TokenJudge:
             unmatched=found.unmatched,
             conflicts=found.conflicts,
             response=response,
+            verdict=self.task.verdict(given).value,
         )
 
 

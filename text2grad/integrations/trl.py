@@ -3,16 +3,20 @@
     trainer = TokenGRPOTrainer(model, critic="programmatic", task="slf5k", args=GRPOConfig(...), train_dataset=...)
 
 Written for TRL 1.16. Both use seams that TRL keeps for subclasses, and say so where a setting would not go with them.
+TRL does not plan advantages per token (its issue 7182), so :func:`check_seam` looks whether they still reach the loss.
+:func:`verdict_reward` is the way that needs no seam: a reward function, one number per response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from trl import GRPOTrainer
+from trl import __version__ as version
 from trl.experimental.sdpo import SDPOTrainer
 from trl.experimental.sdpo.sdpo_trainer import SuccessfulRolloutTeacherContextBuilder
 
@@ -22,6 +26,29 @@ from text2grad.errors import InputError, StopRunError
 from text2grad.integrations.core import TokenFeedback, TokenJudge, prompt_and_record
 from text2grad.tasks import Task
 from text2grad.token_rewards import Scheme
+
+_SEAM = (
+    (GRPOTrainer, "_generate_and_score_completions", '"advantages": advantages'),
+    (GRPOTrainer, "_compute_loss", "if advantages.dim() == 1"),
+    (SDPOTrainer, "_prepare_training_batch", "self.teacher_context_builder.build("),
+)
+"""Methods that we override or rely on, and a line of each: with another one, advantages may not mean the same."""
+
+
+def check_seam(trainer: type) -> None:
+    """Refuse a TRL whose code has changed where an advantage per token, or a live critique, goes in.
+
+    Raises:
+        InputError: with what to do.
+    """
+    for kind, name, line in _SEAM:
+        method = getattr(kind, name, None)
+        if issubclass(trainer, kind) and (method is None or line not in inspect.getsource(method)):
+            raise InputError(
+                f"TRL {version}: {kind.__name__}.{name} has changed, so {trainer.__name__} cannot be sure of its "
+                "advantages; install trl==1.16.0, or use reward_funcs=verdict_reward(critic, task), or stage 3 "
+                "(text2grad train), which needs no TRL trainer"
+            )
 
 
 class TokenGRPOTrainer(GRPOTrainer):
@@ -53,6 +80,7 @@ class TokenGRPOTrainer(GRPOTrainer):
         critic_options: dict[str, Any] | None = None,
         **options: Any,
     ):
+        check_seam(type(self))
         if outcome_weight and not reward_funcs:
             raise InputError("outcome_weight: weighs the rewards of reward_funcs; give some, or leave it at 0")
         super().__init__(model, reward_funcs or no_outcome, *args, **options)
@@ -61,7 +89,7 @@ class TokenGRPOTrainer(GRPOTrainer):
         if self.loss_type == "vespo":
             raise InputError("loss_type vespo: takes one advantage per response; choose dapo, grpo or another")
         self.discount, self.outcome_weight, self.max_failures = discount, outcome_weight, max_failures
-        self.token_judge = TokenJudge(critic, task, self._tokenizer, scheme=scheme, **(critic_options or {}))
+        self.token_judge = TokenJudge(critic, task, tokenizer_of(self), scheme=scheme, **(critic_options or {}))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -123,10 +151,11 @@ class LiveFeedbackSDPOTrainer(SDPOTrainer):
         critic_options: dict[str, Any] | None = None,
         **options: Any,
     ):
+        check_seam(type(self))
         super().__init__(model, reward_funcs or no_outcome, *args, **options)
         if not self.args.include_environment_feedback:
             raise InputError("include_environment_feedback: is off, so no feedback would be read; set it to True")
-        self.token_judge = TokenJudge(critic, task, self._tokenizer, **(critic_options or {}))
+        self.token_judge = TokenJudge(critic, task, tokenizer_of(self), **(critic_options or {}))
         self.teacher_context_builder = LiveFeedbackContexts(self)
         self.rows: list[dict[str, Any]] = []
 
@@ -150,6 +179,30 @@ class LiveFeedbackContexts(SuccessfulRolloutTeacherContextBuilder):
         context = super().build(output, prompts, rewards, feedbacks=live)
         self.last_metrics["text2grad/failed"] = sum(each.failed for each in judged) / len(judged)
         return context
+
+
+def verdict_reward(
+    critic: Critic | str | Any, task: Task | str = "plain", **critic_options: Any
+) -> Callable[..., list[float | None]]:
+    """A function for ``reward_funcs``: the critic's verdict on each response, in [−1, 1]; None where it has none.
+
+    It uses nothing but what TRL documents of reward functions. Where in a response the quotes are, it cannot say.
+    """
+    judge = TokenJudge(critic, task, **critic_options)
+
+    def verdict(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        own = {name: values for name, values in columns.items() if isinstance(values, list)}
+        rows = [{"prompt": x, **{name: own[name][at] for name in own}} for at, x in enumerate(prompts)]
+        texts = [each if isinstance(each, str) else each[-1]["content"] for each in completions]
+        pairs = [prompt_and_record(row, judge.task) for row in rows]
+        return [each.verdict for each in judge([x for x, _ in pairs], texts, [record for _, record in pairs])]
+
+    return verdict
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """The policy's tokenizer; of a model that also sees, its processor has it."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def no_outcome(prompts: Sequence[Any], **_: Any) -> list[float]:
