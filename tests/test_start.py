@@ -55,6 +55,7 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert not loaded(*command) & (HEAVY | {"nltk"})
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("before", ["cd {} && rmdir {}", ": {} {}; export TQDM_MININTERVAL=x"])
 def test_what_no_program_can_start_with_is_one_sentence(tmp_path, before):
     line = f"{before.format(tmp_path, tmp_path)}; exec {sys.executable} {ROOT}/rm_data_anno/annotate.py --help"
@@ -63,6 +64,7 @@ def test_what_no_program_can_start_with_is_one_sentence(tmp_path, before):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and done.stderr.startswith("error: "), done.stderr
 
 
+@pytest.mark.promise("clear_sentence")
 def test_no_memory_is_one_sentence(capsys):
     @command
     def main() -> None:

@@ -25,6 +25,7 @@ def kept(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_a_finished_run_is_never_relabelled(tmp_path):
     trainer = begin(tmp_path)
     before = kept(trainer.run)
@@ -115,6 +116,7 @@ def test_names_of_before_still_count_as_the_same_setting(tmp_path):
         begin(tmp_path, max_new_tokens=9)
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_other_weights_under_the_same_name_are_another_model(tmp_path):
     begin(tmp_path)
     tiny_model(tmp_path / "tiny-llama", seed=1)
@@ -122,6 +124,7 @@ def test_other_weights_under_the_same_name_are_another_model(tmp_path):
         begin(tmp_path)
 
 
+@pytest.mark.promise("nothing_lost", "no_mixed_runs")
 def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained(tmp_path):
     trainer = begin(tmp_path)
     for name in ("metrics.jsonl", "rollouts.jsonl"):

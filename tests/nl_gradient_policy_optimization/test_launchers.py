@@ -47,6 +47,7 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
 
 
+@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize(("error", "code"), [("InputError('no such file')", 2), ("KeyboardInterrupt", 130)])
 def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
     """torchrun ends with 1 whatever its processes ended with."""
@@ -173,6 +174,7 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
     assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.promise("nothing_lost")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -84,6 +84,7 @@ def _hash(tensors: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
+@pytest.mark.promise("same_after_kill", cases=5)
 def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     """One run is killed in each of its steps and while it writes a checkpoint; the other never."""
     assert run_alone(run, tmp_path, "whole") == 0
@@ -99,6 +100,7 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     ]
 
 
+@pytest.mark.promise("same_after_kill", "nothing_lost")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path, ranks):
     tiny_config(tmp_path)  # writes the model once
@@ -132,6 +134,7 @@ def _timed_run(folder: Path, name: str, life: float | None, settings: dict) -> N
     optimize("slf5k", config, ScriptedRewards(fail=["post-3"]))
 
 
+@pytest.mark.promise("same_after_kill", cases=20)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_twenty_kills_at_random_moments(tmp_path, ranks):
@@ -172,6 +175,7 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
         assert torch.equal(expected, found), name
 
 
+@pytest.mark.promise("same_after_kill", cases=2)
 def test_a_broken_checkpoint_is_skipped(tmp_path, capsys):
     config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
     optimize("slf5k", config, ScriptedRewards())
@@ -188,6 +192,7 @@ def test_a_broken_checkpoint_is_skipped(tmp_path, capsys):
     assert [row["step"] for row in trainer.metrics_log.rows()] == [1]
 
 
+@pytest.mark.promise("clear_sentence")
 def test_a_full_disk_is_noticed_before_writing(tmp_path):
     config = tiny_config(tmp_path)
     checkpoints = Checkpoints(tmp_path, 2, make_accelerator(config))
@@ -199,6 +204,7 @@ def test_a_full_disk_is_noticed_before_writing(tmp_path):
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_another_number_of_processes_is_refused(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())
@@ -210,6 +216,7 @@ def test_another_number_of_processes_is_refused(tmp_path):
         optimize("slf5k", config, ScriptedRewards())
 
 
+@pytest.mark.promise("same_after_kill")
 @pytest.mark.parametrize("stage", [None, 2, pytest.param(3, marks=pytest.mark.slow)], ids=["ddp", "zero2", "zero3"])
 def test_two_ranks_resume_as_well(tmp_path, stage):
     settings = {"deepspeed": deepspeed_file(tmp_path, stage)} if stage else {}
@@ -227,6 +234,7 @@ def _rank_run(folder: Path, name: str, kill_at: int, settings: dict) -> None:
     run(folder, name, kill_at, save_every=1, rollouts_per_device=2, micro_batch_size=1, **settings)
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_path):
     for step in (3, 6):
         folder = tmp_path / f"checkpoint-{step}"
@@ -242,6 +250,7 @@ def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_pat
     assert said == [f"skipping {tmp_path / 'checkpoint-9'}: it is a copy of checkpoint-3"]
 
 
+@pytest.mark.promise("nothing_lost", "clear_sentence", cases=5)
 def test_what_stands_in_a_checkpoints_or_the_policys_place(tmp_path):
     """Links and files: seen before anything is trained, or out of the way when a checkpoint is finished."""
     config = tiny_config(tmp_path, save_every=1, save_total_limit=1, max_steps=1)

@@ -61,6 +61,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.promise("same_after_kill")
 def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
     tiny_model(tmp_path / "model")
     write(tmp_path, slf5k_records())
@@ -90,6 +91,7 @@ def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
     assert same_weights(run, whole)
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_changes_are_refused_or_recorded(tmp_path):
     data = write(tmp_path, slf5k_records())
     changed = COMMON | {"max_steps": 3}

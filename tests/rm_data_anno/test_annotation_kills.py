@@ -7,10 +7,13 @@ import random
 import signal
 import time
 
+import pytest
+
 from tests.annotation_runs import judge, posts, read, record_of, rows, settled, start
 from tests.fault_server import FAULTS, FaultServer
 
 
+@pytest.mark.promise("paid_once", "nothing_lost", "no_key")
 def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     secret = "sk-of-the-user"
     (tmp_path / "in.json").write_text(json.dumps(posts(30)))
@@ -36,6 +39,7 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     assert all(secret not in text for text in [out, errors, more, complaints, *written])
 
 
+@pytest.mark.promise("paid_once", "nothing_lost", cases=60)
 def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
     """Every kind of fault, at a fifth of the requests, and a process that is killed again and again."""
     chance, count, kills = random.Random(1), 60, 2

@@ -218,6 +218,7 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
     assert elsewhere(task, record) == 0
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -236,6 +237,7 @@ def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
         read_export(export, {"t3_a": POST["generated_summary"]})
 
 
+@pytest.mark.promise("no_escape")
 def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
     from rm_data_anno.label_studio import read_export
 
@@ -262,6 +264,7 @@ def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
 WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 @pytest.mark.parametrize("place", [
     (), ("data",), ("data", "id"), ("annotations",), ("annotations", 0), ("annotations", 0, "ground_truth"),

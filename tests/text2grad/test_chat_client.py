@@ -46,6 +46,7 @@ def test_logprobs_where_asked_for():
     assert reply.logprobs[0] == {"you": -0.5, "other": -1.5}
 
 
+@pytest.mark.promise("nothing_lost")
 @pytest.mark.parametrize("fault", ["429", "500", "reset", "stall", "half_body", "no_choices"])
 def test_every_transient_fault_is_overcome(fault):
     with FaultServer(echo, faults=[fault], rate=1.0, stall=1.5, retry_after=0.6) as server:
@@ -79,6 +80,7 @@ def test_a_fault_that_lasts_fails_the_request_and_then_ends_the_run():
             client.complete(HELLO)
 
 
+@pytest.mark.promise("clear_sentence")
 def test_wrong_key_wrong_model_and_no_server_are_the_users_to_mend():
     with FaultServer(echo, key="right") as server:
         with pytest.raises(InputError, match="refuses the API key"):
@@ -99,6 +101,7 @@ def test_wrong_key_wrong_model_and_no_server_are_the_users_to_mend():
         ChatClient("localhost:8000", "m")
 
 
+@pytest.mark.promise("no_key")
 def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, caplog, monkeypatch):
     key = "sk-very-secret-and-as-long-as-keys-are"
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -175,6 +178,7 @@ def test_prices_by_pattern(tmp_path):
         load_price("my-model", table)
 
 
+@pytest.mark.promise("paid_once")
 def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     answer = " ".join(["word"] * 100)  # 100 tokens of 0.00001 $: 0.001 $ a reply
     with FaultServer(lambda body: answer, on_request=lambda body: time.sleep(0.02)) as server:
@@ -193,6 +197,7 @@ def test_a_budget_needs_a_price():
         ChatClient("http://127.0.0.1:1/v1", "some-model", max_cost_usd=1.0)
 
 
+@pytest.mark.promise("paid_once")
 def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
     path = tmp_path / "replies.jsonl"
     with FaultServer(echo) as server:
@@ -233,6 +238,7 @@ def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
     assert ReplyCache(path).lost_usd == pytest.approx(bound)
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_two_runs_may_not_share_a_cache(tmp_path):
     cache = ReplyCache(tmp_path / "replies.jsonl")
     with pytest.raises(InputError, match="another run"):
@@ -240,6 +246,7 @@ def test_two_runs_may_not_share_a_cache(tmp_path):
     cache.close()
 
 
+@pytest.mark.promise("bounded_time")
 def test_stop_ends_waiting_at_once():
     with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
         client = client_of(server)
@@ -250,6 +257,7 @@ def test_stop_ends_waiting_at_once():
         assert isinstance(result.exception(timeout=2), StopRunError)
 
 
+@pytest.mark.promise("bounded_time")
 def test_a_server_that_asks_for_hours_ends_the_run():
     with (
         FaultServer(echo, faults=["429"], rate=1.0, retry_after=7200) as server,
@@ -268,6 +276,7 @@ def test_endpoint_specs(monkeypatch):
             endpoint_of(spec)
 
 
+@pytest.mark.promise("no_key")
 def test_a_key_that_a_server_echoes_in_its_headers_is_in_no_log(caplog):
     key = "sk-a-secret-that-is-long-enough"
     caplog.set_level("DEBUG")

@@ -64,6 +64,7 @@ def alone(first: int, count: int, kind: str) -> dict[str, int]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.promise("no_escape", cases=120)
 def test_no_lie_passes():
     assert alone(0, 120, "liars")["rejected"] > 90
 
@@ -72,6 +73,7 @@ def test_right_solutions_pass():
     assert alone(0, 60, "right")["passed"] > 40
 
 
+@pytest.mark.promise("no_escape", cases=20000)
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
 def test_no_lie_of_twenty_thousand_passes():

@@ -52,6 +52,7 @@ def dripping_headers() -> Iterator[str]:
         listening.close()
 
 
+@pytest.mark.promise("bounded_time", cases=3)
 def test_headers_and_bodies_that_drip_have_an_end():
     def drip() -> Iterator[bytes]:
         for _ in range(60):
@@ -74,6 +75,7 @@ def test_headers_and_bodies_that_drip_have_an_end():
     assert time.monotonic() - begun < 25
 
 
+@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize("status", [400, 500])
 def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
     def endless() -> Iterator[bytes]:
@@ -89,6 +91,7 @@ def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
+@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize(
     "value",
     [
@@ -101,6 +104,7 @@ def test_a_wish_to_wait_that_is_none(value):
     assert waiting is None or waiting >= 0
 
 
+@pytest.mark.promise("clear_sentence", cases=1500)
 def test_injured_samples_of_an_engine_are_refused():
     chance, seen = random.Random(4), {"read": 0, "refused": 0}
     choice = {"token_ids": [5, 6, 7], "logprobs": {"token_logprobs": [-1.0, -0.5, 0]}}
@@ -119,6 +123,7 @@ def test_injured_samples_of_an_engine_are_refused():
     assert min(seen.values()) > 30, seen
 
 
+@pytest.mark.promise("clear_sentence", cases=1000)
 def test_injured_answers_of_a_served_critic(monkeypatch):
     chance, seen = random.Random(3), {"read": 0, "refused": 0}
     whole = {"items": [{"critique": "c", "good": ["a"], "poor": ["b"]}, {"error": "x"}]}

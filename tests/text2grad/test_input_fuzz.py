@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.fault_server import FaultServer
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.errors import InputError, StopRunError
@@ -45,6 +47,7 @@ def injured(chance: random.Random, text: str) -> bytes:
     return data
 
 
+@pytest.mark.promise("clear_sentence", cases=1000)
 def test_a_thousand_injured_record_files(tmp_path):
     chance, seen = random.Random(0), {"read": 0, "refused": 0}
     for _ in range(1000):
@@ -64,6 +67,7 @@ def test_a_thousand_injured_record_files(tmp_path):
     assert min(seen.values()) > 20, seen
 
 
+@pytest.mark.promise("clear_sentence", "nothing_lost", cases=200)
 def test_two_hundred_injured_answers():
     count = 200
 

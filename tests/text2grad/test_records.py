@@ -31,6 +31,7 @@ def write(path, content):
     return path
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("task", "content", "message"),
     [
@@ -81,6 +82,7 @@ def test_prompts_are_read_once_and_need_no_response(tmp_path):
     assert list(load_records(path, get_task("slf5k"), responses=False)) == ["a", "c"]
 
 
+@pytest.mark.promise("nothing_lost")
 def test_failed_write_leaves_the_old_file(tmp_path):
     path = write(tmp_path / "out.json", "old")
     with pytest.raises(TypeError):
@@ -97,6 +99,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         save_json("/proc/out.json", {})  # a folder that says it can be written to, and cannot
 
 
+@pytest.mark.promise("paid_once")
 def test_map_resumes_and_retries_only_what_it_should(tmp_path):
     calls = []
 
@@ -124,6 +127,7 @@ def test_map_resumes_and_retries_only_what_it_should(tmp_path):
         map_records(records, work, journal=tmp_path / "j.jsonl", settings={"model": "n"})
 
 
+@pytest.mark.promise("nothing_lost", "no_mixed_runs")
 def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refused(tmp_path):
     book = Journal(tmp_path / "j", {})
     book.add("a", "h", {"x": 1})
@@ -145,6 +149,7 @@ def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refus
         Journal(tmp_path / "j", {})
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("name", "extra", "reason"),
     [
@@ -169,6 +174,7 @@ def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, 
     str(refused.value).encode()
 
 
+@pytest.mark.promise("bounded_time")
 def test_a_file_with_an_id_that_occurs_twice_is_read_in_time_that_grows_with_its_length(tmp_path):
     path = tmp_path / "in.json"
     ids = [*(f"t3_{number}" for number in range(200_000)), "t3_199999"]
@@ -192,6 +198,7 @@ DAMAGED = [
 ]  # fmt: skip
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("line", DAMAGED)
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
@@ -203,6 +210,7 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
         map_records({"a": 1}, lambda ids, values: values, journal=path, settings={"s": 1})
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     "line",
     [
@@ -220,6 +228,7 @@ def test_a_damaged_line_of_the_paid_replies_is_named(tmp_path, line):
         ReplyCache(path)
 
 
+@pytest.mark.promise("nothing_lost")
 def test_a_result_that_no_file_can_hold_fails_its_record_alone(tmp_path):
     def work(ids, values):
         return [{"text": values[0]}]
@@ -282,6 +291,7 @@ def answer_after_a_signal(delay: float, answering: float) -> list[dict]:
     return [{"judged": True}]
 
 
+@pytest.mark.promise("paid_once")
 def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     """One request at a time, as for an endpoint with ``--concurrency 1``."""
 
@@ -291,6 +301,7 @@ def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     assert kept_after_a_signal(tmp_path, work, workers=1) == ["0"]
 
 
+@pytest.mark.promise("nothing_lost", cases=4)
 def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
@@ -312,6 +323,7 @@ def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch
         check_output("/dev/null")
 
 
+@pytest.mark.promise("nothing_lost")
 def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
@@ -324,6 +336,7 @@ def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, mon
     assert json.loads(path.read_text()) == 1
 
 
+@pytest.mark.promise("nothing_lost", cases=2)
 @pytest.mark.parametrize("content", ["notes", '{"precious": 1}\n'])
 def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
     mine = tmp_path / "mine"
@@ -335,6 +348,7 @@ def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
     assert mine.read_text() == content
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("result", ["null", "5", "[]"])
 def test_a_result_of_another_type_is_a_broken_line(tmp_path, result):
     path = tmp_path / "j.jsonl"
@@ -344,6 +358,7 @@ def test_a_result_of_another_type_is_a_broken_line(tmp_path, result):
         Journal(path, {}, result_type=dict)
 
 
+@pytest.mark.promise("clear_sentence", "bounded_time", cases=3)
 def test_a_journal_is_a_regular_file(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")

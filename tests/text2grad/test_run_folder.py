@@ -17,6 +17,7 @@ from text2grad.records import save_json
 pytestmark = pytest.mark.fast
 
 
+@pytest.mark.promise("no_mixed_runs", cases=5)
 def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
     program = (
         "import sys, time\nfrom text2grad.journal.run_folder import claimed\n"
@@ -49,6 +50,7 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
 RUNS = {"policy": {"config": {}, "method": "text2grad"}, "reward_model": {"prompt": "p"}, "sft": {"method": "sft"}}
 
 
+@pytest.mark.promise("no_mixed_runs")
 @pytest.mark.parametrize("there", RUNS)
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
@@ -60,6 +62,7 @@ def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
         claimed(tmp_path, kind).__enter__()
 
 
+@pytest.mark.promise("no_mixed_runs")
 @pytest.mark.parametrize("name", ["checkpoint-8/state.json", "reward_model.json", "config.json", "adapter_config.json"])
 def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -71,6 +74,7 @@ def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
 BEGUN = {"rate": 1, "data": "a", "size": 8}
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     path = tmp_path / "run.json"
     assert continued(path, BEGUN, BEGUN, 0, False) == BEGUN
@@ -91,6 +95,7 @@ def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     assert continued(path, run, BEGUN | {"rate": 3}, 9, True, more=False) == run  # nothing is left to do with it
 
 
+@pytest.mark.promise("no_mixed_runs")
 def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
     path = tmp_path / "run.json"
     assert "changes" in continued(path, BEGUN, BEGUN | {"size": 4}, 0, True, fixed=("size",))
@@ -98,6 +103,7 @@ def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
         continued(path, BEGUN, BEGUN | {"size": 4}, 1, True, fixed=("size",))
 
 
+@pytest.mark.promise("same_after_kill", cases=8)
 def test_damage_of_equal_size_is_found(tmp_path):
     (tmp_path / "part").mkdir()
     weights, other = tmp_path / "a.safetensors", tmp_path / "part" / "b.pt"
@@ -137,6 +143,7 @@ def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
     assert weights.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     "listed",
     ["[]", '{"a": null}', '{"/dev/zero": "x"}', "[" * 100_000, '{"a\\u0000b": "x"}', "\xff"],

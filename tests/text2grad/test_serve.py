@@ -110,6 +110,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.promise("nothing_lost", "no_key")
 @pytest.mark.parametrize(("item", "message"), BROKEN)
 def test_one_bad_item_costs_no_other_and_gives_nothing_away(client, item, message):
     body = json.dumps({"items": [item, {"prompt": "x", "response": "good"}]})
@@ -120,6 +121,7 @@ def test_one_bad_item_costs_no_other_and_gives_nothing_away(client, item, messag
     assert "someone" not in answer.text and "RuntimeError" not in answer.text
 
 
+@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -152,6 +154,7 @@ def test_wrong_ids_and_offsets_are_said(client, item, message):
     assert message in client.post("/v1/token_rewards", json=body).json()["items"][0]["error"]
 
 
+@pytest.mark.promise("no_escape")
 @pytest.mark.parametrize("header", [None, "", SECRET, f"Bearer {SECRET}x", f"bearer {SECRET}", "Bearer \u00e9"])
 def test_without_the_token_only_health_answers(client, header):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -193,6 +196,7 @@ def test_more_than_it_takes_on_is_told_to_come_again():
         assert [each["error"] for each in first.result().json()["items"]] == [wanted] * 3
 
 
+@pytest.mark.promise("no_escape")
 def test_a_host_that_others_reach_needs_a_token(monkeypatch):
     monkeypatch.delenv(TOKEN, raising=False)
     assert checked_token("127.0.0.1") is None and checked_token("localhost") is None and checked_token("::1") is None
@@ -242,6 +246,7 @@ class Serving:
         return self.process.returncode, out
 
 
+@pytest.mark.promise("nothing_lost")
 def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monkeypatch):
     monkeypatch.setenv(TOKEN, SECRET)
     port = free_port()

@@ -74,6 +74,7 @@ def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait()
     assert sorted(slow.asked) == sorted(asked)
 
 
+@pytest.mark.promise("bounded_time")
 def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkeypatch):
     monkeypatch.setattr(PromptHeaders, "seconds", 0.5)
     with served(CriticService(Slow(1.0), PLAIN, {}, window=0)) as url:
@@ -157,11 +158,13 @@ def test_patience_begins_when_the_server_was_last_there():
         assert ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"]) == [Feedback("late")]
 
 
+@pytest.mark.promise("bounded_time")
 def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
     with server_that_breaks_off(9) as url, pytest.raises(StopRunError, match="the answer breaks off"):
         ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
 
 
+@pytest.mark.promise("bounded_time")
 def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
     (tmp_path / "critic.py").write_text("import time\ndef judge(prompt, response):\n    time.sleep(1000)\n")
     command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", "plain", "--port", "0"]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.annotation_runs import SCRIPT, judge, posts
 from tests.fault_server import FaultServer
 
@@ -18,6 +20,7 @@ def started(folder, server, records, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, SCRIPT, *map(str, arguments), "--model", "m"], **options)
 
 
+@pytest.mark.promise("nothing_lost")
 def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path):
     with FaultServer(judge, on_request=lambda body: time.sleep(0.05)) as server:
         run = started(tmp_path, server, posts(40), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -29,6 +32,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path):
     assert len(json.loads((tmp_path / "out.json").read_text())) == 40
 
 
+@pytest.mark.promise("nothing_lost")
 def test_closed_streams_and_an_old_encoding(tmp_path):
     folder = tmp_path / "é"
     folder.mkdir()
