@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
+from benchmarks import EARLIER
 from text2grad.configs import parse, setting
 from text2grad.critics import load_critic
 from text2grad.errors import InputError, command
@@ -38,6 +39,8 @@ MOST_LINES = 3
 
 @dataclass
 class AlignmentConfig:
+    REMOVED = EARLIER
+
     human: str = setting("", "answers with spans that people marked, JSONL")
     slf5k: str = setting("", "posts with summaries")
     kodcode: str = setting("", "solutions with tests")

@@ -26,6 +26,7 @@ from tabulate import tabulate
 from tqdm.auto import tqdm
 from transformers.utils.logging import disable_progress_bar as disable_transformers_progress_bar
 
+from benchmarks import EARLIER
 from benchmarks.micro import results
 from benchmarks.micro.figures import draw_curves, draw_noise
 from benchmarks.micro.methods import METHODS, method_of
@@ -47,6 +48,8 @@ Sweep = dict[str, dict[str, Estimate]]
 @dataclass
 class StudyConfig:
     """One study: which methods, and the protocol that they share."""
+
+    REMOVED = EARLIER
 
     study: str = setting("", "the study's name: of its figures and its JSON")
     methods: list[str] = setting([], "methods to compare; benchmarks/micro/methods.py lists them")

@@ -27,6 +27,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 from tabulate import tabulate
 
+from benchmarks import EARLIER
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.plotting import COLOURS, STYLE, save_figure
@@ -168,6 +169,8 @@ def draw_curves(
 
 @dataclass
 class RealPostsConfig:
+    REMOVED = EARLIER
+
     data_path: str = setting("", "posts in the SLF5K format", "--dataset_path", "--input_file")
     output_dir: str = setting("", "folder of the runs and the report", "--save_dir")
     model: str = setting("smollm2", "the model to train", "--model_path")

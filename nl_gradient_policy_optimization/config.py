@@ -38,7 +38,6 @@ CHOOSES = {
 }
 """Settings that choose an algorithm where ``--algorithm`` is not given, and the value at which they choose none."""
 _OTHER_DISTRIBUTION = "would sample from another distribution than the one that is optimised; use --temperature"
-_CONSTANT = "is no setting any more; leave it out"
 REMOVED = {
     "top_p": (1.0, _OTHER_DISTRIBUTION),
     "top_k": (0, _OTHER_DISTRIBUTION),

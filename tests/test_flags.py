@@ -34,6 +34,7 @@ from nl_reward_model.merge_lora import MergeConfig
 from rm_data_anno.annotate import AnnotateConfig
 from rm_data_anno.fidelity import FidelityConfig
 from rm_data_anno.kodcode.test_case import TestCaseConfig as PreparationConfig
+from rm_data_anno.slf5k.variations import SummaryVariationsConfig
 from tests.conftest import ROOT
 from text2grad.configs import parse
 from text2grad.endpoints.judging import JudgeConfig
@@ -218,3 +219,9 @@ def test_feedback_and_annotations_may_be_in_one_file_or_in_two():
     one = parse(MetricsConfig, args=["--data_path", "both.json", "--output_path", "o"])
     two = parse(MetricsConfig, args=["--results_path", "f.json", "--data_path", "a.json", "--output_path", "o"])
     assert (one.feedback_path, two.feedback_path, two.data_path) == ("both.json", "f.json", "a.json")
+
+
+@pytest.mark.parametrize(("kind", "flag"), [(StudyConfig, "--page"), (SummaryVariationsConfig, "--draws")])
+def test_a_removed_flag_says_so(kind, flag):
+    with pytest.raises(InputError, match=f"{flag} is no setting any more"):
+        parse(kind, args=[flag, "1"])

@@ -86,7 +86,8 @@ def parse(
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
 
     A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and
-    ``of(**flags)``, which makes one of them; ``flags`` may take what the command line says of ``--help``.
+    ``of(**flags)``, which makes one of them. ``REMOVED`` of a dataclass holds settings of earlier versions: the value
+    at which each changed nothing, and what to write in its place.
     """
     args = list(sys.argv[1:] if args is None else args)
     if {"-h", "--help", "--help_all"} & set(args):

@@ -16,6 +16,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks import EARLIER
 from benchmarks.instructions.checks import passes
 from benchmarks.instructions.make_requests import KINDS, make_requests
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -41,6 +42,8 @@ START = "start"
 @dataclass
 class InstructionsConfig:
     """One study; all methods share everything but what ``METHODS`` says."""
+
+    REMOVED = EARLIER
 
     output_dir: str = setting("runs/benchmarks/instructions", "folder of the runs")
     model: str = setting("smollm2", "the policy")
