@@ -18,7 +18,6 @@ from text2grad.endpoints.settings import CriticEndpoint
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
-from text2grad.models.hub import PUSH_HELP, check_repository
 from text2grad.token_rewards import Scheme
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ REMOVED = {
     "patience": (0, "is no setting any more; watch delta/mean in metrics.jsonl, and stop the run with Ctrl-C"),
     "critic_min_probability": (0.0, "is no setting any more; --critic_votes weighs what a reward model is unsure of"),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
+    "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME RUN/policy` uploads the result with its card"),
 }
 """Settings of earlier versions: the value at which they changed nothing, and what to write in their place."""
 
@@ -239,7 +239,6 @@ class OutputSettings:
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
     )
     report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
-    push_to_hub: str = setting("", PUSH_HELP)
     merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
 
 
@@ -405,7 +404,6 @@ class PolicyConfig(
         """Raise ``InputError`` for settings that cannot work, before anything is loaded."""
         for part in self.parts:
             check_values(part)
-        check_repository(self.push_to_hub)
         check_given(self, "model", "data_path", "output_dir")
         self._check_sampling()
         self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)

@@ -12,7 +12,6 @@ from nl_gradient_policy_optimization.weights import gathered, save_model, traina
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
-from text2grad.models.hub import folder_files, publish
 from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
@@ -50,9 +49,6 @@ def export(trainer: NLGradientTrainer) -> None:
         save_text(folder / "README.md", model_card(trainer))
         if trainer.config.merge and is_adapter(str(folder)):
             merge_adapter(str(folder), trainer.run / "merged")
-        if trainer.config.push_to_hub:
-            message = f"After step {trainer.finished_steps} of {trainer.config.method}"
-            publish(folder_files(folder), trainer.config.push_to_hub, "model", message)
     trainer.accelerator.wait_for_everyone()
 
 

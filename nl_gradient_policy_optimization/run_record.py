@@ -23,7 +23,7 @@ from text2grad.tasks import Record, Task
 RUN_FILE = "run.json"
 _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
-    "log_rollouts_every", "report_to", "merge", "push_to_hub", "critic_concurrency", "critic_timeout",
+    "log_rollouts_every", "report_to", "merge", "critic_concurrency", "critic_timeout",
     "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout", "vllm_gpu_memory",
 }  # fmt: skip
 """Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
@@ -111,6 +111,7 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
         InputError: the run was begun with a setting that this version does not have.
     """
     stored = current_names(PolicyConfig, about.get("config", {}))
+    stored.pop("push_to_hub", None)  # it changed nothing of what is learnt
     method = about.get("method", "")
     if "algorithm" not in stored and method in _METHODS:
         stored["algorithm"] = _METHODS[method]

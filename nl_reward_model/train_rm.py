@@ -42,7 +42,6 @@ from text2grad.models import (
     portable_base_name,
     weights_fingerprint,
 )
-from text2grad.models.hub import check_repository, folder_files, publish
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, fingerprint, load_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
@@ -75,7 +74,8 @@ def train(task: str | Task, config: RewardModelConfig) -> None:
 
 
 def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
-    repository, config.push_to_hub = _repository(config), False  # TRL would upload before the card is written
+    if config.push_to_hub:  # TRL would upload before the card is written
+        raise InputError("--push_to_hub: upload the finished folder, by `hf upload OWNER/NAME OUTPUT_DIR`")
     file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
@@ -94,7 +94,6 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     if not more:
         if config.process_index == 0:
             print(f"{output}: this training has finished; delete the folder to train again")
-            _upload(output, repository, task)
             _say_next(task, config)
         return
 
@@ -111,23 +110,7 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
         save_text(output / "README.md", reward_model_card(description, file, bool(config.lora_r)))
         print(f"finished: {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
         print(f"reward model: {output}")
-        _upload(output, repository, task)
         _say_next(task, config)
-
-
-def _repository(config: RewardModelConfig) -> str:
-    """Where ``--push_to_hub`` uploads to; empty where it is not given."""
-    if not config.push_to_hub:
-        return ""
-    if not config.hub_model_id:
-        raise InputError("--push_to_hub: needs --hub_model_id owner/name")
-    check_repository(config.hub_model_id)
-    return config.hub_model_id
-
-
-def _upload(output: Path, repository: str, task: Task) -> None:
-    if repository:
-        publish(folder_files(output), repository, "model", f"A reward model for {task.name}")
 
 
 def _say_next(task: Task, config: RewardModelConfig) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
-from rm_data_anno.data_card import data_card
 from rm_data_anno.validation import Validated, validate
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
@@ -29,7 +28,6 @@ from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
-from text2grad.models.hub import PUSH_HELP, check_repository, publish
 from text2grad.prompts import variant_asked
 from text2grad.records import Records, check_output, load_records, save_json, save_records, save_text
 from text2grad.tasks import Record, Task, get_task
@@ -60,9 +58,17 @@ class ChatOptions(Endpoint):
     batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it")
 
 
+EARLIER = {
+    "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME FILE --repo-type dataset` uploads the output")
+}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
+
 @dataclass(kw_only=True)
 class AnnotateConfig(ChatOptions):
     """Which responses, and who gives feedback on them."""
+
+    REMOVED = EARLIER
 
     data_path: str = setting(
         MISSING, "responses, in the task's format: a file, or a data set of the hub", "--dataset_path", "--responses"
@@ -77,7 +83,6 @@ class AnnotateConfig(ChatOptions):
         False, "go on with another model, prompt or temperature; each record and the report say which"
     )
     batch_size: int = setting(8, "records that a critic in this process works on at one time")
-    push_to_hub: str = setting("", PUSH_HELP)
 
     @property
     def critic_spec(self) -> str:
@@ -110,7 +115,6 @@ def annotate(
         SystemExit: code 1 where records failed or the run ended early.
     """
     task = get_task(task)
-    check_repository(config.push_to_hub)
     records = load_records(config.data_path, task)
     output = _output_path(config, records)
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
@@ -129,13 +133,7 @@ def annotate(
             status=work.status,
         )
     outcome.stopped = outcome.stopped or work.stopped
-    report = _write(task, records, outcome, output, work)
-    if config.push_to_hub:
-        prompt = work.chat.prompt.text if work.chat else ""
-        card = _beside(output, "card.md")
-        save_text(card, data_card(task, work.settings, work.critic.name, prompt, report))
-        files = {"README.md": card, f"train{output.suffix}": output, "report.json": _beside(output, "report.json")}
-        publish(files, config.push_to_hub, "dataset", f"Feedback on {task.name} by {work.critic.name}")
+    _write(task, records, outcome, output, work)
 
 
 class _Annotation:
@@ -295,7 +293,7 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> dict[str, Any]:
+def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> None:
     annotated = {}
     for record_id, added in outcome.results.items():
         before = {key: value for key, value in records[record_id].items() if key != task.fields.scores}
@@ -327,7 +325,6 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
         f"train a reward model, {stage_command('reward_model', task)} --data_path {output} "
         f"--output_dir runs/{task.name}/reward_model"
     )
-    return report
 
 
 @command

@@ -195,7 +195,9 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
                 if responses is False and key in records:  # one id for two prompts
                     key = content_id(key, task.prompt(record))
         except InputError as error:
-            raise InputError(f"{where}: {error}; {task.format_help}") from None
+            missing = responses and task.response_if_any(record) is None
+            remedy = f"{task.format_help}; evaluation/generate.py writes responses" if missing else task.format_help
+            raise InputError(f"{where}: {error}; {remedy}") from None
         if key in records:
             raise InputError(f"{where}: the id {key!r} is there twice; remove one of the two records")
         records[str(key)] = record

@@ -3,7 +3,7 @@
     python nl_gradient_policy_optimization/baselines/scalar_reward.py --task slf5k --data_path pairs.json \\
         --output_dir runs/scalar_reward
 
-``ppo.py --reward_model runs/scalar_reward`` then trains a policy on its score.
+``run.sh ppo slf5k --reward_model runs/scalar_reward`` then trains a policy on its score.
 """
 
 from __future__ import annotations
