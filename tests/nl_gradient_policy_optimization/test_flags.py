@@ -15,7 +15,6 @@ from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
 from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_gradient_policy_optimization.baselines.step_labels import StepLabelsConfig
-from nl_gradient_policy_optimization.baselines.step_scores import StepScoresConfig
 from nl_gradient_policy_optimization.config import PolicyConfig
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
@@ -25,7 +24,7 @@ from text2grad.losses import KLKind
 from text2grad.token_rewards import SCHEMES
 
 STAGE = "nl_gradient_policy_optimization"
-BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "reflect", "step_labels", "step_scores")
+BASELINES = ("sft", "pairs", "dpo", "scalar_reward", "reflect", "step_labels")
 SCRIPTS = [f"{task}.train" for task in ("slf5k", "kodcode", "ultrafeedback")] + [
     f"baselines.{name}" for name in BASELINES
 ]
@@ -63,7 +62,6 @@ ALIASES = {
         "--prompt_file": "prompt",
     },
     StepLabelsConfig: {**DATA, **OUTPUT},
-    StepScoresConfig: {"--input_file": "data_path", **OUTPUT},
 }
 REQUIRED = {"task": "slf5k", "data_path": "d.json", "output_path": "o.json", "output_dir": "out", "model": "m"}
 
@@ -106,8 +104,9 @@ def test_all_weights_by_either_flag():
 def test_every_script_explains_its_flags(script, monkeypatch, capsys):
     main = importlib.import_module(f"{STAGE}.{script}").main
     monkeypatch.setattr(sys, "argv", [script, "--help"])
+    task = script.removesuffix(".train")
     with pytest.raises(SystemExit) as exit:
-        main()
+        main(*([] if task == script else [task]))
     said = capsys.readouterr().out
     assert exit.value.code == 0 and "--data_path" in said
     own, _, inherited = said.partition("settings of trl.")
@@ -120,7 +119,7 @@ def test_every_script_explains_its_flags(script, monkeypatch, capsys):
 def test_help_shows_the_choices(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
     with pytest.raises(SystemExit):
-        importlib.import_module(f"{STAGE}.slf5k.train").main()
+        importlib.import_module(f"{STAGE}.slf5k.train").main("slf5k")
     said = " ".join(capsys.readouterr().out.split())
     for name, choices in (
         ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "quotes")),
@@ -136,11 +135,11 @@ def test_a_task_has_its_own_settings_without_a_config_flag(monkeypatch, capsys, 
     monkeypatch.setattr(engine, "optimize", lambda task, config: seen.append((task, config)))
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3"])
-    train.main()
+    train.main("kodcode")
     assert f"settings: {STAGE}/kodcode/config.yaml" in capsys.readouterr().out
     (tmp_path / "mine.yaml").write_text("kl_coef: 0.5\n")
     monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(tmp_path / "mine.yaml")])
-    train.main()
+    train.main("kodcode")
     assert "settings:" not in capsys.readouterr().out
     (task, first), (_, second) = seen
     assert (task, first.seed, first.kl_coef, first.kl_target, first.lr_schedule) == ("kodcode", 3, 0.07, 1.0, "cosine")

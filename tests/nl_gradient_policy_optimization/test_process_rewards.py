@@ -12,7 +12,6 @@ import pytest
 
 from nl_gradient_policy_optimization.algorithms.steps import StepRewards, at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
-from nl_gradient_policy_optimization.baselines.step_scores import step_scores
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import (
@@ -159,32 +158,6 @@ def test_prm_ppo_by_its_launcher(tmp_path):
             steps = split_steps(row["response"], SLF5K)
             labels = label_steps(steps, row["response"], Feedback("c", row["good"], row["poor"]), SLF5K)
             assert row["rewards"] == at_step_ends(steps, labels, [tuple(span) for span in row["spans"]])
-
-
-def test_step_scores_by_hand(tmp_path, run_script):
-    text = "She lost her job, and she wants a new car. Is she right?"  # three steps; the second is wrong
-
-    def row(post: str, poor: str | None) -> dict:
-        base = {"post": post, "generated_summary": text}
-        annotated = SLF5K.with_feedback(base, Feedback("c", [], ["new car"]), {})
-        said = None if poor is None else SLF5K.fields.to_dict(Feedback("c", [], [poor]))
-        return {**annotated, "predicted": said}
-
-    rows = {"a": row("A.", "she wants"), "b": row("B.", "Is she"), "c": row("C.", None)}  # right; 1 of 3; unread
-    scores = step_scores(rows, SLF5K)
-    assert scores["steps"] == 9 and scores["accuracy"]["value"] == pytest.approx(4 / 9)
-    wrong, right = scores["wrong"], scores["right"]
-    assert [wrong[name]["value"] for name in ("precision", "recall", "f1")] == pytest.approx([1 / 2, 1 / 3, 2 / 5])
-    assert [right[name]["value"] for name in ("precision", "recall", "f1")] == pytest.approx([3 / 4, 3 / 6, 3 / 5])
-    save_json(tmp_path / "feedback.json", rows)
-    script = f"{BASELINES}/step_scores.py"
-    flags = ["--task", "slf5k", "--data_path", tmp_path / "feedback.json", "--output_path", tmp_path / "s.json"]
-    done = run_script(script, *flags)
-    assert done.returncode == 0, done.stderr
-    assert load_json(tmp_path / "s.json")["wrong"] == wrong and "wrong steps: precision 0.50" in done.stdout
-    del rows["b"]["predicted"]
-    with pytest.raises(InputError, match="'b': it has no feedback of a model"):
-        step_scores(rows, SLF5K)
 
 
 def test_step_labels_are_annotations_of_whole_steps():
