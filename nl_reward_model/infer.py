@@ -193,7 +193,12 @@ def _in_process(task: Task, description: RewardModelDescription, prompt: Prompt,
 
 def _placed(config: InferConfig):
     """The model, merged, on the device or devices that the flags name."""
-    ids = [int(text) for text in config.gpu_ids.split(",") if text.strip()]
+    import torch
+
+    names, there = config.gpu_ids.replace(" ", "").strip(",").split(","), torch.cuda.device_count()
+    if config.gpu_ids and not all(name.isdecimal() and int(name) < there for name in names):
+        raise InputError(f"--gpu_ids {config.gpu_ids}: this machine has {there} GPUs; name some, from 0, or none")
+    ids = [int(name) for name in names if name]
     single = f"cuda:{ids[0]}" if ids else best_device()
     spread = len(ids) > 1 or bool(config.gpu_memory and ids)
     model = load_model(config.model, config.dtype, None if spread else single)

@@ -197,6 +197,8 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     assert journal.read_text().splitlines()[:4] == lines[:4]
     with pytest.raises(InputError, match="begun with other settings"):
         infer("slf5k", InferConfig(**{**vars(config), "max_new_tokens": 9}))
+    with pytest.raises(InputError, match="--gpu_ids 0,99: this machine has"):
+        infer("slf5k", InferConfig(**{**vars(config), "output_path": f"{tmp_path}/other.json", "gpu_ids": "0,99"}))
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
