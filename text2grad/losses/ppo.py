@@ -39,12 +39,6 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: 
     return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
 
 
-def policy_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """How far this update has moved already: k3 of KL(π_old ‖ π) per token, on tokens that π_old sampled."""
-    log_ratio = logprobs - old_logprobs
-    return torch.expm1(log_ratio) - log_ratio
-
-
 def sampler_correction(old_logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
     """min(π_old/π_sampler, limit) per token, a weight on the policy loss where another engine did the sampling.
 
