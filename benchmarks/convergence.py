@@ -53,7 +53,7 @@ class StudyConfig:
 
     study: str = setting("", "the study's name: of its figures and its JSON")
     methods: list[str] = setting([], "methods to compare; benchmarks/micro/methods.py lists them")
-    reference: str = setting("ppo_sum", "the method whose final F1 the others' steps are counted to")
+    reference: str = setting("ppo_sum", "the method that the others are compared with")
     learning_rates: list[float] = setting([], "learning rates that are tried for every method; a single one is taken")
     sweep_seeds: list[int] = setting([], "seeds of the sweep; they are not used again")
     seeds: list[int] = setting([], "seeds of the runs that are reported")
@@ -200,21 +200,28 @@ def save_result(config: StudyConfig, result: StudyResult) -> None:
     save_json(Path(config.report_dir) / f"{config.study}.json", contents, indent=None)
 
 
+def reference_of(name: str, curves: Runs, reference: str) -> str:
+    """The method that another one is compared with: by the same critic, where the study has it with its errors."""
+    noise = method_of(name).noise
+    alike = (other for other in curves if noise and method_of(other).noise == noise)
+    return next((other for other in alike if method_of(other).tuned_as == reference), reference)
+
+
 def summary_table(curves: Runs, chosen: dict[str, float], reference: str) -> str:
-    """Final quality of each method, and how soon it reaches the reference's."""
+    """Final quality of each method, its distance from the reference's, and how soon it reaches that."""
     rows = []
     for name, runs in curves.items():
-        speed = results.speed(runs, curves[reference])
+        others = curves[reference_of(name, curves, reference)]
         rows.append(
             {
                 "method": method_of(name).label,
                 "learning rate": f"{chosen[name]:g}",
                 "final F1": str(results.final(runs)),
+                "above the reference": str(results.difference(runs, others)),
                 "precision": f"{results.final(runs, 'precision').value:.3f}",
                 "recall": f"{results.final(runs, 'recall').value:.3f}",
-                "steps to the reference": f"{results.shown(speed.steps)} {results.interval(speed.low, speed.high)}",
-                "share of its steps": f"{results.shown(speed.share, 2)} "
-                f"{results.interval(speed.share_low, speed.share_high, 2)}",
+                "tokens": f"{results.final(runs, 'tokens').value:.0f}",
+                "steps to the reference": results.shown(results.steps_to_reference(runs, others)),
                 "mean F1 of the run": str(results.area(runs)),
             }
         )

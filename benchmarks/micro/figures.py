@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.micro.results import Curve, column, final
 from text2grad.plotting import COLOURS, STYLE, save_figure
-from text2grad.statistics import percentile_interval, resampled_sums
+from text2grad.statistics import mean_interval
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -22,7 +22,7 @@ LABEL_WIDTH = 40
 
 
 def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: str) -> None:
-    """Quality against steps: the mean of the seeds, and its bootstrap interval as a band.
+    """Quality against steps: the mean of the seeds, and its t interval as a band.
 
     Args:
         curves: by label.
@@ -38,9 +38,9 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
             style = ("-", "--", ":")[number // len(COLOURS)]
             shown = fill(label, LABEL_WIDTH)
             axes.plot(steps, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.3, label=shown)
-            draws = resampled_sums(values) / len(values)
-            band = [percentile_interval(draws[:, step]) for step in range(len(steps))]
-            axes.fill_between(steps, *zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
+            band = [mean_interval(at_step) for at_step in values.T]
+            low, high = [each.low for each in band], [each.high for each in band]
+            axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="steps", ylabel="quality (F1 of statements)", xlim=(0, None))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
         save_figure(figure, path)

@@ -1,14 +1,13 @@
-"""Figures of a study's runs: final F1, steps to another method's final F1, and the intervals of both."""
+"""Figures of a study's runs: final F1, differences of paired seeds, and steps to another method's final F1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from text2grad.statistics import LEVEL, Estimate, bootstrap, resampled_sums
+from text2grad.statistics import Estimate, mean_interval
 
 FINAL = 3
 """Evaluations at a run's end whose mean is its final quality."""
@@ -21,18 +20,24 @@ def column(curves: Sequence[Curve], name: str) -> np.ndarray:
     return np.array([[row[name] for row in curve] for curve in curves])
 
 
+def finals(curves: Sequence[Curve], name: str = "f1") -> np.ndarray:
+    """[seeds]: the mean of each run's last evaluations."""
+    return column(curves, name)[:, -FINAL:].mean(axis=1)
+
+
 def final(curves: Sequence[Curve], name: str = "f1") -> Estimate:
     """Mean of the last evaluations; the interval is over seeds."""
-    return _mean(column(curves, name)[:, -FINAL:].mean(axis=1))
+    return mean_interval(finals(curves, name))
+
+
+def difference(curves: Sequence[Curve], others: Sequence[Curve], name: str = "f1") -> Estimate:
+    """By how much a method's runs end above another's with the same seeds."""
+    return mean_interval(finals(curves, name) - finals(others, name))
 
 
 def area(curves: Sequence[Curve], name: str = "f1") -> Estimate:
     """Mean quality over the whole run, by which a learning rate is chosen: fast and good at the end."""
-    return _mean(column(curves, name).mean(axis=1))
-
-
-def _mean(values: np.ndarray) -> Estimate:
-    return bootstrap(np.stack([values, np.ones_like(values)], axis=1))
+    return mean_interval(column(curves, name).mean(axis=1))
 
 
 def steps_to(level: float, curve: np.ndarray, steps: np.ndarray) -> float:
@@ -47,56 +52,18 @@ def steps_to(level: float, curve: np.ndarray, steps: np.ndarray) -> float:
     return float(steps[after - 1] + rise * (steps[after] - steps[after - 1]))
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Steps until the mean curve reaches the reference's final quality, and their share of the reference's own.
+def steps_to_reference(curves: Sequence[Curve], reference: Sequence[Curve]) -> list[float]:
+    """For each seed, sorted: the step at which the mean of its last evaluations reaches the reference's final F1.
 
-    All may be infinite: never within the run. ``unreached`` is the share of resamples in which it is never reached.
+    As many evaluations are averaged as at the end, so that a single lucky one does not count.
     """
-
-    steps: float
-    low: float
-    high: float
-    share: float
-    share_low: float
-    share_high: float
-    unreached: float
+    steps = np.array([row["step"] for row in reference[0]], dtype=float)[FINAL - 1 :]
+    level = float(final(reference).value)
+    smooth = np.lib.stride_tricks.sliding_window_view(column(curves, "f1"), FINAL, axis=1).mean(axis=2)
+    return sorted(steps_to(level, curve, steps) for curve in smooth)
 
 
-def speed(curves: Sequence[Curve], reference: Sequence[Curve]) -> Speed:
-    """How soon a method reaches the reference's final F1; seeds of both are resampled together."""
-    steps = np.array([row["step"] for row in reference[0]], dtype=float)
-    count = len(steps)
-    rows = np.concatenate([column(curves, "f1"), column(reference, "f1"), np.ones((len(curves), 1))], axis=1)
-
-    def both(sums: np.ndarray) -> tuple[float, float]:
-        own, other = sums[:count] / sums[-1], sums[count:-1] / sums[-1]
-        level = other[-FINAL:].mean()
-        return steps_to(level, own, steps), steps_to(level, other, steps)
-
-    def own_steps(sums: np.ndarray) -> np.ndarray:
-        return np.apply_along_axis(lambda row: both(row)[0], -1, sums)
-
-    def share(sums: np.ndarray) -> np.ndarray:
-        return np.apply_along_axis(lambda row: both(row)[0] / max(both(row)[1], 1e-9), -1, sums)
-
-    (own_value, own_low, own_high), _ = _quantiles(rows, own_steps)
-    (share_value, share_low, share_high), values = _quantiles(rows, share)
-    unreached = float(np.isinf(values).mean())
-    return Speed(own_value, own_low, own_high, share_value, share_low, share_high, unreached)
-
-
-def _quantiles(rows: np.ndarray, figure: Callable[[np.ndarray], np.ndarray]) -> tuple[list[float], np.ndarray]:
-    """Value and percentile interval of a figure that may be infinite, which an ordinary interval would leave out."""
-    values = np.sort(figure(resampled_sums(rows)))
-    ends = [values[min(int(q * len(values)), len(values) - 1)] for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-    return [float(figure(rows.sum(axis=0))), *map(float, ends)], values
-
-
-def shown(value: float, digits: int = 0) -> str:
-    return "never" if math.isinf(value) else f"{value:.{digits}f}"
-
-
-def interval(low: float, high: float, digits: int = 0) -> str:
-    ends = ["∞" if math.isinf(end) else f"{end:.{digits}f}" for end in (low, high)]
-    return f"[{ends[0]}, {ends[1]}]"
+def shown(steps: Sequence[float]) -> str:
+    """The median of sorted numbers of steps, and their range."""
+    texts = ["never" if math.isinf(value) else f"{value:.0f}" for value in steps]
+    return f"{texts[len(texts) // 2]} ({texts[0]} to {texts[-1]})" if len(texts) > 1 else texts[0]

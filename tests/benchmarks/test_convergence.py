@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.convergence import Study, StudyConfig, draw_study, load_result, summary_table, sweep_table
+from benchmarks.convergence import (
+    Study,
+    StudyConfig,
+    draw_study,
+    load_result,
+    reference_of,
+    summary_table,
+    sweep_table,
+)
 from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
@@ -187,22 +195,21 @@ def curve(*values: float) -> results.Curve:
 def test_steps_to_a_level():
     slow = [curve(0.0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4)] * 3
     fast = [curve(0.0, 0.2, 0.4, 0.6, 0.6, 0.6, 0.6)] * 3
-    found = results.speed(fast, slow)
-    assert (found.steps, found.low, found.high) == pytest.approx((20, 20, 20))
-    assert (found.share, found.share_low, found.share_high) == pytest.approx((0.5, 0.5, 0.5))
-    never = results.speed(slow, fast)
-    assert math.isinf(never.steps) and math.isinf(never.share) and never.unreached == 1
-    assert results.shown(never.steps) == "never" and results.interval(30, math.inf) == "[30, ∞]"
+    assert results.steps_to_reference(fast, slow) == pytest.approx([30] * 3)  # 0.2, 0.4 and 0.6 are 0.4 on average
+    assert results.shown(results.steps_to_reference(slow, fast)) == "never (never to never)"
+    assert results.shown([10.2, 12.0, math.inf]) == "12 (10 to never)"
     assert results.final(fast).value == pytest.approx(0.6)
     assert results.area(slow).value == pytest.approx(1.8 / 7)
 
 
-def test_intervals_speak_of_seeds():
-    reference = [curve(0.0, 0.2, 0.4, 0.4, 0.4)] * 4
-    mixed = [curve(0.0, 0.4, 0.4, 0.4, 0.4), curve(0.0, 0.1, 0.1, 0.1, 0.1)] * 2
-    found = results.speed(mixed, reference)
-    assert math.isinf(found.steps) and math.isinf(found.high) and 0 < found.unreached < 1
-    assert found.low == pytest.approx(10)
+def test_differences_are_those_of_paired_seeds():
+    lower, higher = ([curve(*[level + shift] * 3) for level in (0.1, 0.5, 0.9)] for shift in (0.0, 0.1))
+    found = results.difference(higher, lower)
+    assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+    curves = dict.fromkeys(("verdict", "ppo_sum", "flip-25", "flip-25-verdict", "shift-25"), lower)
+    against = {name: reference_of(name, curves, "verdict") for name in curves}
+    assert against.pop("flip-25") == against.pop("flip-25-verdict") == "flip-25-verdict"
+    assert set(against.values()) == {"verdict"}
 
 
 def test_audits_are_pooled_by_their_tokens():

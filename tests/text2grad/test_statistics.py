@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from text2grad.statistics import RESAMPLES, bootstrap, fleiss_kappa, paired_bootstrap, paired_difference
+from text2grad.statistics import RESAMPLES, bootstrap, fleiss_kappa, mean_interval, paired_bootstrap, paired_difference
 
 pytestmark = pytest.mark.fast
 
@@ -26,6 +26,14 @@ def test_bootstrap_agrees_with_scipy_on_a_ratio():
     assert ours.value == pytest.approx(rows[:, 0].sum() / rows[:, 1].sum())
     assert ours.low == pytest.approx(theirs.low, abs=0.01)
     assert ours.high == pytest.approx(theirs.high, abs=0.01)
+
+
+def test_few_seeds_get_student_s_interval():
+    values = [0.71, 0.78, 0.74, 0.80, 0.69]
+    theirs = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    estimate = mean_interval(values)
+    assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high))
+    assert str(mean_interval([0.5])) == "0.500" and mean_interval([0.5]).to_dict()["low"] is None
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
