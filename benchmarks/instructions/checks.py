@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 
 _WORD = re.compile(r"\S*\w\S*")
 _SENTENCE = re.compile(r"\S[^.!?]*(?:[.!?]+|$)")
+_INSTRUCTION = re.compile(
+    r"\b(?:[\w-]+\s+)?(?:words?|sentences?|commas?|capitals?|lower-?case|(?:small|capital) letters)\b"
+    r"|\b\d+ (?:to|or) \d+\b|\b(?:writ(?:e|ing) about|be brief|do not use)\b",
+    re.IGNORECASE,
+)
+"""What an answer has only if it speaks of the request in place of its topic."""
 
 
 class Violation(NamedTuple):
@@ -85,6 +91,12 @@ def not_repeated(text: str, wanted: bool = True) -> list[Violation]:
     return [Violation(again, "It says the same sentence twice.")] if again else []
 
 
+def on_its_topic(text: str, wanted: bool = True) -> list[Violation]:
+    """Nothing about the request itself, as in "Tea in 8 to 30 words is a drink"."""
+    found = [match.group() for match in _INSTRUCTION.finditer(text)]
+    return [Violation(found, "It speaks of its instructions.")] if found else []
+
+
 CHECKS: dict[str, Callable[[str, Any], list[Violation]]] = {
     "words": words_between,
     "sentences": sentences_at_most,
@@ -95,6 +107,7 @@ CHECKS: dict[str, Callable[[str, Any], list[Violation]]] = {
     "ending": ends_with,
     "sorted": in_order,
     "no_repeats": not_repeated,
+    "on_topic": on_its_topic,
 }
 
 

@@ -1,4 +1,7 @@
-"""The critic: what the checkers quote is poor, sentences without a fault are good. ``--critic .../critic.py:judge``."""
+"""The critic: what the checkers quote is poor, sentences without a fault are good. ``--critic .../critic.py:judge``.
+
+The verdict is the share of rules that are kept.
+"""
 
 from __future__ import annotations
 
@@ -16,4 +19,5 @@ def judge(prompt: str, response: str, record: dict[str, Any]) -> Feedback:
         good = [word for word in words_of(response) if word not in poor]
     else:
         good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
-    return Feedback(critique, good, poor)
+    broken = len(found) / len(record["rules"])
+    return Feedback(critique, good, poor, score=1 - 2 * broken)

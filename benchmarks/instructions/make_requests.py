@@ -18,9 +18,9 @@ SORTABLE = (
     "apple", "bird", "cloud", "door", "egg", "fish", "gate", "hat", "ice", "jar", "key", "lamp", "moon", "nest", "oak",
     "pen", "queen", "rope", "ship", "tree",
 )  # fmt: skip
-KINDS = ("without", "no_and", "sentences", "short", "no_commas", "lower_case", "ending", "sorted")
+KINDS = ("without", "no_and", "sentences", "short", "long", "no_commas", "lower_case", "ending", "sorted")
 """Every kind of request. The study takes those that its model passes sometimes."""
-LENGTH, SHORT_LENGTH = [8, 30], [4, 12]
+LENGTH, SHORT_LENGTH, LONG_LENGTH = [8, 30], [4, 12], [24, 36]
 ENDING = "that is all"
 HELD_OUT_TOPICS = 10
 
@@ -44,9 +44,10 @@ def _request(
         asked = f"Write these words in alphabetical order and nothing else: {' '.join(words)}"
         return {"id": key, "prompt": asked, "kind": kind, "rules": {kind: words}}
     topic = rng.choice(topics)
-    limits = SHORT_LENGTH if kind == "short" else LENGTH
+    limits = {"short": SHORT_LENGTH, "long": LONG_LENGTH}.get(kind, LENGTH)
     rule, asked = {
         "short": (limits, "Be brief."),
+        "long": (limits, "Say much."),
         "no_and": ("and", "Do not use the word and."),
         "no_commas": (True, "Do not use commas."),
         "without": (TOPICS[topic], f"Do not use the word {TOPICS[topic]}."),
@@ -54,7 +55,7 @@ def _request(
         "lower_case": (True, "Use small letters only, no capitals."),
         "ending": (ENDING, f"End with the words: {ENDING}."),
     }[kind]
-    check = {"short": "words", "no_and": "without"}.get(kind, kind)
+    check = {"short": "words", "long": "words", "no_and": "without"}.get(kind, kind)
     prompt = f"Write about {topic} in {limits[0]} to {limits[1]} words. {asked}"
-    rules = {"words": limits, "mentions": topic.split()[-1], check: rule, "no_repeats": True}
+    rules = {"words": limits, "mentions": topic.split()[-1], check: rule, "no_repeats": True, "on_topic": True}
     return {"id": key, "prompt": prompt, "kind": kind, "rules": rules}

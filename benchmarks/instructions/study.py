@@ -1,4 +1,4 @@
-"""A real small model on requests whose rules programs check: Text2Grad, its teachers, SDPO and scalar PPO.
+"""A real small model on requests whose rules programs check: what verdicts add to spans, and spans to verdicts.
 
     python benchmarks/instructions/study.py --output_dir runs/benchmarks/instructions
 
@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tabulate import tabulate
 
 from benchmarks import EARLIER
-from benchmarks.instructions.checks import passes
+from benchmarks.instructions.checks import passes, words_of
 from benchmarks.instructions.make_requests import KINDS, make_requests
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
@@ -25,16 +26,23 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import LocalPolicy, SamplingConfig
 from text2grad.records import check_same_settings, load_json, save_json
-from text2grad.statistics import bootstrap
+from text2grad.statistics import mean_interval
 from text2grad.tasks import get_task
 
 HERE = Path(__file__).parent
 TASK, CRITIC = f"{HERE / 'task.py'}:TASK", "benchmarks.instructions.critic:judge"
+_VERDICT = {"unfinished_reward": -1.0}  # in units of the verdict, which lies in −1..1
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "text2grad": ("Text2Grad", {}),
     "distill": ("Text2Grad, teacher: distill", {"teacher": "distill"}),
     "sdpo": ("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
+    "ppo_verdict": (
+        "PPO, verdict at the last token, λ = 1",
+        {**_VERDICT, "reward_placement": "last_verdict", "lam": 1.0},
+    ),
+    "verdict_alone": ("verdict alone", {**_VERDICT, "algorithm": "verdict", "token_weight": 0.0}),
+    "verdict": ("verdict and spans", {**_VERDICT, "algorithm": "verdict"}),
 }
 START = "start"
 
@@ -47,12 +55,14 @@ class InstructionsConfig:
 
     output_dir: str = setting("runs/benchmarks/instructions", "folder of the runs")
     model: str = setting("smollm2", "the policy")
-    methods: list[str] = setting(list(METHODS), "methods to train; start: none, the model is evaluated as it is")
+    methods: list[str] = setting(
+        ["verdict", "verdict_alone", "ppo_verdict"], f"methods to train, of start (none), {', '.join(METHODS)}"
+    )
     seeds: list[int] = setting([1, 2, 3], "seeds of the runs")
     steps: int = setting(40, "steps of a run")
     rollouts: int = setting(8, "responses in a step")
     learning_rate: float = setting(4e-4, "of the adapter")
-    kinds: list[str] = setting(list(KINDS[:5]), f"kinds of requests, of {', '.join(KINDS)}")
+    kinds: list[str] = setting(list(KINDS[:6]), f"kinds of requests, of {', '.join(KINDS)}")
     requests: int = setting(400, "training requests")
     held_out: int = setting(100, "held-out requests")
     max_new_tokens: int = setting(48, "longest answer")
@@ -143,17 +153,27 @@ def train_and_evaluate(config: InstructionsConfig) -> dict[str, list[list[dict[s
 
 
 def table(found: dict[str, list[list[dict[str, Any]]]], shown_kinds: Sequence[str]) -> str:
-    """Pass rates over all held-out requests (intervals over requests, a request's seeds together), and of each kind."""
+    """Pass rates (intervals over seeds), how far a method's are above the first one's, and those of each kind."""
+    rates = {
+        name: np.array([np.mean([each["passes"] for each in run]) for run in runs]) for name, runs in found.items()
+    }
+    first = next((name for name in found if name != START), START)
     rows = []
-    for name, seeds in found.items():
-        answers = [each for run in seeds for each in run]
-        rate = bootstrap([(each["passes"], 1) for each in answers], groups=[each["id"] for each in answers])
-        kinds = [[each["passes"] for each in answers if each["kind"] == kind] for kind in shown_kinds]
-        label = METHODS[name][0] if name in METHODS else "before training"
-        shown = [f"{sum(kind) / len(kind):.2f}" if kind else "–" for kind in kinds]
-        rows.append([label, str(len(seeds)), str(rate), *shown])
-    header = ["policy", "seeds", "pass rate", *(kind.replace("_", " ") for kind in shown_kinds)]
-    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
+    for name, runs in found.items():
+        paired = name not in (START, first)
+        kinds = [[each["passes"] for run in runs for each in run if each["kind"] == kind] for kind in shown_kinds]
+        rows.append(
+            [
+                METHODS[name][0] if name in METHODS else "before training",
+                str(mean_interval(rates[name])),
+                ", ".join(f"{rate:.2f}" for rate in rates[name]),
+                str(mean_interval(rates[name] - rates[first])) if paired else "",
+                f"{np.mean([len(words_of(each['response'])) for run in runs for each in run]):.0f}",
+                *(f"{np.mean(kind):.2f}" if kind else "–" for kind in kinds),
+            ]
+        )
+    header = ["policy", "pass rate", "each seed", "above the first", "words", *shown_kinds]
+    return tabulate(rows, [each.replace("_", " ") for each in header], tablefmt="github", disable_numparse=True)
 
 
 @command

@@ -33,6 +33,9 @@ from text2grad.records import load_json
         ("sorted", ["egg", "bird", "cloud"], "bird egg cloud", ["egg", "cloud"]),
         ("sorted", ["egg", "bird", "cloud"], "bird cloud egg tree", ["tree"]),
         ("sorted", ["egg", "bird", "cloud"], "bird cloud", ["cloud"]),
+        ("on_topic", True, "Tea in 8 to 30 words is a hot drink.", ["8 to 30", "words"]),
+        ("on_topic", True, "Write about tea. Do not use one comma!", ["Write about", "Do not use", "one comma"]),
+        ("on_topic", True, "The wordless sea, a capitalist and 8 of his letters.", []),
         ("no_repeats", True, "It rains. It pours. It rains.", ["It rains."]),
     ],
 )
@@ -63,16 +66,16 @@ def test_requests_are_repeatable_and_held_out():
 
 def test_a_study_trains_evaluates_and_goes_on(tmp_path):
     config = InstructionsConfig(
-        output_dir=str(tmp_path / "study"), model=tiny_model(tmp_path / "tiny"), methods=["text2grad", "distill"],
+        output_dir=str(tmp_path / "study"), model=tiny_model(tmp_path / "tiny"), methods=["verdict", "distill"],
         seeds=[1], steps=1, rollouts=4, requests=8, held_out=6, max_new_tokens=8,
     )  # fmt: skip
     found = train_and_evaluate(config)
-    assert set(found) == {"start", "text2grad", "distill"} and len(found["start"][0]) == 6
+    assert set(found) == {"start", "verdict", "distill"} and len(found["start"][0]) == 6
     metrics = load_json(tmp_path / "study" / "distill" / "seed-1" / "metrics.jsonl")
     assert metrics[0]["teacher/unread"] == 0 and metrics[0]["ledger/critiques"] <= 4
     assert train_and_evaluate(config) == found  # nothing is trained again
     cells = [cell.strip() for cell in table(found, config.kinds).splitlines()[2].split("|")]
-    assert cells[1:4] == ["before training", "1", "0.000 [0.000, 0.000]"]
+    assert cells[1:5] == ["before training", "0.000", "0.00", ""]
     config.methods = [START]
     assert train_and_evaluate(config) == {START: found[START]}
     config.steps = 2
