@@ -91,6 +91,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
     check_output(config.output_path)
     description, prompt = _described(task, config)
     task = description.task_learnt(task)
+    prompt = prompt.bound("whole", task.fields.whole)
     records = _chosen(load_records(config.data_path, task), description, config)
     write = (_served if config.base_url else _in_process)(task, description, prompt, config)
 

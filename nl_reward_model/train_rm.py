@@ -81,6 +81,7 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     training, validation = _split(records, task, config)
     if not all(task.has_verdict(record) for record in [*training.values(), *validation.values()]):
         task = task.without_verdict()  # z has one form: a model of two would not know when to stop
+    file = file.bound("whole", task.fields.whole)
     check_writable(output / RUN_FILE)
 
     tokenizer = load_tokenizer(config.model)

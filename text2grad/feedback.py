@@ -126,6 +126,12 @@ class FeedbackFields:
         """The one of ``VARIANTS`` whose reply is z, with nothing before it."""
         return "no_cot" if self.with_critique else "spans"
 
+    @property
+    def whole(self) -> str:
+        """How z goes on after the spans, for a reward model's prompt: ``${whole}``."""
+        asked = self.with_critique and self.with_verdict
+        return f', "{self.missing}": ["..."], "{self.score}": -1..1' if asked else ""
+
     def to_dict(self, feedback: Feedback) -> dict:
         """Without the critique where there is none, or none is wanted."""
         critique = {self.critique: feedback.critique} if self.with_critique and feedback.critique else {}

@@ -40,6 +40,11 @@ class Prompt:
             raise InputError(f"{self.source}: names {_shown(absent)}; it may name {_shown(fields)}")
         return Template(self.text).substitute(fields)
 
+    def bound(self, name: str, text: str) -> Prompt:
+        """The prompt with one placeholder replaced for good, where it has that placeholder."""
+        whole = self.text.replace(f"${{{name}}}", text.replace("$", "$$"))
+        return Prompt(whole, self.names - {name}, self.source)
+
 
 def load_prompt(
     path: str | Path, required: Collection[str] = ("prompt", "response"), offered: Collection[str] | None = None

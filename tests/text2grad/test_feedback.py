@@ -62,6 +62,17 @@ def test_prompts_and_schemas_ask_for_the_same_fields(name, variant):
     assert "verdict" not in reply_schema(task.without_verdict().fields, variant)["properties"]
 
 
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_a_reward_model_is_asked_for_the_fields_that_z_has(name):
+    full = Feedback("c", good=["g"], poor=["p"], missing=["m"], score=0.5)
+    task = get_task(name)
+    for known in (task, task.without_verdict()):
+        for variant in ("cot", "no_cot"):
+            asked = load_prompt(prompt_path(task, "reward_model", variant)).bound("whole", known.fields.whole)
+            shape = asked.text[asked.text.index("{") : asked.text.index("}") + 1].replace("-1..1", "1")
+            assert list(json.loads(shape)) == list(known.fields.to_dict(full)) and asked.names == {"prompt", "response"}
+
+
 def test_an_older_annotation_leaves_nothing_behind():
     task = get_task("slf5k")
     record = {"post": "x", "generated_summary": "y"}
