@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from openai.types import Batch
 from tqdm.auto import tqdm
 
 from text2grad.endpoints.answers import UnreadableReplyError
-from text2grad.endpoints.client import ChatClient, ChatError, Reply
+from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, Reply
 from text2grad.errors import InputError, StopRunError
 from text2grad.records import load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
@@ -56,24 +56,11 @@ class BatchClient(ChatClient):
             self._state = load_json(path)
         save_json(path, self._state)
 
-    def complete(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        schema: Mapping[str, Any] | None = None,
-        *,
-        logprobs: int = 0,
-        max_tokens: int | None = None,
-        scope: str = "",
-    ) -> Reply:
-        """The cached reply; ``PendingError`` where there is none yet, ``ChatError`` where a batch failed at it."""
-        length = max_tokens or self.max_tokens
-        key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
-        if reply := self.recall(key):
-            return reply
+    def answer(self, request: ChatRequest, key: str) -> Reply:
+        """``PendingError`` for a request that no batch has answered yet, ``ChatError`` where one failed at it."""
         if key in self._errors:
             raise ChatError(self._errors[key])
-        body = self.body({"messages": list(messages), "schema": schema, "logprobs": logprobs, "length": length})
-        self._pending[key] = (scope, body, self.bound(messages, schema, length))
+        self._pending[key] = (request.scope, self.body(request), self.bound(request))
         raise PendingError
 
     def run_batches(self) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fault_server import FaultServer
-from text2grad.endpoints.client import ChatClient, ChatError, endpoint_of
+from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Usage, load_price
 from text2grad.errors import InputError, StopRunError
@@ -232,7 +232,7 @@ def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
         server.faults = ["500"]
         with pytest.raises(ChatError):
             client.complete(HELLO)
-        bound = client.bound(HELLO, None, 100)
+        bound = client.bound(ChatRequest(HELLO, None, 0, 100, ""))
         assert client.budget.lost == pytest.approx(bound)
         client.cache.close()
     assert ReplyCache(path).lost_usd == pytest.approx(bound)

@@ -100,6 +100,25 @@ class Reply:
         return value
 
 
+@dataclass(frozen=True)
+class ChatRequest:
+    """What a model is asked.
+
+    Attributes:
+        messages: the chat, ``[{"role", "content"}, …]``.
+        schema: JSON schema of the reply.
+        logprobs: alternatives per token whose log-probabilities are wanted.
+        length: tokens of the reply at most.
+        scope: whose request it is (a record's id): the cache keeps equal requests of different scopes apart.
+    """
+
+    messages: list[Mapping[str, str]]
+    schema: Mapping[str, Any] | None
+    logprobs: int
+    length: int
+    scope: str
+
+
 def endpoint_of(spec: str) -> tuple[str | None, str]:
     """``(base_url, model)`` of ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``; no URL means OpenAI's own."""
     if spec.startswith("openai:"):
@@ -218,28 +237,23 @@ class ChatClient:
         max_tokens: int | None = None,
         scope: str = "",
     ) -> Reply:
-        """The model's reply.
-
-        Args:
-            messages: the chat, ``[{"role", "content"}, …]``.
-            schema: JSON schema of the reply. A server that refuses it is asked without, and remembered.
-            logprobs: alternatives per token whose log-probabilities are wanted, where the server gives them.
-            scope: whose request this is (a record's id): the cache keeps equal requests of different scopes apart.
+        """The model's reply to a :class:`ChatRequest`. A server that refuses a schema is asked without, and remembered.
 
         Raises:
             ChatError: this request failed for good.
             StopRunError: no further request will do: the budget is spent, the server stays away, or ``stop()``.
             InputError: the key, the address or the model is wrong.
         """
-        length = max_tokens or self.max_tokens
+        request = ChatRequest(list(messages), schema, logprobs, max_tokens or self.max_tokens, scope)
         if not all(storable(message["content"]) for message in messages):
             raise ChatError("the question holds half of a surrogate pair, which cannot be sent")
-        key = self.key(messages, schema, logprobs=logprobs, max_tokens=length, scope=scope)
-        if reply := self.recall(key):
-            return reply
-        request = {"messages": list(messages), "schema": schema, "logprobs": logprobs, "length": length}
+        key = self.key(request)
+        return self.recall(key) or self.answer(request, key)
+
+    def answer(self, request: ChatRequest, key: str) -> Reply:
+        """The reply to a request that the cache does not know."""
         try:
-            reply = self._persist(request, key, scope)
+            reply = self._persist(request, key)
         except _OutageError as error:
             with self._lock:
                 self._failed_in_a_row = failures = self._failed_in_a_row + 1
@@ -251,23 +265,15 @@ class ChatClient:
             self.usage += reply.usage
         return reply
 
-    def key(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        schema: Mapping[str, Any] | None = None,
-        *,
-        logprobs: int = 0,
-        max_tokens: int | None = None,
-        scope: str = "",
-    ) -> str:
+    def key(self, request: ChatRequest) -> str:
         """What the cache knows a request by."""
-        wanted = [self.model, list(messages), schema, logprobs, max_tokens or self.max_tokens, self.temperature, scope]
-        return fingerprint(wanted)
+        wanted = [request.messages, request.schema, request.logprobs, request.length]
+        return fingerprint([self.model, *wanted, self.temperature, request.scope])
 
     def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, scope: str) -> None:
         """A reply led nowhere: the same request is to be sent again, in a later run as well."""
         if self.cache:
-            self.cache.void(scope, self.key(messages, schema, scope=scope))
+            self.cache.void(scope, self.key(ChatRequest(list(messages), schema, 0, self.max_tokens, scope)))
 
     def stop(self) -> None:
         """Send nothing more; requests in flight still end."""
@@ -284,38 +290,38 @@ class ChatClient:
         with when_interrupted(stop):
             yield
 
-    def bound(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, length: int) -> float:
+    def bound(self, request: ChatRequest) -> float:
         """USD that a request can cost at most."""
-        return self.price.bound(_size(messages) + (len(json.dumps(schema)) if schema else 0), length)
+        schema = len(json.dumps(request.schema)) if request.schema else 0
+        return self.price.bound(_size(request.messages) + schema, request.length)
 
-    def body(self, request: Mapping[str, Any], without: set[str] | None = None) -> dict[str, Any]:
+    def body(self, request: ChatRequest, without: set[str] | None = None) -> dict[str, Any]:
         """The request's JSON body.
 
         Args:
-            request: ``messages``, ``schema``, ``logprobs`` and ``length``.
             without: parameters to leave out; those that the server is known to refuse, by default.
         """
         without = self._without if without is None else without
         swapped = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
         name = swapped[self._length_name] if self._length_name in without else self._length_name
-        body: dict[str, Any] = {"model": self.model, "messages": request["messages"], name: request["length"]}
+        body: dict[str, Any] = {"model": self.model, "messages": request.messages, name: request.length}
         if "temperature" not in without:
             body["temperature"] = self.temperature
-        if request["schema"] and "response_format" not in without:
-            schema = {"name": "feedback", "strict": True, "schema": request["schema"]}
+        if request.schema and "response_format" not in without:
+            schema = {"name": "feedback", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if request["logprobs"] and "logprobs" not in without:
-            body |= {"logprobs": True, "top_logprobs": request["logprobs"]}
+        if request.logprobs and "logprobs" not in without:
+            body |= {"logprobs": True, "top_logprobs": request.logprobs}
         return body
 
-    def _persist(self, request: Mapping[str, Any], key: str, scope: str) -> Reply:
+    def _persist(self, request: ChatRequest, key: str) -> Reply:
         """Send until there is a reply or no hope."""
         dropped: set[str] = set()
         attempt, reached, away = 0, False, False
         while True:
             body = self.body(request, self._without | dropped)
             try:
-                reply = self._send(body, request, key, scope)
+                reply = self._send(body, request, key)
             except openai.APIStatusError as error:
                 refused = _refused_parameter(error, body)
                 if refused and refused not in dropped:
@@ -340,10 +346,10 @@ class ChatClient:
                 raise _OutageError(f"the request failed {attempt} times, at last with: {problem}", passing=away)
             self._back_off(attempt, asked)
 
-    def _send(self, body: dict[str, Any], request: Mapping[str, Any], key: str, scope: str) -> Reply:
+    def _send(self, body: dict[str, Any], request: ChatRequest, key: str) -> Reply:
         """One attempt, within pace and budget."""
-        estimate = _size(request["messages"]) // _BYTES_PER_TOKEN + request["length"]
-        bound = self.bound(request["messages"], request["schema"], request["length"])
+        estimate = _size(request.messages) // _BYTES_PER_TOKEN + request.length
+        bound = self.bound(request)
         with self._slots:
             self._pacer.wait(estimate, self._stopped)
             self.budget.reserve(bound, self._stopped)
@@ -362,7 +368,7 @@ class ChatClient:
                     self.cache.refused(number)
                 raise
             if self.cache:
-                self.cache.replied(number, key, scope, reply.to_dict())
+                self.cache.replied(number, key, request.scope, reply.to_dict())
             self.budget.settle(bound, reply.usage.cost_usd)
         self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
         return reply
