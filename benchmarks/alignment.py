@@ -9,8 +9,6 @@ intervals are drawn at random from the responses of a task's file, or the task's
 quotes occurs in the response once.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import statistics

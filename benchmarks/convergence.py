@@ -12,8 +12,6 @@ best rate. It prints its tables and writes JSON and figures to ``--report_dir``.
 studies share them. ``--stored benchmarks/figures/STUDY.json`` prints and draws a finished study without training.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 The plan counts bytes from the code and fits nothing. ``memory_check.py`` compares its arithmetic with real steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

@@ -6,8 +6,6 @@
 Each figure is that of a new process, as Linux counts it.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -12,8 +12,6 @@ started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so 
 work.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -10,8 +10,6 @@ method after method, ``--rounds`` times; a process's first step is not counted. 
 the caller started has what it was given.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

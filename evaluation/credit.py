@@ -4,8 +4,6 @@ All values V and KL terms are left out, as in the appendix, so that an advantage
 indices run from 0 to T − 1; ``decay`` is γλ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.stats import mannwhitneyu

@@ -15,8 +15,6 @@ Reported are, with 95 % intervals over prompts,
   appendix writes it), drawn in the plot beside the theory's curve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path

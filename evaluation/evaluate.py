@@ -7,8 +7,6 @@
 (``evaluation/<task>/evaluate.py``).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from evaluation.measuring import (

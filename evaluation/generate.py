@@ -5,8 +5,6 @@
 The same command continues an interrupted run: every response is at once in ``<output_path>.journal.jsonl``.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path

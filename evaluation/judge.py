@@ -11,8 +11,6 @@ For win-rate curves over training, judge each checkpoint against the same baseli
 run asks nothing twice.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass

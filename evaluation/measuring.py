@@ -1,7 +1,5 @@
 """What every task's measurement shares: a system's responses and name, a critic, another system to compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any

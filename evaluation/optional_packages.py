@@ -1,7 +1,5 @@
 """The packages of ``requirements-eval.txt``, which only some benchmarks need."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ The page opens without a network. The same figures are written next to it as JSO
 as SVG.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

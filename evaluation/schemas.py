@@ -4,8 +4,6 @@ Whoever forges or damages a file gets one sentence with the file, the place and 
 sums, squares and float32 copies of them stay finite.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 

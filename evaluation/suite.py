@@ -6,8 +6,6 @@ Each benchmark is a command. A missing package leaves out only its benchmark, an
 the next one; the end of the output says which did not run and why. ``--help`` after ``--suite NAME`` lists the flags.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

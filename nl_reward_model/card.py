@@ -1,7 +1,5 @@
 """The README.md of a reward model's folder: what it was trained on, how well it did, how to use it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tabulate import tabulate

@@ -1,7 +1,5 @@
 """Settings of reward-model training: ours, and all of TRL's ``SFTConfig``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

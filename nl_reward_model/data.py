@@ -1,7 +1,5 @@
 """Which annotated records a reward model trains on, and which it is measured on: never with a prompt in common."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Each output row is the input record plus ``prediction`` (what the model wrote), 
 fields as read from it; null where it cannot be read) and ``parse_error`` (why not; null where it can).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 python nl_reward_model/merge_lora.py --model reward_model --output_dir reward_model_merged
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

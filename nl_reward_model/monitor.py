@@ -1,7 +1,5 @@
 """What training shows of itself: feedback on validation records, and checkpoints that describe themselves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

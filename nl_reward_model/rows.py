@@ -5,8 +5,6 @@ tokens and itself, and its positions go on where the shared tokens end. So every
 that it has in a row of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 

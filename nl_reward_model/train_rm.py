@@ -6,8 +6,6 @@ One engine for all tasks; ``nl_reward_model/<task>/train_rm.py`` calls it. Runni
 the last checkpoint, or does nothing where training has finished.
 """
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """TRL's SFTTrainer, but on a CPU it scores only the positions that have a loss."""
 
-from __future__ import annotations
-
 import torch
 from trl import SFTTrainer
 

@@ -1,7 +1,5 @@
 """Several people's annotations of one response: how far they agree, and the one annotation that they make together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ question, say) becomes the next batch, until nothing is left to ask. Batches car
 was killed finds those that it had sent.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import uuid

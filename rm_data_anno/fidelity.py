@@ -5,8 +5,6 @@
 prints one column for each annotated file, as the paper's tables 12, 14, 15 and 18 do.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """Texts spoilt on purpose, so that the place of their fault is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from text2grad.critics.programs.english import unique_quote

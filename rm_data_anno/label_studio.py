@@ -5,8 +5,6 @@ python rm_data_anno/label_studio.py --task slf5k --data_path responses.json --ex
     --output_path annotated.json
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path

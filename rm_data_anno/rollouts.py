@@ -6,8 +6,6 @@
 A policy looks for what its critic overlooks, so its later rollouts are the hardest records there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

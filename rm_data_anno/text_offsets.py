@@ -5,8 +5,6 @@ their versions and their programs differ in what they write into an export. The 
 offsets decides: one convention must explain every span of an export.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Each span must be an exact quote of what can get a reward in the response, carry
 something the critique mentions.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,7 +1,5 @@
 """One checker for each rule. A checker quotes what breaks its rule, and says so in a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 The verdict is the share of rules that are kept.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.instructions.checks import sentences_of, violations, words_of

@@ -1,7 +1,5 @@
 """Requests: a topic, a length, and one more rule. The same seed gives the same requests."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ requests that no run has seen, greedily, before and after. A policy passes where
 goes on where it was, and ``--methods`` and ``--seeds`` may be given bit by bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

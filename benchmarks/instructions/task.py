@@ -1,7 +1,5 @@
 """Requests with rules that a program checks. ``{"id", "prompt", "rules"}``, as ``requests.py`` writes them."""
 
-from __future__ import annotations
-
 from text2grad.tasks import PlainTask
 
 TASK = PlainTask("instructions")

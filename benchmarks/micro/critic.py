@@ -1,7 +1,5 @@
 """The critic of profiles: a critique in words, and quotes of the phrases that it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The benchmarks' pictures, each as SVG and PNG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill

@@ -1,7 +1,5 @@
 """The methods that are compared: what each changes in Text2Grad's settings, and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A critic with deliberate errors: spans lost, spans moved to a wrong place, or good and poor exchanged."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

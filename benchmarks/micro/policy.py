@@ -1,7 +1,5 @@
 """The policy to improve: a Llama of a few hundred thousand weights, trained from scratch on flawed demonstrations."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """What all methods of the synthetic task share: how long they train, and how their policies are evaluated."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import asdict, dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Figures of a study's runs: final F1, differences of paired seeds, and steps to another method's final F1."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

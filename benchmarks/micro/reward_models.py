@@ -5,8 +5,6 @@ scalar one learns which of the two has the greater Σδ. One that writes feedbac
 spans] of both, or, for the ablation, z with a dash in place of the critique.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Demonstrations of an answer that follows a critique: from them a starting policy learns to read critiques."""
 
-from __future__ import annotations
-
 import random
 
 from benchmarks.micro.critic import Remark, remarks_on

@@ -1,7 +1,5 @@
 """One run: a method, a learning rate and a seed, from the starting policy to the curve of its quality."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import time

@@ -9,8 +9,6 @@ The demonstrations that the policy learns to write from are like that response: 
 right. The rest states a wrong value, repeats a note, adds one that was never given, or is off the subject.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """GRPO and SDPO by TRL's own trainers, with the same critic, responses, passes and steps as the other methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The problems of HumanEval(+) and MBPP(+), as EvalPlus' own files hold them."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -7,8 +7,6 @@ Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' ow
 ``response``. The same command continues an interrupted run.
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 

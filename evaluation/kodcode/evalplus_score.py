@@ -12,8 +12,6 @@ Two faults of EvalPlus 0.3.1 are worked around:
   every input); ``evalplus_printed`` in the result file holds the figure without this correction.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@
 whose records carry their ``test``. Killed and run again, no program is tested twice.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """pass@k: the chance that at least one of k samples of a problem is right (Chen et al. 2021, unbiased estimator)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import comb
 

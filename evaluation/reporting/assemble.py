@@ -1,7 +1,5 @@
 """The report as one JSON value: everything that the page shows, but for the responses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What limits the report's figures, found by rules: a plain list of facts."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

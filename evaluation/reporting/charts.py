@@ -1,7 +1,5 @@
 """Line charts of training as SVG."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

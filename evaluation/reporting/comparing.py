@@ -1,7 +1,5 @@
 """Result files side by side: each system against a baseline by paired bootstrap."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

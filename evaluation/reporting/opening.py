@@ -1,7 +1,5 @@
 """What the page opens with: the first figure, and one prompt with two responses."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import Any
 

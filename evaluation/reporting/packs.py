@@ -1,7 +1,5 @@
 """Rollouts for the browser: small compressed packs, each unpacked when it is shown."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -3,8 +3,6 @@
 A run that still goes on is read up to its last whole line.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

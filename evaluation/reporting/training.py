@@ -1,7 +1,5 @@
 """What training did: runs grouped into variants (one setting, several seeds), with their curves and ends."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from dataclasses import dataclass

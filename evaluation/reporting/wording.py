@@ -1,7 +1,5 @@
 """What a figure is called, how it is printed, and which way is better (``metrics.yaml`` beside this file)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

@@ -9,8 +9,6 @@ answers (``trivial.py``). ``--references true`` measures the human summaries in 
 a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of a summary against its reference and its post. Each returns record id -> value (or row of sums)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher

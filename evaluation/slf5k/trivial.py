@@ -3,8 +3,6 @@
 Each table of summaries carries these rows: a policy that does not beat them has learnt to please a measure.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from typing import Any

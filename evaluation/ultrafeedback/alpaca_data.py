@@ -1,7 +1,5 @@
 """AlpacaEval's files: lists of ``{"instruction", "output", "generator", "dataset"}``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from text2grad.errors import InputError

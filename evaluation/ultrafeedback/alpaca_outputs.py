@@ -7,8 +7,6 @@ The instructions are those of the reference outputs: ``--reference_path``, else 
 The same command continues an interrupted run.
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats

@@ -12,8 +12,6 @@ can judge (it must give log-probabilities), money is bounded, and nothing is ask
 and it is defined for AlpacaEval's own 805 instructions alone.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import logging

@@ -11,8 +11,6 @@ With ``--base_url`` the choices are scored by a server's ``/v1/completions``, wh
 prompt (vLLM does) and needs ``--tokenizer``.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """MT-Bench's files, its temperatures, and which questions are graded with a reference answer (Zheng et al. 2023)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

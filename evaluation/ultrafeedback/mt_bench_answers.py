@@ -7,8 +7,6 @@ Temperatures are MT-Bench's by category unless ``--category_temperatures false``
 The same command continues an interrupted run.
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass, replace
 
 from evaluation.generate import answer_chats

@@ -8,8 +8,6 @@ grading prompts are the ``mt_bench_turn_*.txt`` beside this file. To compare wit
 own by ``--judge_prompts``. Killed and run again, nothing is asked twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path

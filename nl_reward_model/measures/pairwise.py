@@ -8,8 +8,6 @@ random, so that a judge's liking for a place shows and cancels out. Killed and r
 question is ``<task>/prompts/pairwise.txt``. ``docs/reward_model_metrics.md`` defines the figures (Table 1: W : T : L).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal

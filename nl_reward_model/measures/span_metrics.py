@@ -1,7 +1,5 @@
 """Are they the right spans? Matches and overlap index (paper, Table 6), code segments (7), lengths (18, 19)."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

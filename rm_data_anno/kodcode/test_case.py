@@ -9,8 +9,6 @@ Where a solution that sets out to cheat could have passed, ``log_weaker`` says w
 Solutions run in a sandbox (docs/sandbox.md). A killed run goes on where it was when the same command is given again.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

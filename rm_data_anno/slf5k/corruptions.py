@@ -1,7 +1,5 @@
 """Ways to spoil a summary so that the place is known: each change says which characters of the new text are wrong."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

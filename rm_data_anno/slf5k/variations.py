@@ -3,8 +3,6 @@
 python rm_data_anno/slf5k/variations.py --data_path posts.json --answers base.json policy.json --output_path varied.json
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
