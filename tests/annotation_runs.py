@@ -1,7 +1,5 @@
 """Records, replies and settings that the tests of annotation share."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

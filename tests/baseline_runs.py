@@ -1,7 +1,5 @@
 """Settings, answers and a critic that the baselines' tests share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nl_gradient_policy_optimization.rollouts import Rollout

@@ -1,7 +1,5 @@
 """Shared fixtures."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, hub_variables_at_start, run_forked
+from tests.processes import ROOT, flags, hub_variables_at_start, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -61,9 +59,14 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def run_script():
-    """Run an entry script from the repository's root, as a user does but for the time that imports take."""
+    """Run an entry script from the repository's root, as a user does but for the time that imports take.
 
-    def run(script: str, *args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return run_forked(script, list(map(str, args)), os.environ if env is None else env)
+    Its exit code has to be ``code``; keywords are flags.
+    """
+
+    def run(script: str, *args: object, code: int = 0, **settings: object) -> subprocess.CompletedProcess[str]:
+        done = run_forked(script, [*map(str, args), *flags(**settings)], os.environ)
+        assert done.returncode == code, done.stderr[-3000:]
+        return done
 
     return run

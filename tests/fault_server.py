@@ -4,8 +4,6 @@ It runs in a thread of the test. ``answer(body) -> str`` writes the replies; ``f
 how; ``requests`` holds every body that arrived.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket
@@ -73,7 +71,7 @@ class FaultServer:
         self._http = _Http(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def __enter__(self) -> FaultServer:
+    def __enter__(self):
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 

@@ -1,7 +1,5 @@
 """Run by ``test_other_frameworks.py`` in an environment of SkyRL: its generator and trainer, and our page's lines."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,10 +106,6 @@ def test_the_trainer_keeps_them_on_their_tokens_and_its_gae_is_ours(output):
 
 def advantages(name: str, rewards: torch.Tensor, mask: torch.Tensor, **options):
     return ppo_utils.compute_advantages_and_returns(
-        token_level_rewards=rewards.clone(),
-        response_mask=mask,
-        index=np.array(["a", "a", "b", "b"]),
-        adv_estimator=name,
-        config=AlgorithmConfig(),
-        **options,
-    )
+        token_level_rewards=rewards.clone(), response_mask=mask, index=np.array(["a", "a", "b", "b"]),
+        adv_estimator=name, config=AlgorithmConfig(), **options,
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """Run by ``test_other_frameworks.py`` in an environment of verl's: its own classes with our reward manager inside."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

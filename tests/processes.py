@@ -1,7 +1,5 @@
 """Run functions and scripts in processes of their own, quickly: a server imports the heavy libraries once and forks."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy
@@ -21,6 +19,29 @@ PRELOADED = [
     "torch", "nl_gradient_policy_optimization.optimize", "nl_reward_model.train_rm", "tests.tiny_runs", "datasets",
     "nl_gradient_policy_optimization.baselines.dpo", "deepspeed", "scipy.stats", "sklearn.metrics", "matplotlib.pyplot",
 ]  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def flags(**settings: object) -> list[str]:
+    """Settings as they are typed."""
+    return [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+
+
+def run_command(
+    *command: object, code: int = 0, cwd: Path = ROOT, timeout: float = 1800, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as it is typed, with this Python first on PATH; its exit code has to be ``code``."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, **variables}
+    words = list(map(str, command))
+    done = subprocess.run(words, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False)
+    assert done.returncode == code, (done.stdout + done.stderr)[-5000:]
+    return done
 
 
 def run_forked(
@@ -84,21 +105,15 @@ def run_ranks(function: Callable, ranks: int, *arguments, timeout: float = 240) 
     as a launcher would.
     """
     context = _context()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes = []
     for rank in range(ranks):
         environment = {"OMP_NUM_THREADS": "1"}
         if ranks > 1:
             environment |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            }  # fmt: skip
         process = context.Process(target=_start, args=(environment, function, arguments))
         process.start()
         processes.append(process)

@@ -1,7 +1,5 @@
 """A critic of plain text, as a file of its own would hold it, and what it is asked about inside other frameworks."""
 
-from __future__ import annotations
-
 TEXTS = ["a good and a bad one", "good", "neither", "silence"]
 CRITIC = """
 from text2grad.feedback import Feedback, FeedbackError

@@ -1,7 +1,5 @@
 """Small annotated records of the three tasks, and a reward model that knows some of them by heart."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path

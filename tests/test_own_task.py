@@ -1,7 +1,5 @@
 """docs/own_task_and_critic.md, run: a task in one file through every stage, and a critic of a few lines."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import json
@@ -13,6 +11,7 @@ import pytest
 
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model
+from text2grad.records import load_json, save_json
 from text2grad.tasks import TASKS
 
 PAGE = Path(__file__).parent.parent / "docs" / "own_task_and_critic.md"
@@ -54,15 +53,6 @@ def command(monkeypatch):
     return run
 
 
-def save(path: Path, value: object) -> Path:
-    path.write_text(json.dumps(value), encoding="utf-8")
-    return path
-
-
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def letters_csv(path: Path) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "letter"), *((key, letter) for key, letter, _ in LETTERS)])
@@ -100,7 +90,8 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
     """Annotation by a chat critic, a reward model step and its figures, a policy step, generation and the report."""
     own_prompts_and_settings(folder)
     model = tiny_model(folder / "tiny")
-    records = save(folder / "letters.json", [{"id": k, "letter": x, "reply": y} for k, x, y in LETTERS])
+    records = folder / "letters.json"
+    save_json(records, [{"id": k, "letter": x, "reply": y} for k, x, y in LETTERS])
     task = ("--task", "my_task.py")
 
     with FaultServer(feedback_of) as server:
@@ -110,14 +101,14 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
         )  # fmt: skip
         asked = [body["messages"][0]["content"] for body in server.requests]
     assert sorted(asked) == sorted(f"Judge the reply to a letter.\n{x}\n---\n{y}" for _, x, y in LETTERS)
-    annotated = json.loads((folder / "annotated.json").read_text())
+    annotated = load_json(folder / "annotated.json")
     assert [row["good_spans"] for row in annotated] == [[y.split()[0]] for _, _, y in LETTERS]
     assert {row["annotation"]["annotator"] for row in annotated} == {f"{server.url}#tiny"}
 
     command(
         "nl_reward_model/train_rm.py", *task, "--model", model, "--data_path", "annotated.json", "--output_dir", "rm"
     )
-    description = json.loads((folder / "rm" / "reward_model.json").read_text())
+    description = load_json(folder / "rm" / "reward_model.json")
     assert description["task"] == "letters" and description["task_source"] == str(folder / "my_task.py")
     assert description["settings"]["lora_r"] == 2  # from the task's own reward_model.yaml
     assert (folder / "rm" / "reward_prompt.txt").read_text().startswith("Judge.")
@@ -130,22 +121,22 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
         "nl_reward_model/measures/metrics.py", *task, "--input_file", "judged.json", "--tokenizer", model,
         "--output_file", "metrics.json",
     )  # fmt: skip
-    assert json.loads((folder / "metrics.json").read_text())["task"] == "letters"
+    assert load_json(folder / "metrics.json")["task"] == "letters"
 
     command(
         "nl_gradient_policy_optimization/optimize.py", *task, "--model", model, "--critic", "rm",
         "--data_path", letters_csv(folder / "letters.csv"), "--output_dir", "policy",
     )  # fmt: skip
-    about = json.loads((folder / "policy" / "run.json").read_text())
+    about = load_json(folder / "policy" / "run.json")
     assert about["task"] == "letters" and about["config"]["max_new_tokens"] == 8
-    rollouts = rows(folder / "policy" / "rollouts.jsonl")
+    rollouts = load_json(folder / "policy" / "rollouts.jsonl")
     assert len(rollouts) == 2 and {row["id"] for row in rollouts} <= {key for key, *_ in LETTERS}
 
     command(
         "evaluation/generate.py", *task, "--model", "policy/policy", "--data_path", "letters.csv",
         "--max_new_tokens", 8, "--output_path", "answers.json",
     )  # fmt: skip
-    answers = json.loads((folder / "answers.json").read_text())
+    answers = load_json(folder / "answers.json")
     assert [row["letter"] for row in answers] == [x for _, x, _ in LETTERS] and all("reply" in row for row in answers)
 
     command(
@@ -157,7 +148,7 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
         "evaluation/report.py", "policy", *task, "--results", "text2grad.result.json", "--annotation",
         "annotated.json.report.json", "--reward_model", "metrics.json", "--output", "report.html",
     )  # fmt: skip
-    report = json.loads((folder / "report.json").read_text())
+    report = load_json(folder / "report.json")
     assert report["runs"][0]["task"] == report["tables"][0]["task"] == "letters"
     assert "+1 in good spans" in (folder / "report.html").read_text()
 
@@ -171,19 +162,20 @@ def test_a_critic_of_ones_own_is_named_in_every_file(folder, command):
         "--data_path", "prompts.csv", "--output_dir", "run", "--max_steps", 1, "--rollouts_per_device", 2, "--seed", 1,
         "--ppo_epochs", 1, "--max_new_tokens", 8, "--report_to", "none", "--gradient_checkpointing", "false",
     )  # fmt: skip
-    about = json.loads((folder / "run" / "run.json").read_text())
+    about = load_json(folder / "run" / "run.json")
     assert about["critic"] == about["config"]["critic"] == spec
     card = (folder / "run" / "policy" / "README.md").read_text()
     assert f"critic: {spec}" in card and "programmatic" not in card
-    rollouts = rows(folder / "run" / "rollouts.jsonl")
+    rollouts = load_json(folder / "run" / "rollouts.jsonl")
     assert sorted(row["id"] for row in rollouts) == ["q1", "q2"]
     assert all(row["critique"].startswith("Takes up 0 words") for row in rollouts)
 
-    data = save(folder / "answers.json", [{"prompt": "Write about bread.", "response": "Really good bread."}])
+    data = folder / "answers.json"
+    save_json(data, [{"prompt": "Write about bread.", "response": "Really good bread."}])
     command(
         "rm_data_anno/annotate.py", "--task", "plain", "--annotator", spec, "--data_path", data,
         "--output_path", "annotated.json",
     )  # fmt: skip
-    (row,) = json.loads((folder / "annotated.json").read_text())
+    (row,) = load_json(folder / "annotated.json")
     assert row["annotation"]["annotator"] == spec
     assert (row["good_spans"], row["poor_spans"]) == (["bread"], ["Really"])

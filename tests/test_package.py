@@ -1,7 +1,5 @@
 """The package: its lock, and that its wheel works where nothing else is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

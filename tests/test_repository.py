@@ -1,7 +1,5 @@
 """The repository's own files: links of its pages lead somewhere, the index names every page, no file is too long."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each is sent 20 signals at random moments, has its disk filled twice, and loses its server twice, once for good.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -225,10 +223,7 @@ def test_twenty_signals_two_full_disks_two_outages(tmp_path, case):
     """Where it ended before all of that had happened, it begins another run; each of them ends alike."""
     seed = 7
     tiny_config(tmp_path)  # writes the model once
-    with (
-        small_disk(tmp_path / "disk") as disk,
-        FaultServer(answer, on_request=lambda body: time.sleep(0.03)) as server,
-    ):
+    with small_disk(tmp_path / "disk") as disk, FaultServer(answer, on_request=lambda body: time.sleep(0.03)) as server:
         soak = Soak(case, disk, server, seed)
         whole, run = disk / "whole", disk / "disturbed"
         whole.mkdir()

@@ -1,7 +1,5 @@
 """The stages against vLLM itself: a served annotator, judge, reward model and policy."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -15,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
-from tests.tiny_runs import posts_file, rows
+from tests.tiny_runs import rows, tiny_flags
 from tests.vllm_servers import RealServer, real_vllm
 from text2grad.critics import load_critic
 from text2grad.endpoints.client import ChatClient
@@ -50,14 +48,9 @@ def tiny_policy(folder: Path) -> str:
 
 
 def policy_run(folder: Path, **settings: object) -> subprocess.Popen:
-    chosen = {
-        "model": folder / "policy", "data_path": posts_file(folder), "output_dir": folder / "run",
-        "critic": "programmatic", "dtype": "float32", "max_new_tokens": 16, "rollouts_per_device": 4,
-        "micro_batch_size": 4, "ppo_epochs": 1, "lora_dropout": 0, "optimizer": "adamw", "learning_rate": 1e-2,
-        "report_to": "none", "log_rollouts_every": 0, **settings,
-    }  # fmt: skip
-    command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py")]
-    command += [str(part) for name, value in chosen.items() for part in (f"--{name}", value)]
+    sizes = {"max_new_tokens": 16, "micro_batch_size": 4, "ppo_epochs": 1}
+    chosen = tiny_flags(folder, model=folder / "policy", output_dir=folder / "run", **sizes, **settings)
+    command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py"), *chosen]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -1,7 +1,5 @@
 """Spans without a critique (the paper's section 4.5): annotated, learnt and used by one flag."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

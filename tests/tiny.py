@@ -1,7 +1,5 @@
 """Tiny random models and small real tokenizers of the three families, made on the spot."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -54,30 +52,18 @@ def tokenizer(family: str = "byte", vocab_size: int = 600) -> PreTrainedTokenize
         value["added_tokens"] = [added for added in value["added_tokens"] if added["content"] in SPECIAL]
         raw = Tokenizer.from_str(json.dumps(value))
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        padding_side="left",
-        chat_template=PLAIN_CHAT_TEMPLATE,
-        model_max_length=2048,
-    )
+        tokenizer_object=raw, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        padding_side="left", chat_template=PLAIN_CHAT_TEMPLATE, model_max_length=2048,
+    )  # fmt: skip
 
 
 def model(family: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0, **overrides):
     """A random two-layer ``llama``, ``mistral``, ``qwen3``, ``gemma2`` or ``gpt2`` for ``tokenizer("byte")``."""
     tok = tokenizer("byte")
     shape = {
-        "vocab_size": len(tok),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 2048,
-    }
+        "vocab_size": len(tok), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 2048,
+    }  # fmt: skip
     if family == "gpt2":
         shape = {"vocab_size": len(tok), "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 2048}
     ids = {"pad_token_id": tok.pad_token_id, "bos_token_id": tok.bos_token_id, "eos_token_id": tok.eos_token_id}

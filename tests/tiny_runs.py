@@ -1,7 +1,5 @@
 """Stage 3 on a tiny random model: settings, posts and reward sources that make a run take seconds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
+from tests.processes import flags
 from tests.tiny import tiny_model
 from text2grad.advantages import total_rewards
 from text2grad.records import save_json
@@ -36,8 +35,8 @@ def posts_file(folder: Path, count: int = 5) -> Path:
     return path
 
 
-def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig:
-    """A run of four short rollouts a step on a random model of ``family``, all under ``folder``."""
+def tiny_settings(folder: Path, family: str = "llama", **settings) -> dict:
+    """Of a run of four short rollouts a step on a random model of ``family``, all under ``folder``."""
     model = folder / f"tiny-{family}"
     defaults = {
         "model": str(model) if model.exists() else tiny_model(model, family), "data_path": str(posts_file(folder)),
@@ -45,7 +44,16 @@ def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig
         "rollouts_per_device": 4, "micro_batch_size": 2, "ppo_epochs": 2, "max_new_tokens": 8, "optimizer": "adamw",
         "learning_rate": 1e-2, "log_rollouts_every": 0, "report_to": ["none"],
     }  # fmt: skip
-    return PolicyConfig.of(**{**defaults, **settings})
+    return {**defaults, **settings}
+
+
+def tiny_config(folder: Path, family: str = "llama", **settings) -> PolicyConfig:
+    return PolicyConfig.of(**tiny_settings(folder, family, **settings))
+
+
+def tiny_flags(folder: Path, **settings) -> list[str]:
+    """The same as they are typed; the programmatic critic judges."""
+    return flags(**tiny_settings(folder, **{"critic": "programmatic", "report_to": "none", **settings}))
 
 
 def encoded_prompts(trainer: NLGradientTrainer) -> list[list[int]]:

@@ -1,11 +1,8 @@
 """vLLM servers for tests: the real one, and a small one with the same four requests that can misbehave."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,16 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.processes import ROOT, free_port
 from text2grad.models import load_model
 from text2grad.models.decoder import Decoder
-
-ROOT = Path(__file__).parent.parent
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class StandIn:
@@ -51,7 +41,7 @@ class StandIn:
         self.port = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> StandIn:
+    def __enter__(self):
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
@@ -130,7 +120,7 @@ class RealServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen | None = None
 
-    def start(self, wait: bool = True) -> RealServer:
+    def start(self, wait: bool = True):
         command = ["bash", str(ROOT / "nl_gradient_policy_optimization" / "serve_vllm.sh"), self.model]
         command += ["--port", str(self.port), "--max-model-len", "1024", *self.flags]
         variables = {**os.environ, "VENV": str(Path(sys.executable).parent.parent), "OMP_NUM_THREADS": "1"}

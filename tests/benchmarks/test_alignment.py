@@ -1,7 +1,5 @@
 """The alignment benchmark: that its truth is what the offsets say, that its intervals are what it says they are."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -20,6 +18,7 @@ from benchmarks.alignment import (
     summarise,
 )
 from tests import tiny
+from tests.quoting_critic import encode
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.token_text import token_spans
@@ -31,10 +30,6 @@ CODE = "def add(a, b):\n    total = a + b\n\n    return total\n\nprint(add(1, 2)
 @pytest.fixture(scope="module")
 def tokenizer():
     return tiny.tokenizer("byte")
-
-
-def encode(text: str) -> list[int]:
-    return tiny.tokenizer("byte")(text, add_special_tokens=False)["input_ids"]
 
 
 def test_truth_is_the_tokens_inside_the_offsets(tokenizer):
@@ -106,7 +101,6 @@ def test_one_command_makes_the_table(run_script, tmp_path):
     flags = ["--tokenizer", tmp_path / "model", "--repeats", "1", "--output", tmp_path / "out.json"]
     flags += ["--human", tmp_path / "people.jsonl", "--slf5k", tmp_path / "posts.json"]
     done = run_script("benchmarks/alignment.py", *flags)
-    assert done.returncode == 0, done.stderr
     results = load_json(tmp_path / "out.json")
     by_row = {(row["data"], row["quotes"]): row for row in results}
     assert by_row["answers", "people"]["text2grad"]["responses entirely right"] == 1

@@ -1,7 +1,5 @@
 """The synthetic task knows its truth, noise errs as often as it says, and a study's figures are right."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -224,21 +222,16 @@ def test_audits_are_pooled_by_their_tokens():
 STUDIES = ("convergence", "ablations", "questions", "reward_models", "ahead", "teacher")
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_each_study_has_a_config_with_its_command(name):
-    path = ROOT / "benchmarks" / "micro" / f"{name}.yaml"
-    assert path.read_text().startswith(f"# python benchmarks/convergence.py --config benchmarks/micro/{name}.yaml\n")
-    config = parse(StudyConfig, args=["--config", str(path)])
-    config.check()
-    assert config.study == name and len(config.seeds) >= 5 and len(config.learning_rates) >= 3
-
-
 def test_the_pages_show_what_the_stored_studies_say():
     folder = ROOT / "benchmarks"
     for page, studies in (("teacher.md", STUDIES[-1:]), ("convergence.md", STUDIES[:-1])):
         said = {}
         for name in studies:
-            config = parse(StudyConfig, args=["--config", str(folder / "micro" / f"{name}.yaml")])
+            path = folder / "micro" / f"{name}.yaml"
+            command = f"# python benchmarks/convergence.py --config benchmarks/micro/{name}.yaml\n"
+            assert path.read_text().startswith(command)
+            config = parse(StudyConfig, args=["--config", str(path)])
+            config.check()
             result = load_result(str(folder / "figures" / f"{name}.json"), config.methods)
             said |= {method_of(method).label: str(results.final(runs)) for method, runs in result.curves.items()}
         rows = [line.strip("| ").split(" | ") for line in (folder / page).read_text(encoding="utf-8").splitlines()]
@@ -252,7 +245,6 @@ def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     settings += " --rollouts 4 --evaluate_every 1 --held_out 4 --base_steps 2 --generation decoder"
     flags = [*settings.split(), "--output_dir", tmp_path / "runs", "--report_dir", tmp_path / "figures"]
     done = run_script("benchmarks/convergence.py", *flags)
-    assert done.returncode == 0, done.stderr
     assert "| Text2Grad " in done.stdout
     stored = tmp_path / "figures" / "tiny.json"
     report = json.loads(stored.read_text())
@@ -261,11 +253,10 @@ def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     figure = (tmp_path / "figures" / "tiny.svg").read_bytes()
     shutil.rmtree(tmp_path / "runs")
     again = run_script("benchmarks/convergence.py", *flags, "--stored", stored)
-    assert again.returncode == 0, again.stderr
     assert again.stdout == done.stdout and (tmp_path / "figures" / "tiny.svg").read_bytes() == figure
     assert not (tmp_path / "runs").exists(), "nothing is trained"
-    other = run_script("benchmarks/convergence.py", *flags, "--stored", stored, "--methods", "ppo_sum")
-    assert other.returncode == 2 and "compares" in other.stderr
+    other = run_script("benchmarks/convergence.py", *flags, "--stored", stored, "--methods", "ppo_sum", code=2)
+    assert "compares" in other.stderr
 
 
 # Real posts
@@ -278,7 +269,6 @@ def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_pa
     settings |= {"max_steps": 2, "held_out": 3, "seeds": 1, "figures_dir": tmp_path / "figures"}
     flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     done = run_script("benchmarks/real_posts.py", *flags)
-    assert done.returncode == 0, done.stderr[-3000:]
     rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[1:] == ["the model as it was", "Text2Grad", "PPO, sum of δ at the last token"]
     assert (tmp_path / "figures" / "real_posts.svg").is_file() and (tmp_path / "runs" / "report.html").is_file()

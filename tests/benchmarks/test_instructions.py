@@ -1,7 +1,5 @@
 """Requests with rules: what each checker quotes, and a study of a few steps on a random model."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.instructions.checks import CHECKS, passes, violations

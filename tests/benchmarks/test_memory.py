@@ -1,7 +1,5 @@
 """Memory of a step: counts that are known, ZeRO's shares, a launch line that the trainer takes, and real processes."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,17 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.memory import (
-    BUCKET,
-    ROOT,
-    Job,
-    PlanConfig,
-    load_config,
-    plan,
-    serving_gpus,
-    shape_of,
-    step_memory,
-)
+from benchmarks.memory import BUCKET, ROOT, Job, PlanConfig, load_config, plan, serving_gpus, shape_of, step_memory
 from benchmarks.memory_check import (
     LORA,
     WAYS,

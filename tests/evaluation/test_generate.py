@@ -1,7 +1,5 @@
 """Generation: what a policy answers, whatever the batch, the kill or the adapter."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -18,6 +16,7 @@ from scipy.stats import chisquare
 
 from evaluation.generate import GenerateConfig, generate
 from evaluation.results import load_responses
+from tests.processes import flags
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.models import model_identity
@@ -103,13 +102,9 @@ def test_a_model_files_own_sampling_settings_do_not_leak_in(tmp_path):
 
 def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     answers = run(
-        model,
-        posts,
-        tmp_path / "a.json",
-        batch_size=20,
-        num_samples=4,
+        model, posts, tmp_path / "a.json", batch_size=20, num_samples=4,
         sampling={"temperature": 1.5, "max_new_tokens": 150},
-    )
+    )  # fmt: skip
     about = [record["generation"] for record in answers.values()]
     assert len(about) == 4 * len(POSTS)
     assert {True, False} == {item["finished"] for item in about}
@@ -143,13 +138,9 @@ def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path)
 def test_killed_and_rerun_answers_nothing_twice(model, posts, tmp_path):
     def command(output: Path) -> list[str]:
         script = Path(__file__).parents[2] / "evaluation" / "generate.py"
-        flags = {"task": "slf5k", "data_path": posts, "output_path": output, "model": model, "dtype": "float32"}
-        flags |= {"num_samples": 10, "temperature": 1.0, "max_new_tokens": 30, "batch_size": 2, "device": "cpu"}
-        return [
-            sys.executable,
-            str(script),
-            *(str(part) for name, value in flags.items() for part in (f"--{name}", value)),
-        ]
+        given = {"task": "slf5k", "data_path": posts, "output_path": output, "model": model, "dtype": "float32"}
+        given |= {"num_samples": 10, "temperature": 1.0, "max_new_tokens": 30, "batch_size": 2, "device": "cpu"}
+        return [sys.executable, str(script), *flags(**given)]
 
     output = tmp_path / "killed.json"
     journal = tmp_path / "killed.json.journal.jsonl"
@@ -222,17 +213,15 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("wrong", "message"),
     [
-        (["--temperature", "-1"], "--temperature -1.0: must be 0"),
-        (["--model", "/no/such/model"], "no such model folder"),
-        (["--data_path", "nowhere.json"], "nowhere.json: no such file"),
+        ({"temperature": -1}, "--temperature -1.0: must be 0"),
+        ({"model": "/no/such/model"}, "no such model folder"),
+        ({"data_path": "nowhere.json"}, "nowhere.json: no such file"),
     ],
 )
-def test_bad_input_exits_with_2_and_writes_nothing(run_script, posts, model, tmp_path, flags, message):
-    defaults = {"--task": "slf5k", "--data_path": posts, "--output_path": tmp_path / "a.json", "--model": model}
-    defaults |= dict([flags])
-    result = run_script("evaluation/generate.py", *(str(part) for pair in defaults.items() for part in pair))
-    assert result.returncode == 2, result.stderr
+def test_bad_input_exits_with_2_and_writes_nothing(run_script, posts, model, tmp_path, wrong, message):
+    given = {"task": "slf5k", "data_path": posts, "output_path": tmp_path / "a.json", "model": model, **wrong}
+    result = run_script("evaluation/generate.py", **given, code=2)
     assert message in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["posts.json"]

@@ -1,7 +1,5 @@
 """The judge harness against scripted judges whose preferences, biases and faults are known."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,6 +19,7 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
+from tests.processes import flags, run_command
 from text2grad.errors import InputError
 from text2grad.records import save_json
 
@@ -56,15 +55,9 @@ def scripted(bias: float = 0.0, tie: float = 0.0):
 
 def judged(server: FaultServer, systems, output: Path, orders: str = "both", **options) -> dict:
     pair = WinRateConfig(
-        task="slf5k",
-        data_path=str(systems[0]),
-        system="own",
-        baseline=str(systems[1]),
-        baseline_system="other",
-        output_path=str(output),
-        orders=orders,
-        step=40,
-    )
+        task="slf5k", data_path=str(systems[0]), system="own", baseline=str(systems[1]), baseline_system="other",
+        output_path=str(output), orders=orders, step=40,
+    )  # fmt: skip
     config = JudgeConfig(judge=f"{server.url}#scripted", **options)
     with open_judge(config, output) as judge:
         return compare_pairwise(judge, pair)
@@ -187,13 +180,9 @@ def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
     output = tmp_path / "r.json"
     with FaultServer(answer, on_request=hold) as server:
         script = Path(__file__).parents[2] / "evaluation" / "judge.py"
-        flags = {"task": "slf5k", "responses": systems[0], "system": "own", "baseline": systems[1]}
-        flags |= {"baseline_system": "other", "output_path": output, "judge": f"{server.url}#m", "concurrency": 1}
-        command = [
-            sys.executable,
-            str(script),
-            *(str(part) for key, value in flags.items() for part in (f"--{key}", value)),
-        ]
+        given = {"task": "slf5k", "responses": systems[0], "system": "own", "baseline": systems[1]}
+        given |= {"baseline_system": "other", "output_path": output, "judge": f"{server.url}#m", "concurrency": 1}
+        command = [sys.executable, str(script), *flags(**given)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert seen.wait(120)
         os.kill(process.pid, signal.SIGKILL)
@@ -201,8 +190,7 @@ def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
         held.set()
         time.sleep(0.1)
         assert not output.exists() and sum(answered.values()) == 59
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
+        run_command(*command)
     assert len(answered) == 2 * PAIRS and set(answered.values()) == {1}
     assert load_result(output)["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
 
@@ -268,10 +256,7 @@ def test_systems_that_answered_other_prompts_are_refused(run_script, systems, tm
     save_json(tmp_path / "b.json", {"x": {"post": "Another post.", "generated_summary": "Another."}})
     flags = {"task": "slf5k", "responses": systems[0], "system": "a", "baseline": tmp_path / "b.json"}
     flags |= {"baseline_system": "b", "output_path": tmp_path / "r.json", "judge": "http://127.0.0.1:9/v1#m"}
-    result = run_script(
-        "evaluation/judge.py", *(str(part) for key, value in flags.items() for part in (f"--{key}", value))
-    )
-    assert result.returncode == 2
+    result = run_script("evaluation/judge.py", **flags, code=2)
     assert "no prompt in common" in result.stderr
 
 
@@ -281,8 +266,7 @@ def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run
     with FaultServer(scripted(), key="right") as server:
         flags = ["--task", "slf5k", "--responses", systems[0], "--system", "own", "--baseline", systems[1]]
         flags += ["--judge", f"{server.url}#scripted", "--output_path", tmp_path / "r.json"]
-        done = run_script("evaluation/judge.py", *flags, "--baseline_system", "other")
-    assert done.returncode == 2, done.stderr
+        done = run_script("evaluation/judge.py", *flags, "--baseline_system", "other", code=2)
     assert "refuses the API key" in done.stderr
     assert len(server.requests) <= 16
     assert not (tmp_path / "r.json").exists()

@@ -1,7 +1,5 @@
 """The measures of summaries against answers that take no understanding: none prefers them to people's summaries."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

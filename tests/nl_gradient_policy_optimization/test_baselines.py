@@ -1,7 +1,5 @@
 """The baselines: pairs, SFT, DPO, scalar reward and PPO on it; each changes what it should."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil
@@ -18,17 +16,7 @@ from nl_gradient_policy_optimization.baselines.preferences import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from tests.baseline_runs import (
-    BAD,
-    BASELINES,
-    GOOD,
-    SLF5K,
-    ULTRA,
-    QuotingCritic,
-    pairs_file,
-    rollout,
-    settings,
-)
+from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
 from tests.conftest import ROOT
 from tests.tiny import tiny_model, tokenizer
 from tests.tiny_runs import POSTS, tiny_config
@@ -36,6 +24,8 @@ from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.models import load_model, load_tokenizer
+from text2grad.models.answering import PolicyAnswer
+from text2grad.prompts import load_prompt
 from text2grad.records import load_json, load_records, save_json
 
 
@@ -53,16 +43,11 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         return ULTRA.with_response({"prompt": prompt, **more}, text)
 
     rows = [
-        row("q1", "worse", is_chosen=False, score=4.0),
-        row("q1", "better", is_chosen=True, score=4.0),
-        row("q2", "low", score=2.0),
-        row("q2", "mid", score=3.0),
-        row("q2", "high", score=5.0),
-        row("q3", "tie", score=1.0),
-        row("q3", "tie too", score=1.0),
-        row("q4", "alone", score=1.0),
+        row("q1", "worse", is_chosen=False, score=4.0), row("q1", "better", is_chosen=True, score=4.0),
+        row("q2", "low", score=2.0), row("q2", "mid", score=3.0), row("q2", "high", score=5.0),
+        row("q3", "tie", score=1.0), row("q3", "tie too", score=1.0), row("q4", "alone", score=1.0),
         row("q5", "unscored"),
-    ]
+    ]  # fmt: skip
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))
     made = make_pairs(config)
@@ -299,3 +284,83 @@ def test_configs_are_settings_that_exist():
             assert ("extends: " in path.read_text()) == shared.is_file(), path
             unknown = set(re.findall(r"^(\w+):", text, re.M)) - {*fields, "extends"}
             assert not unknown, (path, unknown)
+
+
+# Reflection
+
+
+class EchoWriter:
+    """Answers with the round's number and what the chat asks for; counts its work."""
+
+    identity, workers = "echo", 1
+
+    def __init__(self):
+        self.chats = []
+
+    def __call__(self, chats, ids, sampling):
+        self.chats += chats
+        answer = PolicyAnswer(f"try {len(self.chats)}: worse", None, None, True)
+        return [answer if "See." in chat[-1]["content"] else RuntimeError("?") for chat in chats]
+
+
+def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
+    rows = {
+        "a": SLF5K.with_feedback({"post": POSTS[0], "generated_summary": "worse"}, Feedback("old"), {}),
+        "b": {"post": POSTS[1], "generated_summary": "fine already"},
+        "c": {"post": POSTS[2], "generated_summary": "will fail"},
+    }
+    save_json(tmp_path / "in.json", rows)
+    records = load_records(tmp_path / "in.json", SLF5K)
+    critic, writer = QuotingCritic(poor=["worse"]), EchoWriter()
+    prompt = load_prompt(BASELINES / "slf5k" / "reflect.txt", required=("critique",))
+
+    def go(rounds):
+        config = reflect.ReflectConfig("slf5k", "in.json", str(tmp_path / "out.json"), model="echo", rounds=rounds)
+        return reflect.reflect(records, SLF5K, critic, writer, prompt, config)
+
+    one = go(1)
+    assert one["a"]["generated_summary"] == "try 1: worse"
+    assert (len(critic.judged), len(writer.chats)) == (3, 1)
+    roles = [turn["role"] for turn in writer.chats[0]]
+    assert roles == ["user", "assistant", "user"] and writer.chats[0][1]["content"] == "worse"
+    assert "See." in writer.chats[0][2]["content"] and "- worse" in writer.chats[0][2]["content"]
+
+    three = go(3)
+    assert len(writer.chats) == 3  # one more in each new round; the first round is remembered
+    assert critic.judged.count("worse") == 1
+    assert three["a"]["generated_summary"] == "try 3: worse"
+    assert [turn["response"] for turn in three["a"]["reflection"]["rounds"]] == [
+        "worse",
+        "try 1: worse",
+        "try 2: worse",
+    ]
+    assert three["b"]["generated_summary"] == "fine already"
+    assert not any(turn["rewritten"] for turn in three["b"]["reflection"]["rounds"])
+    assert three["c"]["generated_summary"] == "will fail"
+    assert three["c"]["reflection"]["rounds"][0]["error"] == "no reply"
+    assert "textual_feedback" not in three["a"]
+    assert go(3) == three and len(writer.chats) == 3
+
+
+def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
+    model = tiny_model(tmp_path / "tiny")
+    rows = {
+        "a": {"post": POSTS[0], "generated_summary": "The post is about the the the"},
+        "b": {"post": POSTS[1], "generated_summary": " "},
+    }
+    save_json(tmp_path / "in.json", rows)
+    command = (
+        "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",
+        "--task", "slf5k", "--data_path", tmp_path / "in.json", "--output_path", tmp_path / "out.json",
+        "--model", model, "--max_new_tokens", "8",
+    )  # fmt: skip
+    run_script(*command)
+    out = load_records(tmp_path / "out.json", SLF5K, responses=False)
+    story = out["a"]["reflection"]["rounds"]
+    assert len(story) == 1 and story[0]["poor_spans"]
+    assert story[0]["rewritten"] == (out["a"]["generated_summary"] != story[0]["response"])
+    blank = out["b"]["reflection"]["rounds"][0]
+    assert not blank["rewritten"] and blank["error"] == "the answer is empty"
+    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0]}})
+    refused = run_script(*command, code=2)
+    assert "record a has no answer to rewrite" in refused.stderr

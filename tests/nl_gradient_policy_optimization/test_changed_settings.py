@@ -1,14 +1,10 @@
 """A run started again with other settings: refused where they decide the result, recorded where they may change."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
 
 from nl_gradient_policy_optimization.optimize import optimize, prepare
-from nl_gradient_policy_optimization.run_record import continued
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError
@@ -82,20 +78,6 @@ def test_allowed_changes_are_recorded_from_their_step_on(tmp_path):
     before = kept(trainer.run)
     begin(tmp_path, **changed)  # what it was last continued with needs no permission
     assert kept(trainer.run) == before
-
-
-def test_a_change_counts_from_the_checkpoint_that_it_continues(tmp_path):
-    trainer = begin(tmp_path)
-    now = load_json(trainer.run / "run.json")
-    path = tmp_path / "run.json"
-    save_json(path, {**now, "changes": [{"from_step": 3, "settings": {"seed": 7, "max_steps": 9}}]})
-    wanted = json.loads(json.dumps(now))
-    wanted["config"] |= {"seed": 7, "max_steps": 9}
-    moved = continued(path, wanted, finished=1, ranks=1)["changes"]  # killed before step 3 was saved
-    assert moved == [{"from_step": 2, "settings": {"max_steps": 9, "seed": 7}}]
-    wanted["config"] |= {"seed": 8, "allow_changed": True}
-    both = continued(path, wanted, finished=5, ranks=1)["changes"]
-    assert [change["from_step"] for change in both] == [3, 6] and both[1]["settings"] == {"seed": 8}
 
 
 def test_a_slip_before_the_first_step_costs_nothing(tmp_path):

@@ -1,7 +1,5 @@
 """The policy learns to write critiques of its own responses: the loss by hand, and that updates bring it down."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
 

@@ -1,7 +1,5 @@
 """Several processes: what they agree on before they begin, and that they make one process' update."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

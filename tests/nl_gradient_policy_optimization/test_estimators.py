@@ -1,7 +1,5 @@
 """The methods without a value head: what each makes of the same feedback, by hand and by published code."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The flags of stage 3's scripts: each explains itself, former and other stages' spellings set the same settings."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -9,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from nl_gradient_policy_optimization.baselines.dpo import DPOSettings
-from nl_gradient_policy_optimization.baselines.pairs import PairsConfig
-from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
-from nl_gradient_policy_optimization.baselines.scalar_reward import ScalarRewardSettings
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
-from nl_gradient_policy_optimization.baselines.step_labels import StepLabelsConfig
 from nl_gradient_policy_optimization.config import PolicyConfig
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
@@ -29,75 +22,23 @@ SCRIPTS = [f"{task}.train" for task in ("slf5k", "kodcode", "ultrafeedback")] + 
     f"baselines.{name}" for name in BASELINES
 ]
 
-DATA = {"--dataset_path": "data_path", "--input_file": "data_path", "--responses": "data_path"}
-OUTPUT = {"--output_file": "output_path", "--output": "output_path"}
-LENGTHS = {"--max_response_tokens": "max_new_tokens", "--max_tokens": "max_new_tokens"}
-TRAINED = {
-    **DATA,
-    **LENGTHS,
-    "--save_dir": "output_dir",
-    "--model_path": "model",
-    "--prompt_max_length": "max_prompt_tokens",
-}
-ALIASES = {
-    PolicyConfig: {
-        **TRAINED,
-        "--annotator": "critic",
-        "--save_steps": "save_every",
-        "--lr": "learning_rate",
-        "--batch_size": "rollouts_per_device",
-        "--num_train_epochs": "epochs",
-        "--beta": "kl_coef",
-    },
-    SFTSettings: TRAINED,
-    DPOSettings: TRAINED,
-    ScalarRewardSettings: TRAINED,
-    PairsConfig: {**DATA, **OUTPUT, "--annotator": "critic"},
-    ReflectConfig: {
-        **DATA,
-        **OUTPUT,
-        **LENGTHS,
-        "--annotator": "critic",
-        "--model_path": "model",
-        "--prompt_file": "prompt",
-    },
-    StepLabelsConfig: {**DATA, **OUTPUT},
-}
-REQUIRED = {"task": "slf5k", "data_path": "d.json", "output_path": "o.json", "output_dir": "out", "model": "m"}
+REQUIRED = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
 
 
-def filled(kind: type, **flags: str):
-    """The settings, with what the script cannot do without."""
-    names = kind.__dataclass_fields__
-    needed = {f"--{name}": value for name, value in REQUIRED.items() if name in names}
-    return parse(kind, args=[part for pair in {**needed, **flags}.items() for part in pair])
-
-
-@pytest.mark.parametrize(("kind", "alias", "name"), [(k, a, n) for k, all_ in ALIASES.items() for a, n in all_.items()])
-def test_every_spelling_of_a_flag_sets_the_same_setting(tmp_path, kind, alias, name):
-    names = (kind.flags() if kind is PolicyConfig else kind).__dataclass_fields__
-    value = "mine" if names[name].type is str or names[name].type == "str" else "17"
-    needed = [f"--{each}={REQUIRED[each]}" for each in REQUIRED if each in names and each != name]
-    assert str(getattr(parse(kind, args=[*needed, alias, value]), name)).removesuffix(".0") == value
-    (tmp_path / "settings.yaml").write_text(f"{alias.removeprefix('--')}: {value}\n")
-    found = getattr(parse(kind, args=[*needed, "--config", str(tmp_path / "settings.yaml")]), name)
-    assert str(found).removesuffix(".0") == value
-
-
-@pytest.mark.parametrize("kind", [PolicyConfig, SFTSettings])
 @pytest.mark.parametrize("flag", ["--dtype", "--precision"])
-def test_number_types_have_long_and_short_names(kind, flag):
-    for given, meant in (("fp32", "float32"), ("float32", "float32")):
-        config = filled(kind, **{flag: given})
-        found = config.dtype if kind is PolicyConfig else str(config.compute_dtype).removeprefix("torch.")
-        assert found == meant
+def test_number_types_have_long_and_short_names(flag):
+    for given in ("fp32", "float32"):
+        assert parse(PolicyConfig, args=[*REQUIRED, flag, given]).dtype == "float32"
+        assert (
+            str(parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, flag, given]).compute_dtype) == "torch.float32"
+        )
 
 
 def test_all_weights_by_either_flag():
-    for flags in ({"--lora": "false"}, {"--lora_r": "0"}):
-        config = filled(SFTSettings, **flags)
+    for flag, value in (("--lora", "false"), ("--lora_r", "0")):
+        config = parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, flag, value])
         assert (config.lora, config.lora_r, config.adapter()) == (False, 0, None)
-    assert filled(SFTSettings, **{"--lora_r": "8"}).adapter().r == 8
+    assert parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, "--lora_r", "8"]).adapter().r == 8
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -171,9 +112,6 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
         parse(PolicyConfig, args=["--config", str(tmp_path / "policy.yaml")])
 
 
-REQUIRED_FLAGS = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
-
-
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
@@ -186,12 +124,12 @@ REQUIRED_FLAGS = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
 )
 def test_flags_that_do_not_exist_or_belong_elsewhere_say_what_to_write(flags, word):
     with pytest.raises(InputError, match=word):
-        parse(PolicyConfig, args=[*REQUIRED_FLAGS, *flags])
+        parse(PolicyConfig, args=[*REQUIRED, *flags])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
-    config = parse(PolicyConfig, args=[*REQUIRED_FLAGS, "--algorithm", name])
+    config = parse(PolicyConfig, args=[*REQUIRED, "--algorithm", name])
     assert type(config.algorithm) is algorithm_class(name) and config.algorithm.name == name
     assert config.flat()["algorithm"] == name and PolicyConfig.of(**config.flat()) == config
 
@@ -211,7 +149,7 @@ def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
     ],
 )
 def test_flags_of_before_choose_their_algorithm(flag, value, name):
-    config = parse(PolicyConfig, args=[*REQUIRED_FLAGS, f"--{flag}", value])
+    config = parse(PolicyConfig, args=[*REQUIRED, f"--{flag}", value])
     assert config.algorithm.name == name
     assert value in ("off", "token") or str(getattr(config.algorithm, flag)) == value
 

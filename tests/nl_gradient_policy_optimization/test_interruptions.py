@@ -1,7 +1,5 @@
 """Signals, failing critics, a second process and damaged checkpoints: nothing is lost, and the result is the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The shell scripts of stage 3, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -12,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import rows, tiny_config
+from tests.processes import ROOT, flags, run_command
+from tests.tiny_runs import rows, tiny_flags
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 """The environment with this Python first."""
-STAGE = Path(__file__).resolve().parents[2] / "nl_gradient_policy_optimization"
+STAGE = ROOT / "nl_gradient_policy_optimization"
 
 
 def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
@@ -29,22 +28,13 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
         "print(*sys.argv[1:])\n"
         "sys.exit(int(first))\n"
     )
-    launcher = STAGE / "launch.sh"
-
-    def launch(codes: str, **settings) -> tuple[int, int]:
+    for codes, restarts, code, starts in (
+        ("0", "3", 0, 1), ("1 137 0", "3", 0, 3), ("2 0", "3", 2, 1), ("1 1 1 1 0", "3", 1, 4), ("1 1 0", "1", 1, 2),
+    ):  # fmt: skip
         (tmp_path / "codes").write_text(codes)
-        variables = {**HERE, "PROCESSES": "1", "RESTART_DELAY": "0", **settings}
-        command = ["bash", str(launcher), str(tmp_path / "train.py"), "--seed", "3"]
-        done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
-        starts = done.stdout.splitlines()
-        assert set(starts) == {"--seed 3"}
-        return done.returncode, len(starts)
-
-    assert launch("0") == (0, 1)
-    assert launch("1 137 0") == (0, 3)
-    assert launch("2 0") == (2, 1)
-    assert launch("1 1 1 1 0") == (1, 4)
-    assert launch("1 1 0", MAX_RESTARTS="1") == (1, 2)
+        launch = ("bash", STAGE / "launch.sh", tmp_path / "train.py", "--seed", 3)
+        done = run_command(*launch, code=code, PROCESSES="1", RESTART_DELAY="0", MAX_RESTARTS=restarts)
+        assert done.stdout.splitlines() == ["--seed 3"] * starts
 
 
 @pytest.mark.promise("bounded_time")
@@ -62,29 +52,18 @@ def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, c
         f"    raise {error}\n"
         "main()\n"
     )
-    variables = {**HERE, "PROCESSES": "2", "RESTART_DELAY": "0"}
-    command = ["bash", str(STAGE / "launch.sh"), str(tmp_path / "train.py")]
-    done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False)
-    assert (done.returncode, (tmp_path / "starts").read_text()) == (code, "x"), done.stderr
+    run_command("bash", STAGE / "launch.sh", tmp_path / "train.py", code=code, PROCESSES="2", RESTART_DELAY="0")
+    assert (tmp_path / "starts").read_text() == "x"
 
 
 METHODS = {
-    "sft": "sft.py --task kodcode --config {here}/kodcode/sft.yaml",
-    "pairs": "pairs.py --task kodcode --config {here}/kodcode/pairs.yaml",
-    "dpo": "dpo.py --task kodcode --config {here}/kodcode/dpo.yaml",
-    "scalar_reward": "scalar_reward.py --task kodcode --config {here}/kodcode/scalar_reward.yaml",
-    "ppo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm scalar",
-    "ppo_delta": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm scalar "
-    "--reward_placement last_sum",
-    "prm_ppo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm steps",
-    "sdpo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm sdpo",
-    "rltf_fm": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --method rltf_fm "
-    "--algorithm critique",
-    "critique_grpo": "../optimize.py --task kodcode --config {here}/../kodcode/config.yaml --algorithm second "
-    "--learn critique_grpo --rollouts_per_prompt 2",
-    "reflect": "reflect.py --task kodcode --config {here}/kodcode/reflect.yaml",
+    **{name: f"{name}.py --task kodcode --config {{here}}/kodcode/{name}.yaml"
+       for name in ("sft", "pairs", "dpo", "scalar_reward", "reflect")},
     "step_labels": "step_labels.py --task kodcode",
-}
+    "ppo": "--algorithm scalar", "ppo_delta": "--algorithm scalar --reward_placement last_sum",
+    "prm_ppo": "--algorithm steps", "sdpo": "--algorithm sdpo", "rltf_fm": "--method rltf_fm --algorithm critique",
+    "critique_grpo": "--algorithm second --learn critique_grpo --rollouts_per_prompt 2",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -95,10 +74,8 @@ def started(tmp_path):
         (tmp_path / program).chmod(0o755)
 
     def run(script: Path, *arguments: str, processes: str = "1") -> str:
-        variables = {**HERE, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PROCESSES": processes}
-        command = ["bash", str(script), *arguments]
-        done = subprocess.run(command, env=variables, text=True, capture_output=True, check=True)
-        return done.stdout.strip()
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        return run_command("bash", script, *arguments, PATH=path, PROCESSES=processes).stdout.strip()
 
     return run
 
@@ -119,7 +96,10 @@ def test_text2grad_and_ppo_get_the_same_processes_and_settings(started, task):
 def test_one_script_starts_every_baseline_with_its_tasks_settings(started, method):
     here = STAGE / "baselines"
     script = here / "run.sh"
-    expected = f"{here}/{METHODS[method].format(here=here)} --seed 3"
+    said = METHODS[method]
+    if said.startswith("--"):  # an algorithm of the policy's trainer, with its settings
+        said = f"../optimize.py --task kodcode --config {{here}}/../kodcode/config.yaml {said}"
+    expected = f"{here}/{said.format(here=here)} --seed 3"
     assert started(script, method, "kodcode", "--seed", "3") == f"python {expected}"
     alone = method in ("pairs", "reflect", "step_labels")
     begin = "python" if alone else "torchrun --standalone --nproc_per_node 2"
@@ -129,9 +109,8 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(started, metho
 
 @pytest.mark.parametrize("arguments", [[], ["sft"], ["ppo3", "slf5k"]])
 def test_an_unknown_baseline_lists_them(arguments):
-    command = ["bash", str(STAGE / "baselines" / "run.sh"), *arguments]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    assert done.returncode == 2 and "METHOD  sft, pairs, dpo" in done.stderr and "TASK    slf5k" in done.stderr
+    told = run_command("bash", STAGE / "baselines" / "run.sh", *arguments, code=2).stderr
+    assert "METHOD  sft, pairs, dpo" in told and "TASK    slf5k" in told
 
 
 def test_each_zero_stage_has_one_file():
@@ -151,25 +130,14 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
     data = {"slf5k": "posts_with_summaries.json", "kodcode": "*.json", "ultrafeedback": "*.json"}[task]
     ranks = 2 if zero else 1
     settings = {
-        "model": "smollm2",
-        "data_path": next((shared_data / task).glob(data)),
-        "output_dir": tmp_path / "out",
-        "critic": "programmatic",
-        "max_steps": 2,
-        "rollouts_per_device": 2,
-        "max_new_tokens": 16,
-        "max_prompt_tokens": 350,
-        "ppo_epochs": 1,
-        "max_critic_failures": 1,
-        "report_to": "none",
-    }
+        "model": "smollm2", "data_path": next((shared_data / task).glob(data)), "output_dir": tmp_path / "out",
+        "critic": "programmatic", "max_steps": 2, "rollouts_per_device": 2, "max_new_tokens": 16,
+        "max_prompt_tokens": 350, "ppo_epochs": 1, "max_critic_failures": 1, "report_to": "none",
+    }  # fmt: skip
     if zero:
         settings |= {"deepspeed": STAGE / "deepspeed" / f"zero{zero}_offload.json", "optimizer": "adamw"}
-    arguments = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
-    variables = {**HERE, "PROCESSES": str(ranks), "MAX_RESTARTS": "0", "OMP_NUM_THREADS": "1"}
-    command = ["bash", str(STAGE / task / f"train_{task}.sh"), *arguments]
-    done = subprocess.run(command, env=variables, text=True, capture_output=True, check=False, timeout=1800)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch = ("bash", STAGE / task / f"train_{task}.sh", *flags(**settings))
+    run_command(*launch, PROCESSES=str(ranks), MAX_RESTARTS="0", OMP_NUM_THREADS="1")
     assert [row["rollouts"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [2 * ranks, 4 * ranks]
     assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()
 
@@ -182,15 +150,12 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
 def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ranks, number):
     """The same command then goes on from there, to the rollouts of a run that nobody touched."""
     steps = 30 if ranks == 1 else 12  # those of two ranks take long enough for the signal to come between them
-    config = tiny_config(tmp_path, max_steps=steps, save_every=0, rollouts_per_device=2)
 
     def started(name: str) -> subprocess.Popen:
-        chosen = {**vars(config), "output_dir": tmp_path / name, "critic": "programmatic"}
-        names = ("model", "data_path", "output_dir", "critic", "max_steps", "save_every", "rollouts_per_device",
-                 "micro_batch_size", "ppo_epochs", "max_new_tokens", "learning_rate", "dtype")  # fmt: skip
-        arguments = [part for each in names for part in (f"--{each}", str(chosen[each]))]
+        sizes = {"max_steps": steps, "save_every": 0, "rollouts_per_device": 2}
+        arguments = tiny_flags(tmp_path, output_dir=tmp_path / name, **sizes)
         variables = {**HERE, "PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
-        command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *arguments, "--report_to", "none"]
+        command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *arguments]
         return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def working(name: str) -> list[str]:

@@ -1,7 +1,5 @@
 """Several machines: two launches with a rank each, and the job files for Slurm and Kubernetes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -14,9 +12,8 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.tiny import tiny_model
-from tests.tiny_runs import posts_file, rows, untimed
-from tests.vllm_servers import free_port
+from tests.processes import free_port
+from tests.tiny_runs import rows, tiny_flags, untimed
 
 STAGE = ROOT / "nl_gradient_policy_optimization"
 STEPS = 16  # enough that a kill which takes a second or two falls in the middle
@@ -74,26 +71,10 @@ def test_kubernetes_starts_one_launcher_in_each_pod():
 
 def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **settings: object) -> subprocess.Popen:
     """The task's launcher on machine ``rank`` of ``nodes``; one machine has two processes, each of two has one."""
-    chosen = {
-        "model": folder.parent / "model",
-        "data_path": posts_file(folder.parent),
-        "critic": "programmatic",
-        "output_dir": folder,
-        "deepspeed": sharding and STAGE / "deepspeed" / f"{sharding}.json",
-        "dtype": "float32",
-        "max_steps": STEPS,
-        "save_every": 1,
-        "rollouts_per_device": 2,
-        "micro_batch_size": 2,
-        "max_new_tokens": 8,
-        "ppo_epochs": 2,
-        "lora_dropout": 0,
-        "optimizer": "adamw",
-        "learning_rate": 1e-2,
-        "report_to": "none",
-        "gradient_checkpointing": False,
-        **settings,
-    }
+    chosen = tiny_flags(
+        folder.parent, output_dir=folder, deepspeed=sharding and STAGE / "deepspeed" / f"{sharding}.json",
+        max_steps=STEPS, save_every=1, rollouts_per_device=2, gradient_checkpointing=False, **settings,
+    )  # fmt: skip
     variables = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -105,8 +86,7 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
         "MAX_RESTARTS": "0",
         "OMP_NUM_THREADS": "1",
     }
-    command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh")]
-    command += [str(part) for name, value in chosen.items() for part in (f"--{name}", value)]
+    command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *chosen]
     with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
         return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
 
@@ -138,7 +118,7 @@ def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900)
 @pytest.mark.parametrize("sharding", ["", "zero2", "zero3"], ids=["ddp", "zero2", "zero3"])
 def test_two_machines_equal_one_of_two_processes_also_after_a_kill(tmp_path, sharding):
     """With a shared folder. Machine 1 is killed in the middle: machine 0 ends, and the same two commands go on."""
-    tiny_model(tmp_path / "model")
+    tiny_flags(tmp_path)  # writes the model once
     alone, both = tmp_path / "alone", tmp_path / "both"
     assert ended([launch(alone, 1, 0, free_port(), sharding)], alone) == [0], (tmp_path / "alone-0.log").read_text()
 

@@ -1,12 +1,6 @@
 """PRM-PPO: steps of a response, their labels, and a reward at the end of each."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +8,10 @@ from nl_gradient_policy_optimization.algorithms.steps import StepRewards, at_ste
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from tests.baseline_runs import (
-    BAD,
-    BASELINES,
-    GOOD,
-    KODCODE,
-    SLF5K,
-    QuotingCritic,
-    rollout,
-)
+from tests.baseline_runs import BAD, BASELINES, GOOD, KODCODE, SLF5K, QuotingCritic, rollout
+from tests.processes import run_command
 from tests.tiny import tokenizer
-from tests.tiny_runs import POSTS, tiny_config
+from tests.tiny_runs import POSTS, tiny_config, tiny_flags
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, load_records, save_json
@@ -137,19 +124,8 @@ def test_ultrafeedback_has_no_steps(tmp_path):
 
 
 def test_prm_ppo_by_its_launcher(tmp_path):
-    config = tiny_config(tmp_path)
-    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PROCESSES": "1"}
-    flags = {name: getattr(config, name) for name in ("model", "data_path", "output_dir", "dtype", "max_new_tokens")}
-    flags |= {"max_steps": 1, "rollouts_per_device": 4, "ppo_epochs": 1, "report_to": "none"}
-    command = [
-        "bash",
-        BASELINES / "run.sh",
-        "prm_ppo",
-        "slf5k",
-        *(str(part) for name, value in flags.items() for part in (f"--{name}", value)),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, env=path, text=True, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    given = tiny_flags(tmp_path, max_steps=1, ppo_epochs=1)
+    run_command("bash", BASELINES / "run.sh", "prm_ppo", "slf5k", *given, cwd=tmp_path, PROCESSES="1")
     run = load_json(tmp_path / "run" / "run.json")
     assert (run["method"], run["critic"]) == ("prm_ppo", "programmatic")
     assert run["config"]["kl_target"] == 6.0  # the task's own settings

@@ -1,7 +1,5 @@
 """Kills and resumptions: the same parameters, optimiser and rollouts as a run that nobody touched."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The policy's log-probabilities: exact in 16 bits too, and computed in step on all ranks."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from nl_gradient_policy_optimization.policy import PolicyScorer
 from tests.processes import run_ranks
 from tests.tiny import tiny_model
 from tests.tiny_runs import ScriptedRewards, credited, deepspeed_file, ready_batch, tiny_config
+from text2grad.errors import InputError
 from text2grad.models import load_model
 
 
@@ -89,3 +88,22 @@ def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):
     expected = [sum(0.5 ** (k - t) * rewards[k] for k in range(t, len(rewards))) for t in range(len(rewards))]
     assert found["rewards"].tolist() == pytest.approx(expected, abs=1e-6)
     assert (found["lambda"] - found["rewards"]).abs().max() > 0.1
+
+
+def test_rollouts_come_with_the_log_probabilities_that_the_trainer_scores(tmp_path):
+    config = tiny_config(tmp_path, generation="decoder", rollouts_per_device=8, generation_batch_size=3)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    for name, parameter in trainer.learner.scorer.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    rollouts = [
+        rollout for batch in trainer.collector.sample([f"post-{index % 5}" for index in range(8)]) for rollout in batch
+    ]
+    batch = trainer.collector.score(rollouts)
+    assert [rollout.id for rollout in rollouts] == [f"post-{index % 5}" for index in range(8)]
+    torch.testing.assert_close(batch.sampler_logprobs, batch.old_logprobs, atol=2e-5, rtol=1e-5)
+
+
+def test_other_models_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--generation transformers"):
+        prepare("slf5k", tiny_config(tmp_path, "gpt2", generation="decoder"), ScriptedRewards())

@@ -1,7 +1,5 @@
 """RLTF-SD and Critique-GRPO: advantages and losses by hand, and what a step of each learns from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
 

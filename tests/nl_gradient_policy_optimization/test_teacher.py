@@ -1,7 +1,5 @@
 """The critique as a teacher in the trainer: what it reads, what it changes, what refuses it, and that runs resume."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import torch
 
 from nl_gradient_policy_optimization.algorithms.teacher import Teacher, encode_teacher_prompt, gaps, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured, probe, shown, shuffled
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.processes import run_ranks
 from tests.tiny import tokenizer
@@ -153,15 +152,9 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path):
 
 def _one_step(folder: str, name: str, ranks: int) -> None:
     config = tiny_config(
-        Path(folder),
-        output_dir=f"{folder}/{name}",
-        max_steps=1,
-        rollouts_per_device=4 // ranks,
-        micro_batch_size=1,
-        teacher="gate+distill",
-        teacher_weights="average",
-        teacher_coef=20.0,
-    )
+        Path(folder), output_dir=f"{folder}/{name}", max_steps=1, rollouts_per_device=4 // ranks, micro_batch_size=1,
+        teacher="gate+distill", teacher_weights="average", teacher_coef=20.0,
+    )  # fmt: skip
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",)))
     answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)])
     trainer.train()
@@ -174,3 +167,37 @@ def test_two_ranks_make_the_update_of_one(tmp_path):
     assert run_ranks(_one_step, 2, str(tmp_path), "two", 2) == [0, 0]
     first = check_same_update(tmp_path / "one", tmp_path / "two")
     assert first["teacher/unread"] == 1 and first["teacher/loss"] > 0
+
+
+# The probe
+
+
+def test_figures_of_a_teacher_that_knows(tmp_path):
+    """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
+    trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), SpokenRewards())
+    batch = trainer.take_feedback(trainer.collector.collect(1))
+    rollouts = batch.rollouts
+
+    def knows(batch):
+        batch.extra |= {"taught": torch.ones(len(batch)), "teacher_logprobs": batch.old_logprobs + batch.given}
+
+    trainer.algorithm.read = knows
+    found = measured(trainer, batch)
+    assert (found["token_auc"], found["span_auc"]) == (1, 1)
+    assert (found["token_gap_good"], found["token_gap_poor"]) == pytest.approx((1, -1), abs=1e-5)
+    assert found["right_good_kept"] == found["right_poor_kept"] == 1
+    assert 0 < found["flipped_good_kept"] < 2 / (1 + 2.7**10)  # 2·σ(−1 / 0.1), less where a span has several tokens
+    others = shuffled(batch).rollouts
+    assert [r.received.critique for r in others] == [rollouts[1].received.critique, rollouts[0].received.critique]
+    assert [r.received.rewards for r in others] == [r.received.rewards for r in rollouts]
+
+
+def test_a_whole_probe_of_a_model_that_knows_nothing(tmp_path):
+    config = tiny_config(tmp_path)
+    asked = ProbeConfig("slf5k", config.model, config.data_path, responses=4, micro_batch_size=2, max_new_tokens=8)
+    report = probe(asked, rewards=SpokenRewards())
+    assert report["responses"] == report["with_feedback"] == report["real"]["read"] == 4
+    assert 0.2 < report["real"]["token_auc"] < 0.8
+    assert "4 of 4 responses" in shown(report) and "shuffled critiques: AUC" in shown(report)
+    with pytest.raises(InputError, match="a multiple of --micro_batch_size"):
+        probe(replace(asked, responses=3))

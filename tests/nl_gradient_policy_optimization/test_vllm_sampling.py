@@ -1,7 +1,5 @@
 """Stage 3 with responses from servers that speak vLLM's protocol: newest weights, absences, refusals, resumption."""
 
-from __future__ import annotations
-
 import threading
 import time
 

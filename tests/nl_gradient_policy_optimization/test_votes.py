@@ -1,16 +1,19 @@
-"""Several opinions of one reward model: how they are drawn, averaged, and trained with."""
+"""Several opinions of one critic: how they are drawn, averaged and voted by; and the outcome beside the spans."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import pytest
 import torch
 
+from nl_gradient_policy_optimization.algorithms.capo import VotedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, optimize
-from nl_gradient_policy_optimization.rewards import mean_feedback
+from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
+from tests.tiny import tokenizer
 from tests.tiny_runs import rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.opinions import opinions
@@ -19,6 +22,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.models.answering import OwnRandomness
+from text2grad.records import load_json
 from text2grad.tasks import get_task
 
 TASK = get_task("slf5k")
@@ -101,3 +105,59 @@ def test_a_critic_that_always_says_the_same_is_asked_as_often():
 def test_votes_need_a_reward_model():
     with pytest.raises(InputError, match="--critic_votes needs a reward model's folder or an endpoint"):
         make_critic(PolicyConfig(critic="programmatic", critic_votes=2, critic_temperature=0.7), TASK, None)
+
+
+TEXT = "She lost her job, and she wants a new car."
+
+
+class Votes:
+    """The given feedback, one for each rollout."""
+
+    name, remote = "voters", False
+
+    def __init__(self, *given: RolloutFeedback):
+        self.given = iter(given)
+
+    def __call__(self, rollouts):
+        return [next(self.given) for _ in rollouts]
+
+
+def vote(*deltas: float, poor: bool = True) -> RolloutFeedback:
+    return RolloutFeedback(list(deltas), list(deltas), "c", [], ["q"] if poor else [])
+
+
+def test_a_token_is_wrong_where_most_votes_blame_it():
+    response = rollout(TEXT)
+    size = len(response.response_ids)
+    ends = [[-1, -1, 1], [-1, 1, 0], [0, -1, 1]]
+    ballot = [vote(*first, *[0.0] * (size - 3)) for first in ends] + [RolloutFeedback([0.0] * size, error="no reply")]
+    config = PolicyConfig(outcome_coef=0.5, unfinished_reward=0.0)
+    found = VotedRewards([Votes(each) for each in ballot], config)([response])[0]
+    assert found.deltas == [-1, -1] + [0] * (size - 2)
+    assert found.rewards == [-1, -1] + [0] * (size - 3) + [-0.5]  # most found something poor
+    lenient = [vote(*[-1.0] * size), vote(*[1.0] * size, poor=False), vote(*[1.0] * size, poor=False)]
+    found = VotedRewards([Votes(each) for each in lenient], config)([response])[0]
+    assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [0.5]
+    failed = RolloutFeedback([0.0] * size, error="no reply")
+    assert VotedRewards([Votes(failed), Votes(failed)], config)([response])[0].error == "no reply"
+
+
+@pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -2), (TEXT, ["dog"], 2), ("  ", [], -2)])
+def test_the_outcome_lies_on_the_last_token(text, poor, outcome):
+    plain = tiny = PolicyConfig()
+    response = rollout(text)
+    both = [
+        CriticRewards(QuotingCritic(poor=poor), SLF5K, tokenizer("byte"), config)([response])[0].rewards
+        for config in (plain, replace(tiny, outcome_coef=2.0))
+    ]
+    assert both[1] == [*both[0][:-1], both[0][-1] + outcome]
+
+
+def test_capo_trains_without_a_value_function(tmp_path):
+    config = tiny_config(tmp_path, algorithm="capo", votes=2, rollouts_per_prompt=2, max_steps=1)
+    optimize("slf5k", config)
+    run = load_json(tmp_path / "run" / "run.json")
+    assert (run["method"], run["critic_name"]) == ("capo", "2 votes of programmatic")
+    assert run["config"]["advantage"] == "group" and run["config"]["outcome_coef"] == 1
+    rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
+    assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)

@@ -1,7 +1,5 @@
 """What a reward model is trained on: whole targets, prompts that fit, no prompt on both sides of the split."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -130,11 +128,7 @@ def test_dates_in_a_template_do_not_change_the_prompt():
     assert "26 Jul 2024" in dated.decode(prompt.ids({"prompt": "x", "response": "y"}))
 
 
-@given(
-    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30),
-    share=st.floats(0.01, 0.9),
-    seed=st.integers(0, 5),
-)
+@given(sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30), share=st.floats(0.01, 0.9), seed=st.integers(0, 5))
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_the_split_never_shares_a_prompt(tmp_path_factory, sizes, share, seed):
     items = {f"{p}-{i}": f"post {p}" for p, size in enumerate(sizes) for i in range(size)}

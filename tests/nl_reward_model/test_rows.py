@@ -1,7 +1,5 @@
 """Rows of several responses: the tokens, the loss and the gradients of rows of their own."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reward models and fine-tuned policies: signals, damaged checkpoints, other settings, a second process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -31,7 +31,6 @@ def environment(tmp_path) -> dict[str, str]:
 def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, run_script, environment):
     run = tmp_path / "run"
     first = run_script("quickstart/run.py", "--smoke", "--run_dir", run)
-    assert first.returncode == 0, first.stderr[-3000:]
     assert f"open {run}/report.html" in first.stdout and "next: " not in first.stdout
     assert "mean nothing" in first.stdout
 
@@ -62,8 +61,7 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path,
 def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_script):
     train("slf5k", settings(tmp_path, write(tmp_path, slf5k_records()), lora_r=4, learning_rate=1e-2))
     made, shipped = tmp_path / "reward_model", tmp_path / "shipped"
-    done = run_script("quickstart/ship.py", made, shipped)
-    assert done.returncode == 0, done.stderr
+    run_script("quickstart/ship.py", made, shipped)
     sizes = [(folder / "adapter_model.safetensors").stat().st_size for folder in (made, shipped)]
     assert sizes[1] < 0.7 * sizes[0]
     ids = torch.arange(4, 60)[None]
@@ -76,7 +74,7 @@ def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_sc
 @pytest.mark.parametrize("script", ["run.py", "ship.py", "tiny_model.py"])
 def test_help_and_an_unknown_option_write_nothing(script, run_script):
     told = run_script(f"quickstart/{script}", "--help")
-    assert told.returncode == 0 and "usage: " in told.stdout
-    refused = run_script(f"quickstart/{script}", "--fast")
-    assert refused.returncode == 2 and "usage: " in refused.stderr
+    assert "usage: " in told.stdout
+    refused = run_script(f"quickstart/{script}", "--fast", code=2)
+    assert "usage: " in refused.stderr
     assert not (ROOT / "--help").exists()

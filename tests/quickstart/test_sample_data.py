@@ -1,7 +1,5 @@
 """The quickstart's posts: format, split, variety, and summaries that are summaries."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations

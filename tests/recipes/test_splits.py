@@ -1,7 +1,5 @@
 """Published data become parts that share no prompt, unless the paper's do; a manifest notices every change."""
 
-from __future__ import annotations
-
 import json
 import random
 

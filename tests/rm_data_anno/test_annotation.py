@@ -1,22 +1,18 @@
 """Stage 1 through its entry scripts: what goes in, what comes out, and what bad input gets."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rm_data_anno import fidelity
 from rm_data_anno.validation import supported, validate
+from tests.processes import ROOT, run_command
 from text2grad.feedback import Feedback
 from text2grad.tasks import get_task
 
-ROOT = Path(__file__).parents[2]
 POST = (
     "My roommate Dan ate the birthday cake I baked for my mother last Friday. I found the empty box in the bin and he "
     "laughed about it. I want to know if it is fair to ask him to pay for a new one before Sunday."
@@ -29,7 +25,7 @@ RECORDS = {
 
 @pytest.fixture
 def annotate(run_script):
-    return lambda task, *args: run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", *args)
+    return lambda task, *args, **more: run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", *args, **more)
 
 
 def write(path: Path, value: object) -> Path:
@@ -40,7 +36,6 @@ def write(path: Path, value: object) -> Path:
 def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
     done = annotate("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
-    assert done.returncode == 0, done.stderr
 
     annotated = json.loads(output.read_text())
     assert list(annotated) == list(RECORDS)
@@ -61,13 +56,8 @@ def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_the_launchers_pass_their_arguments_on(task, tmp_path):
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = ["bash", f"annotate_{task}.sh", "--data_path", str(tmp_path / "none.json"), "--critic", "programmatic"]
-    done = subprocess.run(
-        command, cwd=ROOT / "rm_data_anno" / task, env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2
-    assert "none.json: no such file" in done.stderr
+    command = ("bash", f"annotate_{task}.sh", "--data_path", tmp_path / "none.json", "--critic", "programmatic")
+    assert "none.json: no such file" in run_command(*command, cwd=ROOT / "rm_data_anno" / task, code=2).stderr
 
 
 def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
@@ -80,8 +70,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
     }
     right = {**record, "solution": record["solution"].replace("<", ">")}
     data = write(tmp_path / "in.json", [record, right])
-    done = annotate("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
-    assert done.returncode == 0, done.stderr
+    annotate("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
     wrong, fine = json.loads((tmp_path / "out.json").read_text())
     assert wrong["log"]["passed"] is False
     assert wrong["log"]["error_type"] == "AssertionError"
@@ -93,14 +82,14 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
 def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
     args = ("--data_path", data, "--output_path", output, "--critic", "programmatic")
-    assert annotate("slf5k", *args).returncode == 0
+    annotate("slf5k", *args)
     journal = tmp_path / "out.json.journal.jsonl"
     before = journal.read_text()
-    assert annotate("slf5k", *args).returncode == 0
+    annotate("slf5k", *args)
     assert journal.read_text() == before
 
     write(data, RECORDS | {"t3_new": {"post": POST, "generated_summary": "Dan ate a cake."}})
-    assert annotate("slf5k", *args).returncode == 0
+    annotate("slf5k", *args)
     assert journal.read_text().startswith(before)
     assert journal.read_text().count("\n") == before.count("\n") + 1
     assert list(json.loads(output.read_text())) == [*RECORDS, "t3_new"]
@@ -108,8 +97,10 @@ def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, an
 
 def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, annotate):
     data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
-    done = annotate("slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+    done = annotate(
+        "slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic", code=2
+    )
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
     assert str(data) in done.stderr and "'t3_a'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
@@ -191,16 +182,33 @@ def test_report_counts_what_stands_in_the_records():
 def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
     output = tmp_path / "a.json"
     annotate(
-        "slf5k",
-        "--data_path",
-        write(tmp_path / "in.json", RECORDS),
-        "--output_path",
-        output,
-        "--critic",
+        "slf5k", "--data_path", write(tmp_path / "in.json", RECORDS), "--output_path", output, "--critic",
         "programmatic",
-    )
+    )  # fmt: skip
     done = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", output, output)
-    assert done.returncode == 0, done.stderr
     assert re.search(r"\| records: annotated +\| 2 ", done.stdout)
-    refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", tmp_path / "in.json")
-    assert refused.returncode == 2 and "'t3_good'" in refused.stderr
+    refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", tmp_path / "in.json", code=2)
+    assert "'t3_good'" in refused.stderr
+
+
+# Scores for every word
+
+
+@pytest.mark.parametrize("count", [100, 4500])
+def test_words_that_repeat(count):
+    words = ["a"] * count
+    scores = [(word, 1.0 if index % 2 else -1.0) for index, word in enumerate(words)]
+    begun = time.process_time()
+    checked = validate(Feedback("c", scores=scores), " ".join(words), get_task("slf5k"))
+    assert time.process_time() - begun < 5
+    assert checked.feedback.scores == scores
+    assert checked.unscored == 0
+
+
+def test_words_that_repeat_with_some_left_out_and_some_added():
+    words = [f"w{index % 20}" for index in range(4500)]
+    given = [(word, 1.0) for index, word in enumerate(words) if index % 100] + [("never", 1.0)]
+    begun = time.process_time()
+    checked = validate(Feedback("c", scores=given), " ".join(words), get_task("slf5k"))
+    assert time.process_time() - begun < 5
+    assert (checked.unscored, checked.unmatched) == (45, ["never"])

@@ -1,7 +1,5 @@
 """Annotation by a chat model, against a server that answers, errs, lies and dies: nothing lost, nothing paid twice."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -10,19 +8,11 @@ import time
 import pytest
 
 from rm_data_anno.annotate import annotate
-from tests.annotation_runs import (
-    ROOT,
-    judge,
-    posts,
-    prices,
-    read,
-    record_of,
-    setting,
-)
+from tests.annotation_runs import ROOT, judge, posts, prices, read, record_of, setting
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback, FeedbackError, reply_schema
 from text2grad.tasks import get_task
 
 
@@ -163,17 +153,6 @@ def test_dense_labels_cover_every_word_in_order(tmp_path):
     assert labels["characters_poor_spans"] == pytest.approx(8 / 24, abs=1e-6)
 
 
-def test_feedback_that_the_input_carries_is_replaced(tmp_path):
-    old = {"textual_feedback": "Old.", "good_spans": ["Dog"], "poor_spans": [], "scores": [["Dog", 1]], "mine": 1}
-    records = {key: record | old for key, record in posts(2).items()}
-    with FaultServer(judge) as server:
-        annotate("slf5k", setting(tmp_path, server, records))
-    record = read(tmp_path)["t3_0"]
-    assert record["good_spans"] == ["Dog 0 ran off"]
-    assert "scores" not in record
-    assert record["mine"] == 1
-
-
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 @pytest.mark.parametrize("variant", ["cot", "no_cot", "human_feedback", "dense"])
 def test_every_prompt_file_asks_for_the_fields_of_its_schema(task, variant):
@@ -184,6 +163,10 @@ def test_every_prompt_file_asks_for_the_fields_of_its_schema(task, variant):
     texts = [name for name, value in example.items() if isinstance(value, str)]
     assert texts == list(example)[: len(texts)] == list(critic.schema["properties"])[: len(texts)]
     assert {"prompt", "response"} <= critic.prompt.names
+    dense = variant == "dense"
+    assert ("verdict" in example, "missing" in example) == (not dense and variant != "human_feedback", not dense)
+    fields = get_task(task).without_verdict().fields
+    assert dense or "verdict" not in reply_schema(fields, variant)["properties"]
 
 
 def test_a_prompt_file_with_a_mistake_is_named(tmp_path):
@@ -309,3 +292,67 @@ def test_the_prompt_that_the_readme_shows_is_enough(tmp_path):
     with FaultServer(answer) as server:
         annotate("slf5k", setting(tmp_path, server, posts(2), prompt=str(tmp_path / "my_prompt.txt")))
     assert all(record["good_spans"] for record in read(tmp_path).values())
+
+
+# Through a Batch API
+
+
+def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
+    def answer(body: dict) -> str:
+        if record_of(body) == "t3_1" and len(body["messages"]) == 1:
+            return judge(body).replace("what now?", "what then?")
+        return judge(body)
+
+    with FaultServer(answer) as server:
+        options = {"batch_api": True, "batch_poll_seconds": 0.05, "prices": str(prices(tmp_path)), "max_cost_usd": 50.0}
+        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        assert len(server.batches) == 2
+        assert sorted(map(record_of, server.requests)) == ["t3_0", "t3_1", "t3_1", "t3_2", "t3_3"]
+        usage = read(tmp_path)["t3_0"]["annotation"]["usage"]
+        assert usage["cost_usd"] == pytest.approx(usage["completion_tokens"] * 0.0005)
+        assert list(read(tmp_path)) == list(posts(4))
+        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        assert len(server.batches) == 2
+
+
+def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):
+    with FaultServer(judge, batch_delay=3) as server:
+        config = setting(tmp_path, server, posts(3), batch_api=True, batch_poll_seconds=0)
+        for _ in range(3):
+            with pytest.raises(SystemExit) as ended:
+                annotate("slf5k", config)
+            assert ended.value.code == 1
+            assert "run the same command later" in capsys.readouterr().err
+        annotate("slf5k", config)
+        assert len(server.batches) == 1
+        assert len(server.requests) == 3
+    assert list(read(tmp_path)) == list(posts(3))
+
+
+def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
+    with FaultServer(judge, faults=["500"], rate=0.5, seed=3) as server:
+        config = setting(tmp_path, server, posts(12), batch_api=True, batch_poll_seconds=0.02)
+        with pytest.raises(SystemExit):
+            annotate("slf5k", config)
+        failed = read(tmp_path, ".failed.json")
+        assert 0 < len(failed) < 12
+        assert all("the model stumbled" in reason for reason in failed.values())
+        server.rate, config.retry_failed = 0.0, True
+        annotate("slf5k", config)
+        assert sorted(map(record_of, server.requests[12:])) == sorted(failed)
+    assert list(read(tmp_path)) == list(posts(12))
+
+
+def test_a_batch_stays_within_the_budget(tmp_path):
+    with FaultServer(judge) as server:
+        options = {
+            "batch_api": True,
+            "batch_poll_seconds": 0.02,
+            "prices": str(prices(tmp_path)),
+            "max_new_tokens": 100,
+        }
+        with pytest.raises(SystemExit):
+            annotate("slf5k", setting(tmp_path, server, posts(30), max_cost_usd=0.4, **options))
+        paid = read(tmp_path, ".report.json")["paid"]["cost_usd"]
+    assert 0.3 < paid <= 0.4
+    assert len(read(tmp_path)) == len(server.requests) < 30

@@ -1,61 +1,45 @@
 """A real server with a real model: ``transformers serve`` and SmolLM2-135M annotate all three tasks, end to end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.processes import ROOT, flags, free_port
 from text2grad.tasks import get_task
 
-ROOT = Path(__file__).parents[2]
 COUNT = 20
 PETS = ["cat", "dog", "parrot", "hamster", "rabbit"]
 PLACES = ["park", "kitchen", "garden", "car"]
 
 
-def records(task: str) -> object:
-    pairs = [(PETS[i % 5], PLACES[i // 5]) for i in range(COUNT)]
-    if task == "slf5k":
-        return {
-            f"t3_{i}": {
-                "post": f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
-                "generated_summary": f"My {pet} ran away in the {place}. My brother left the door open.",
-            }
-            for i, (pet, place) in enumerate(pairs)
-        }
-    if task == "ultrafeedback":
-        return [
-            {
-                "prompt": f"Name two things that a {pet} needs in a {place}.",
-                "prompt_id": f"p{i}",
-                "response": [
-                    {"role": "user", "content": f"Name two things that a {pet} needs in a {place}."},
-                    {"role": "assistant", "content": f"A {pet} needs water. It also needs 14 hours of radio a day."},
-                ],
-            }
-            for i, (pet, place) in enumerate(pairs)
-        ]
-    return [
-        {
-            "question_id": f"q{i}",
-            "question": f"The sum of a, b and {i}.",
-            "solution": f"def add(a, b): return a + b + {i % 3}",
-            "test": f"from solution import add\n\ndef test_add():\n    assert add(1, 2) == {3 + i}\n",
-            "log": "",
-        }
-        for i in range(COUNT)
-    ]
+def records(task: str) -> list[dict]:
+    made = []
+    for i, (place, pet) in enumerate(product(PLACES, PETS)):
+        story = f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?"
+        told = f"My {pet} ran away in the {place}. My brother left the door open."
+        asked = f"Name two things that a {pet} needs in a {place}."
+        answered = f"A {pet} needs water. It also needs 14 hours of radio a day."
+        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+        test = f"from solution import add\n\ndef test_add():\n    assert add(1, 2) == {3 + i}\n"
+        made.append({
+            "slf5k": {"id": f"t3_{i}", "post": story, "generated_summary": told},
+            "ultrafeedback": {"prompt": asked, "prompt_id": f"p{i}", "response": messages},
+            "kodcode": {
+                "question_id": f"q{i}", "question": f"The sum of a, b and {i}.", "test": test, "log": "",
+                "solution": f"def add(a, b): return a + b + {i % 3}",
+            },
+        }[task])  # fmt: skip
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +52,7 @@ def server(tmp_path_factory) -> Iterator[tuple[str, str]]:
     from text2grad.models import model_path
 
     model = model_path("smollm2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("serve") / "log.txt"
     command = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
@@ -118,17 +100,16 @@ def test_a_real_model_annotates_twenty_records(task, server, tmp_path):
     data, output = tmp_path / "in.json", tmp_path / "out.json"
     data.write_text(json.dumps(records(task)))
     script = ROOT / "rm_data_anno" / task / "dual_feedback_annotation_RM.py"
-    command = [sys.executable, str(script), "--data_path", str(data), "--output_path", str(output)]
-    command += ["--base_url", base_url, "--model", model, "--prompt", "no_cot"]
     (tmp_path / "easy.txt").write_text(easy_prompt(task))
-    command += ["--max_tokens", "120", "--timeout", "600", "--prompt_file", str(tmp_path / "easy.txt")]
-    command += ["--concurrency", "2"]
+    given = {"data_path": data, "output_path": output, "base_url": base_url, "model": model, "concurrency": 2}
+    given |= {"prompt": "no_cot", "max_tokens": 120, "timeout": 600, "prompt_file": tmp_path / "easy.txt"}
+    command = [sys.executable, str(script), *flags(**given)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
 
-    annotated = json.loads(output.read_text()) if output.exists() else {}
-    kept = list(annotated.values()) if task == "slf5k" else list(annotated)
+    annotated = json.loads(output.read_text()) if output.exists() else []
+    kept = list(annotated)
     failed_path = tmp_path / "out.json.failed.json"
     failed = json.loads(failed_path.read_text()) if failed_path.exists() else {}
     assert len(kept) + len(failed) == COUNT

@@ -1,7 +1,5 @@
 """Answers that no server should give: one record fails with a reason, the others are annotated, a resume goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """People's annotations from Label Studio: exact offsets however its export counts, agreement, adjudication."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -126,16 +124,14 @@ def files(tmp_path, said=SAID, **more):
 def test_there_and_back_with_exact_places_agreement_and_a_dispute(tmp_path, run_script):
     data, export = files(tmp_path)
     script = "rm_data_anno/label_studio.py"
-    done = run_script(script, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
-    assert done.returncode == 0, done.stderr
+    run_script(script, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
     tasks = load_json(tmp_path / "tasks.json")
     assert tasks[0]["data"] == {"id": "t3_a", "prompt": "My dog barks.", "response": POST["generated_summary"]}
     assert '<Label value="poor"' in (tmp_path / "tasks.interface.xml").read_text()
 
     out = tmp_path / "annotated.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out)
-    done = run_script(script, *arguments, "--dispute_below", "0.7")
-    assert done.returncode == 0, done.stderr
+    run_script(script, *arguments, "--dispute_below", "0.7")
     (record,) = load_json(out).values()
     assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
     assert record["textual_feedback"] == record["feedback"] == "Right about the dog.\nThe last part is invented."
@@ -154,7 +150,6 @@ def test_critiques_alone_go_to_the_branch_that_asks_a_model_for_spans(tmp_path, 
     out = tmp_path / "critiques.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out, "--spans", "false")
     done = run_script("rm_data_anno/label_studio.py", *arguments)
-    assert done.returncode == 0, done.stderr
     assert "--prompt human_feedback" in done.stdout
     (record,) = load_json(out).values()
     assert record == {**POST, "feedback": "Right about the dog.\nThe last part is invented."}

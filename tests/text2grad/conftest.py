@@ -1,7 +1,5 @@
 """The sandbox with each backend that works here, and hostile programs in it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from dataclasses import replace

@@ -3,8 +3,6 @@
 It isolates nothing: for programs that lie to their judge and leave the machine alone.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

@@ -3,8 +3,6 @@
 Everything follows from a ``random.Random``. A lie is drawn without a look at the tests.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 
@@ -312,18 +310,8 @@ _METHODS = [
     "__instancecheck__", "__deepcopy__", "__del__", "__class__", "__and__", "__or__", "__neg__", "__reversed__",
 ]  # fmt: skip
 _BASES = [
-    "object",
-    "int",
-    "str",
-    "float",
-    "list",
-    "dict",
-    "tuple",
-    "set",
-    "Exception",
-    "StopIteration",
-    "AssertionError",
-]
+    "object", "int", "str", "float", "list", "dict", "tuple", "set", "Exception", "StopIteration", "AssertionError",
+]  # fmt: skip
 _NAMES = [
     "pytest", "math", "np", "numpy", "approx", "isclose", "abs", "len", "isinstance", "zip", "sorted", "all", "list",
     "str",

@@ -1,7 +1,5 @@
 """The critic of answers: demands of form, faults, praise, and answers that try to please it cheaply."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections import defaultdict

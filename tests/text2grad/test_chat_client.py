@@ -1,7 +1,5 @@
 """The client of OpenAI-compatible endpoints, against a server that misbehaves as told."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -88,10 +86,7 @@ def test_wrong_key_wrong_model_and_no_server_are_the_users_to_mend():
         with pytest.raises(InputError, match="knows no model 'some-model'"):
             ChatClient(f"{server.url}/nowhere", "some-model").complete([])
         url = server.url
-    with (
-        FaultServer(echo, faults=["quota"], rate=1.0) as server,
-        pytest.raises(InputError, match="quota is used up"),
-    ):
+    with FaultServer(echo, faults=["quota"], rate=1.0) as server, pytest.raises(InputError, match="quota is used up"):
         client_of(server).complete(HELLO)
     with pytest.raises(InputError, match="no server answers there"):
         ChatClient(url, "m", retries=1).complete(HELLO)

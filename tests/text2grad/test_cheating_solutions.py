@@ -1,7 +1,5 @@
 """Wrong solutions that set out to pass: none does where the verdict is made outside their process."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,8 +1,5 @@
 """The command ``text2grad``: the stages' programs by name, and what it says where they are not installed."""
 
-from __future__ import annotations
-
-import os
 import re
 import subprocess
 import sys
@@ -10,17 +7,15 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.processes import ROOT, run_command
 from text2grad import __version__
 from text2grad.cli import PROGRAMS, help_text, main
 
 pytestmark = pytest.mark.fast
 
 
-def text2grad(*args: object, path: str = str(ROOT), cwd=ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "text2grad", *map(str, args)]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, cwd=cwd, env=environment, text=True, capture_output=True, timeout=120, check=False)
+def text2grad(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, "-m", "text2grad", *args, code=code, PYTHONPATH=str(ROOT))
 
 
 def test_help_fits_on_a_screen_and_names_every_command():
@@ -68,5 +63,5 @@ def test_every_program_is_there(name):
 
 @pytest.mark.parametrize("name", ["annotate", "reward-model"])
 def test_a_script_that_lends_the_main_of_all_tasks_is_told_its_task(name):
-    ended = text2grad(name, "--task", "slf5k", "--data_path", "absent.json", "--output_path", "out.json")
-    assert ended.returncode == 2 and "--task" not in ended.stderr
+    ended = text2grad(name, "--task", "slf5k", "--data_path", "absent.json", "--output_path", "out.json", code=2)
+    assert "--task" not in ended.stderr

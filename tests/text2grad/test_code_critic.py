@@ -1,7 +1,5 @@
 """The critic of programs: which lines it blames, what it says, and when it will not judge."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -52,13 +50,11 @@ def checks(*assertions: str) -> str:
 BUGS = {
     "the wrong operator in a return": (
         "def area(w, h):\n    if w < 0 or h < 0:\n        return 0\n    return w + h\n",
-        checks("area(-1, 2) == 0", "area(3, 4) == 12"),
-        {4},
+        checks("area(-1, 2) == 0", "area(3, 4) == 12"), {4},
     ),
     "a branch that returns the wrong constant": (
         'def sign(x):\n    if x > 0:\n        return "plus"\n    if x < 0:\n        return "plus"\n    return "zero"\n',
-        checks("sign(2) == 'plus'", "sign(0) == 'zero'", "sign(-2) == 'minus'"),
-        {5},
+        checks("sign(2) == 'plus'", "sign(0) == 'zero'", "sign(-2) == 'minus'"), {5},
     ),
     "a condition that lets the wrong cases through": (
         "def evens(numbers):\n    found = []\n    for n in numbers:\n        if n % 2 == 1:\n"
@@ -68,8 +64,7 @@ BUGS = {
     ),
     "a wrong start value": (
         "def product(numbers):\n    total = 0\n    for n in numbers:\n        total *= n\n    return total\n",
-        checks("product([2, 3]) == 6", "product([]) == 1"),
-        {2},
+        checks("product([2, 3]) == 6", "product([]) == 1"), {2},
     ),
     "a helper that is wrong": (
         "def square(x):\n    return x * 2\n\ndef squares(xs):\n    return [square(x) for x in xs]\n\n"
@@ -77,60 +72,37 @@ BUGS = {
         checks("total([]) == 0", "total([2, 2]) == 8", "total([3]) == 9"),
         {2},
     ),
-    "a missing return": (
-        "def double(x):\n    y = x * 2\n    print(y)\n",
-        checks("double(2) == 4"),
-        {3},
-    ),
+    "a missing return": ("def double(x):\n    y = x * 2\n    print(y)\n", checks("double(2) == 4"), {3}),
     "an index out of range": (
-        "def first(xs):\n    value = xs[0]\n    return value\n",
-        checks("first([1]) == 1", "first([]) is None"),
-        {2},
+        "def first(xs):\n    value = xs[0]\n    return value\n", checks("first([1]) == 1", "first([]) is None"), {2},
     ),
     "a recursion without end": (
         "def fact(n):\n    if n == 0:\n        return 1\n    return n * fact(n - 1)\n",
-        checks("fact(3) == 6", "fact(-1) is None"),
-        {2, 4},
+        checks("fact(3) == 6", "fact(-1) is None"), {2, 4},
     ),
     "an unexpected raise": (
         "def root(x):\n    if x < 1:\n        raise ValueError('too small')\n    return x ** 0.5\n",
-        checks("root(4) == 2", "root(0) == 0"),
-        {2, 3},
+        checks("root(4) == 2", "root(0) == 0"), {2, 3},
     ),
     "no raise where one is wanted": (
         "import pytest\n\ndef root(x):\n    return abs(x) ** 0.5\n",
-        "from solution import *\n\ndef test_it():\n    with pytest.raises(ValueError):\n        root(-1)\n",
-        {4},
+        "from solution import *\n\ndef test_it():\n    with pytest.raises(ValueError):\n        root(-1)\n", {4},
     ),
-    "wrong parameters": (
-        "def power(base):\n    return base ** 2\n",
-        checks("power(2, 3) == 8"),
-        {1},
-    ),
+    "wrong parameters": ("def power(base):\n    return base ** 2\n", checks("power(2, 3) == 8"), {1}),
     "a missing name": (
         "def power_of(base, n):\n    return base ** n\n",
-        "from solution import power\n\ndef test_it():\n    assert power(2, 3) == 8\n",
-        {1},
+        "from solution import power\n\ndef test_it():\n    assert power(2, 3) == 8\n", {1},
     ),
     "a module that is not there": (
-        "import nowhere_to_be_found\n\ndef one():\n    return 1\n",
-        checks("one() == 1"),
-        {1},
+        "import nowhere_to_be_found\n\ndef one():\n    return 1\n", checks("one() == 1"), {1},
     ),
-    "a line that is not Python": (
-        "def one():\n    value one = 1\n    return value\n",
-        checks("one() == 1"),
-        {2},
-    ),
+    "a line that is not Python": ("def one():\n    value one = 1\n    return value\n", checks("one() == 1"), {2}),
     "a block that is cut off": (
-        "def one():\n    return 1\n\ndef two():\n    for i in range(3):",
-        checks("one() == 1"),
-        {5},
+        "def one():\n    return 1\n\ndef two():\n    for i in range(3):", checks("one() == 1"), {5},
     ),
     "prose below the code": (
         "def one():\n    return 1\n\nHere is how it works:\n1. The function returns one.\n   - Nothing else.\n",
-        checks("one() == 1"),
-        {4, 5, 6},
+        checks("one() == 1"), {4, 5, 6},
     ),
     "two functions, the second wrong": (
         "class Box:\n    def __init__(self, n):\n        self.n = n\n\n    def get(self):\n        return self.n\n\n"
@@ -138,7 +110,7 @@ BUGS = {
         checks("Box(2).get() == 2", "Box(2).twice() == 4"),
         {9},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BUGS)

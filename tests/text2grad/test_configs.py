@@ -1,7 +1,5 @@
 """How settings are read: choices, aliases, and the file of a task's own settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Quote-constrained decoding: sound, complete, finite, for the families of tokenizers and all three tasks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

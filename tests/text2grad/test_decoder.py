@@ -1,7 +1,5 @@
 """The fast decoder against transformers' own forward pass: same log-probabilities, same distribution."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -11,14 +9,9 @@ import text2grad.models.decoder as decoder_module
 from text2grad.models.decoder import Decoder, Rows, draw, merged_weight, supports
 
 SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
 PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 11], [60, 61, 62, 63, 64, 65, 66, 67]]
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),

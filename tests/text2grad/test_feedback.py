@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.feedback import Feedback, FeedbackError, Verdict, reply_schema, verdict
+from text2grad.feedback import Feedback, FeedbackError, Verdict, verdict
 from text2grad.prompts import load_prompt, prompt_path
 from text2grad.tasks import TASKS, get_task
 
@@ -49,17 +49,6 @@ def test_what_is_missing_and_the_verdict_come_last_and_only_where_given():
         task.parse_feedback('{"Textual_feedback": "c", "good_spans": [], "poor_spans": [], "Missing": null}').missing
         == []
     )
-
-
-@pytest.mark.parametrize("variant", ["cot", "no_cot", "human_feedback"])
-@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
-def test_prompts_and_schemas_ask_for_the_same_fields(name, variant):
-    task = get_task(name)
-    asked = load_prompt(prompt_path(task, "annotation", variant)).text.rstrip().splitlines()[-1]
-    properties = reply_schema(task.fields, variant)["properties"]
-    assert sorted(properties) == sorted(json.loads(asked))
-    assert ("verdict" in properties) == (variant != "human_feedback") and "missing" in properties
-    assert "verdict" not in reply_schema(task.without_verdict().fields, variant)["properties"]
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])

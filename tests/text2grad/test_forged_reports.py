@@ -1,12 +1,11 @@
 """Reports and messages that no test run writes: the verdict is a failure with a reason, and the judge goes on."""
 
-from __future__ import annotations
-
 import json
 import random
 
 import pytest
 
+from tests.text2grad.test_input_fuzz import injured_text
 from text2grad.sandbox import Result, Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.sandbox.verdict import TestRun as Run
@@ -69,14 +68,7 @@ def fuzzed(chance: random.Random) -> str:
         {"standing": [1, 2]},
         {"finished": 1},
     ]
-    text = "".join(json.dumps(event) + "\n" for event in events)
-    for _ in range(chance.randint(1, 4)):
-        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
-        odd = chance.choice([*'{}[]",:\n0-', "\ud800", "null", "1e999", "9" * 5000, "[" * 2000, "\x00", '{"a":' * 900])
-        text = chance.choice(
-            [text[:at] + odd + text[at:], text[:at] + text[other:], text[:at] + text[at:other] * 2 + text[other:]]
-        )
-    return text
+    return injured_text(chance, "".join(json.dumps(event) + "\n" for event in events))
 
 
 @pytest.mark.promise("no_escape", cases=500)

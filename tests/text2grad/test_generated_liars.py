@@ -3,17 +3,14 @@
 The slow test runs 20 000 of them; ``python -m tests.text2grad.test_generated_liars FIRST COUNT`` runs a part by seeds.
 """
 
-from __future__ import annotations
-
 import json
 import random
-import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import run_command
 from tests.text2grad.forked_boxes import ForkedBoxes
 from tests.text2grad.liars import drawn, filled, liar
 from text2grad.critics.programs.kodcode.critic import CodeCritic
@@ -58,10 +55,7 @@ def judged_right_ones(first: int, count: int) -> Counter[str]:
 
 def alone(first: int, count: int, kind: str) -> dict[str, int]:
     """The same in an interpreter that has run nothing else: boxes are forks, and inherit what other tests left."""
-    command = [sys.executable, "-m", __name__, str(first), str(count), kind]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(run_command(sys.executable, "-m", __name__, first, count, kind).stdout)
 
 
 @pytest.mark.promise("no_escape", cases=120)

@@ -1,12 +1,11 @@
 """``TokenJudge``: ids in, rewards on those ids out, whoever asks and however many ask at one time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 
 import pytest
 
+from tests.quoting_critic import encode
 from tests.tiny import tokenizer
 from text2grad.critics.asking import Question
 from text2grad.errors import InputError
@@ -41,10 +40,6 @@ class Recorder:
             else Feedback(f"on {prompt}", good=["good"], poor=["bad"])
             for prompt, response in zip(prompts, responses, strict=True)
         ]
-
-
-def encode(text: str) -> list[int]:
-    return tokenizer()(text, add_special_tokens=False)["input_ids"]
 
 
 def by_character(text: str, rewards: list[float]) -> str:

@@ -4,8 +4,6 @@ A sentence has eight tokens; after each the policy stops with probability 0.3. T
 token that goes on minus that of the end token, in standard deviations of all advantages.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

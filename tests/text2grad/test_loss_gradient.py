@@ -1,7 +1,5 @@
 """The gradient that the trainer steps along, against slow and obvious references in float64."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

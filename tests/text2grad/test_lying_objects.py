@@ -1,7 +1,5 @@
 """Solutions that lie about themselves or their messages: they fail, or the verdict is marked as a weaker one."""
 
-from __future__ import annotations
-
 import pytest
 
 from text2grad.sandbox.unit_tests import run_tests

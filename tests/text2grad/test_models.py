@@ -1,8 +1,7 @@
 """Which model a name or an adapter's folder means, here and on another machine."""
 
-from __future__ import annotations
-
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
 from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
+from tests.processes import free_port, run_command
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.models import (
@@ -164,3 +164,22 @@ def test_a_chat_template_that_refuses_every_chat_is_told_at_once_and_one_that_re
     )
     (folder / "chat_template.jinja").write_text(polite)
     assert load_tokenizer(str(folder)).chat_template == polite
+
+
+BEGIN = """
+from text2grad.models.deepspeed_setup import prepare_deepspeed
+prepare_deepspeed(on_cpu=True)
+import deepspeed
+deepspeed.init_distributed("gloo")
+print(deepspeed.comm.get_world_size())
+"""
+
+
+def test_a_killed_runs_lock_stops_nobody(tmp_path):
+    """The lock is the one that torch's compiler of extensions leaves behind."""
+    folder = tmp_path / "deepspeed_shm_comm"
+    folder.mkdir()
+    (folder / "lock").touch()
+    variables = {"TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1"}
+    variables |= {"MASTER_PORT": str(free_port()), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    assert run_command(sys.executable, "-c", BEGIN, **variables).stdout.split()[-1] == "1"

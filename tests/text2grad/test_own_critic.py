@@ -1,7 +1,5 @@
 """A critic of one's own: any function of (prompt, response), by its place; and what is said of a spec that is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from text2grad.critics import as_critic, load_critic

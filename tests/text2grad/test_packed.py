@@ -1,7 +1,5 @@
 """Rows laid end to end against transformers' own forward pass: the same states, losses and gradients."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Broken, cut, wrapped and mixed-up replies by the thousand: no crash, and no span that the reply did not hold."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -9,6 +7,7 @@ import re
 import pytest
 
 from rm_data_anno.validation import validate
+from tests.text2grad.test_input_fuzz import injured_text
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task, get_task
 
@@ -22,10 +21,6 @@ RESPONSES = [
     "Here you are:\n```python\nprint('a')\nprint(\"b\")\n```\nDone.",
     '{} [] {"textual_feedback": "x"} null',
 ]
-ODD = [
-    *"{}[]\",:\\\n\t'`/", "\u2028", "\x00", "\ud800", "NaN", "-1e999", "null", "\\u", "\\ud83d", "//",
-    "“", "\ufeff", "٣",
-]  # fmt: skip
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -70,39 +65,16 @@ def wrapped(chance: random.Random, text: str) -> str:
 
 
 def broken(chance: random.Random, text: str, task: Task) -> str:
-    """One to three random injuries."""
-    for _ in range(chance.randint(1, 3)):
-        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
-        kind = chance.randrange(11)
-        if kind == 0:
-            text = text[:at]
-        elif kind == 1:
-            text = text[:at] + text[other:]
-        elif kind == 2:
-            text = text[:at] + chance.choice(ODD) + text[at:]
-        elif kind == 3:
-            text = text[:at] + text[at:other] * 2 + text[other:]
-        elif kind == 4:
-            text = text.replace(chance.choice(['"', ",", "]", ":", "\\"]), chance.choice(ODD), 1)
-        elif kind == 5:
-            text = text.replace('"', "'") if chance.random() < 0.3 else text.replace("_spans", " Spans")
-        elif kind == 6:
-            text = f'{{"answer": {text}}}' if chance.random() < 0.5 else f"[{text}]"
-        elif kind == 7:
-            text = re.sub(
-                r"\[[^\[\]]*\]",
-                chance.choice(["null", '"one"', "[1]", "[[]]", "{}", '[{"a": "b"}]', "true"]),
-                text,
-                count=1,
-            )
-        elif kind == 8:
-            text = chance.choice(["[", '{"a":', '[{"x":']) * chance.choice([3, 50, 3000]) + text
-        elif kind == 9:
-            name = chance.choice([task.fields.critique, task.fields.good, task.fields.poor])
-            text = text.replace(f'"{name}"', chance.choice([f'"{name.title()}"', '"other"', f'"{name}": [], "{name}"']))
-        else:
-            text = text + text[at:other]
-    return text
+    """Random injuries, and of every other reply first its form."""
+    name = chance.choice([task.fields.critique, task.fields.good, task.fields.poor])
+    forms = [
+        lambda: text.replace('"', "'"), lambda: text.replace("_spans", " Spans"), lambda: f'{{"answer": {text}}}',
+        lambda: f"[{text}]", lambda: chance.choice(["[", '{"a":', '[{"x":']) * chance.choice([3, 50, 3000]) + text,
+        lambda: text.replace(f'"{name}"', chance.choice([f'"{name.title()}"', '"other"', f'"{name}": [], "{name}"'])),
+        lambda: re.sub(r"\[[^\[\]]*\]", chance.choice(["null", '"one"', "[1]", "[[]]", '[{"a": "b"}]']), text, count=1),
+    ]  # fmt: skip
+    text = chance.choice(forms)() if chance.random() < 0.5 else text
+    return injured_text(chance, text) if chance.random() < 0.8 else text
 
 
 def strings_in(text: str) -> set[str]:

@@ -1,7 +1,5 @@
 """Judging with a reward model: the decoder writes what greedy decoding writes, faster, and stops at the brace."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run's folder: one process, one set of settings, files that are what was written."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that take more memory than they may, in every way that the kernel offers."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path
@@ -57,63 +55,48 @@ for name, attempt in tries.items():
     assert (result.stdout, result.returncode) == ("", 0)
 
 
-SHARED_ZERO = """
-import mmap, os, time
-fd = os.open("/dev/zero", os.O_RDWR)
-for i in range(8):
-    if os.fork() == 0:
-        held = mmap.mmap(fd, 200 << 20, mmap.MAP_SHARED)
-        for at in range(0, 200 << 20, 10 << 20):
-            for page in range(at, at + (10 << 20), 4096): held[page] = 1
-            held.madvise(mmap.MADV_DONTNEED, at, 10 << 20)
-        time.sleep(30)
-        os._exit(0)
-time.sleep(30)
-"""
-UNIX_BUFFERS = """
-import os, socket, time
+SIX = """
+import mmap, os, socket, time
+def fill(connection):
+    connection.setblocking(False)
+    try:
+        while True: connection.send(b"x" * 65536)
+    except OSError: pass
 for _ in range(6):
     if os.fork() == 0:
         held = []
-        while True:
-            try:
-                one, other = socket.socketpair()
-            except OSError:
-                break
-            try: one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-            except OSError: pass
-            one.setblocking(False)
-            held.append((one, other))
-            try:
-                while True: one.send(b"x" * 65536)
-            except OSError: pass
+HOLDING
         time.sleep(30)
         os._exit(0)
 time.sleep(30)
 """
-TCP_BUFFERS = """
-import os, socket, time
-for _ in range(6):
-    if os.fork() == 0:
-        held, server = [], socket.create_server(("127.0.0.1", 0), backlog=200)
+HOLDING = {
+    "zero": """
+        held = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 200 << 20, mmap.MAP_SHARED)
+        for at in range(0, 200 << 20, 10 << 20):
+            for page in range(at, at + (10 << 20), 4096): held[page] = 1
+            held.madvise(mmap.MADV_DONTNEED, at, 10 << 20)
+""",
+    "unix": """
         while True:
-            try:
-                one = socket.create_connection(server.getsockname())
-                held.append((one, server.accept()[0]))
-            except OSError:
-                break
-            one.setblocking(False)
-            try:
-                while True: one.send(b"x" * 65536)
+            try: held.append(socket.socketpair())
+            except OSError: break
+            try: held[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
             except OSError: pass
-        time.sleep(30)
-        os._exit(0)
-time.sleep(30)
-"""
+            fill(held[-1][0])
+""",
+    "tcp": """
+        server = socket.create_server(("127.0.0.1", 0), backlog=200)
+        while True:
+            try: held.append((socket.create_connection(server.getsockname()), server.accept()[0]))
+            except OSError: break
+            fill(held[-1][0])
+""",
+}
 
 
-@pytest.mark.parametrize("program", [SHARED_ZERO, UNIX_BUFFERS, TCP_BUFFERS], ids=["zero", "unix", "tcp"])
-def test_memory_that_only_the_kernel_holds(attack, program):
+@pytest.mark.parametrize("kind", HOLDING)
+def test_memory_that_only_the_kernel_holds(attack, kind):
     """Limit 256 MB: it is refused, or counted by its most."""
     before = unreclaimable()
     most = [0]
@@ -126,7 +109,7 @@ def test_memory_that_only_the_kernel_holds(attack, program):
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        result = attack(program, seconds=SHORT)
+        result = attack(SIX.replace("HOLDING", HOLDING[kind]), seconds=SHORT)
     finally:
         done.set()
         watcher.join()

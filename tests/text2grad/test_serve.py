@@ -1,35 +1,38 @@
 """``text2grad serve``: what goes in and out, what is refused, what a client and its critic survive."""
 
-from __future__ import annotations
-
+import inspect
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from tests.conftest import ROOT
+from tests.processes import free_port
 from tests.tiny import tokenizer
 from text2grad.critics import load_critic
-from text2grad.critics.served import TOKEN
-from text2grad.errors import InputError
+from text2grad.critics.served import TOKEN, ServedCritic
+from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.http_app import make_app
+from text2grad.integrations.http_app import PromptHeaders, make_app
 from text2grad.integrations.serve import checked_token
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
-CRITIC = """
-import time
-from text2grad.feedback import Feedback, FeedbackError
+SECRET = "a-secret-that-is-long-enough"
+
 
 def judge(prompts, responses):
     time.sleep(2 if "slow" in responses else 0.05)
@@ -37,19 +40,11 @@ def judge(prompts, responses):
         raise RuntimeError("secret: /home/someone/model")
     return [
         FeedbackError("nothing to say") if response == "silence" else Feedback(f"On {prompt}.", ["good"], ["bad"])
-        for prompt, response in zip(prompts, responses)
-    ]
-"""
-SECRET = "a-secret-that-is-long-enough"
-
-
-def judge(prompts, responses):
-    if any("poison" in response for response in responses):
-        raise RuntimeError("secret: /home/someone/model")
-    return [
-        FeedbackError("nothing to say") if response == "silence" else Feedback(f"On {prompt}.", ["good"], ["bad"])
         for prompt, response in zip(prompts, responses, strict=True)
     ]
+
+
+CRITIC = f"import time\nfrom text2grad.feedback import Feedback, FeedbackError\n\n{inspect.getsource(judge)}"
 
 
 class Named:
@@ -210,25 +205,20 @@ def test_a_host_that_others_reach_needs_a_token(monkeypatch):
         checked_token("127.0.0.1")
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 class Serving:
     """The real command in a process of its own."""
 
-    def __init__(self, folder, port: int, task: str = "plain"):
-        self.port, self.folder, self.task = port, folder, task
-        (folder / "critic.py").write_text(CRITIC)
+    def __init__(self, folder, port: int, task: str = "plain", critic: str = CRITIC, token: str = SECRET, flags=()):
+        self.port, self.log, self.token = port, folder / "log", token
+        (folder / "critic.py").write_text(critic)
+        self.flags = ["--task", task, "--port", str(port), "--critic", f"{folder / 'critic.py'}:judge", *flags]
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", self.task, "--port", str(self.port)]
         self.process = subprocess.Popen(
-            [*command, "--critic", str(self.folder / "critic.py:judge")], cwd=ROOT, text=True,
-            env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE, stderr=(self.folder / "log").open("a"),
+            [sys.executable, "-m", "text2grad.integrations.serve", *self.flags], cwd=ROOT, text=True,
+            env=os.environ | ({TOKEN: self.token} if self.token else {}), stdout=subprocess.PIPE,
+            stderr=self.log.open("a"),
         )  # fmt: skip
 
     def metrics(self) -> str:
@@ -298,5 +288,159 @@ def test_a_policy_trains_with_a_served_critic_of_its_task_alone(tmp_path, monkey
         critic = load_critic(f"served:http://127.0.0.1:{port}", "slf5k")
         with pytest.raises(InputError, match=r"HTTP 401.*set TEXT2GRAD_TOKEN"):
             critic(["x"], ["good"])
+    finally:
+        server.process.kill()
+
+
+# A critic that is slower than its clients' time limits
+
+
+PLAIN = get_task("plain")
+
+
+class Slow:
+    """One response at a time, and so many seconds for each."""
+
+    name, remote = "slow", False
+
+    def __init__(self, seconds: float):
+        self.seconds, self.asked = seconds, []
+
+    def __call__(self, prompts, responses, records=None):
+        self.asked.extend(responses)
+        time.sleep(self.seconds * len(responses))
+        return [Feedback(f"On {response}.") for response in responses]
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch):
+    monkeypatch.delenv(TOKEN, raising=False)
+
+
+@contextmanager
+def served(service: CriticService, **options: float) -> Iterator[str]:
+    """The address of a server in a thread of this process."""
+    server = uvicorn.Server(uvicorn.Config(make_app(service, **options), http=PromptHeaders, log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait():
+    """Twelve clients, whose limit is half of what all twelve take together. None asks twice."""
+    slow = Slow(0.25)
+    service = CriticService(slow, PLAIN, {}, window=0, batch_size=1)
+    with served(service, sign_of_life=0.2) as url, ThreadPoolExecutor(12) as pool:
+        critic = ServedCritic(url, PLAIN, timeout=1.5, patience=3.0)
+        asked = [f"response {number}" for number in range(12)]
+        given = list(pool.map(lambda response: critic(["x"], [response]), asked))
+    assert given == [[Feedback(f"On {response}.")] for response in asked]
+    assert sorted(slow.asked) == sorted(asked)
+
+
+@pytest.mark.promise("bounded_time")
+def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkeypatch):
+    monkeypatch.setattr(PromptHeaders, "seconds", 0.5)
+    with served(CriticService(Slow(1.0), PLAIN, {}, window=0)) as url:
+        critic = ServedCritic(url, PLAIN)
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10) as dripping:
+            dripping.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert dripping.recv(4096).startswith(b"HTTP/1.1 200")
+            dripping.sendall(b"GET /health HTTP/1.1\r\n")
+            begun = time.monotonic()
+            while dripping.recv(4096):
+                pass
+            assert time.monotonic() - begun < 5
+        assert critic(["x"], ["good"]) == [Feedback("On good.")]
+
+
+def test_an_item_fails_when_the_critic_answers_nobody_not_when_many_wait_before_it():
+    body = {"items": [{"prompt": "x", "response": f"response {number}"} for number in range(8)]}
+    service = CriticService(Slow(0.2), PLAIN, {}, Limits(timeout=1.0), window=0, batch_size=1)
+    with TestClient(make_app(service)) as client:
+        found = client.post("/v1/feedback", json=body).json()["items"]
+    assert [item.get("critique") for item in found] == [f"On response {number}." for number in range(8)]
+
+    service = CriticService(Slow(0.8), PLAIN, {}, Limits(timeout=0.3), window=0, batch_size=1)
+    with TestClient(make_app(service)) as client:
+        found = client.post("/v1/feedback", json={"items": body["items"][:1]}).json()["items"]
+    assert found == [{"error": "the critic has answered nothing for 0.3 seconds"}]
+
+
+def test_a_late_answer_is_the_json_of_a_quick_one_and_is_counted_once():
+    service = CriticService(Slow(0.5), PLAIN, {}, window=0)
+    with TestClient(make_app(service, sign_of_life=0.1)) as client:
+        late = client.post("/v1/feedback", json={"items": [{"prompt": "x", "response": "good"}]})
+        metrics = client.get("/metrics").text
+    assert late.status_code == 200 and late.headers["content-type"] == "application/json"
+    assert late.text.startswith(" ") and json.loads(late.text)["items"][0]["critique"] == "On good."
+    assert 'requests_total{path="/v1/feedback",status="200"} 1' in metrics
+    assert 'request_seconds_bucket{le="0.25"} 0' in metrics and 'request_seconds_bucket{le="+Inf"} 1' in metrics
+
+
+def test_a_late_answer_is_given_up_when_its_client_hangs_up():
+    slow = Slow(0.5)
+    service = CriticService(slow, PLAIN, {}, window=0, batch_size=1)
+    with served(service, sign_of_life=0.1) as url:
+        port = int(url.rsplit(":", 1)[1])
+        body = json.dumps({"items": [{"prompt": "x", "response": f"response {number}"} for number in range(9)]})
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(f"POST /v1/feedback HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+            client.sendall(body.encode())
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        while service.waiting:
+            time.sleep(0.05)
+    assert len(slow.asked) < 5
+
+
+@contextmanager
+def server_that_breaks_off(times: int) -> Iterator[str]:
+    """It works on the request for 0.6 s, says so, and dies, so many times. Then it answers."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        for attempt in range(times + 2):
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                about = b'{"task": "plain", "critic": "c"}'
+                answer = b'{"items": [{"critique": "late", "good": [], "poor": []}]}'
+                whole = about if attempt == 0 else answer
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n")
+                if 0 < attempt <= times:
+                    time.sleep(0.6)
+                    continue
+                connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(whole), whole))
+
+    threading.Thread(target=run, daemon=True).start()
+    with listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_patience_begins_when_the_server_was_last_there():
+    with server_that_breaks_off(2) as url:
+        assert ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"]) == [Feedback("late")]
+
+
+@pytest.mark.promise("bounded_time")
+def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
+    with server_that_breaks_off(9) as url, pytest.raises(StopRunError, match="the answer breaks off"):
+        ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
+
+
+@pytest.mark.promise("bounded_time")
+def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
+    stuck = "import time\ndef judge(prompt, response):\n    time.sleep(1000)\n"
+    server = Serving(tmp_path, 0, critic=stuck, token="", flags=("--timeout", "1"))
+    try:
+        url = server.wait().rsplit("served:", 1)[1].strip()
+        (given,) = ServedCritic(url, PLAIN)(["x"], ["good"])
+        assert "answered nothing for 1 seconds" in str(given)
+        assert server.stop()[0] == 0
     finally:
         server.process.kill()

@@ -1,7 +1,5 @@
 """Signals: entry scripts end with 128 + n, launchers pass them on to the processes that do the work and leave none."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

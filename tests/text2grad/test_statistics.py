@@ -75,17 +75,9 @@ def test_nothing_gives_no_figure_rather_than_zero():
 def test_fleiss_kappa_on_the_example_of_fleiss_style_tables():
     # ten items, fourteen judges, five labels: the worked example that textbooks and encyclopedias give (0.210)
     table = [
-        [0, 0, 0, 0, 14],
-        [0, 2, 6, 4, 2],
-        [0, 0, 3, 5, 6],
-        [0, 3, 9, 2, 0],
-        [2, 2, 8, 1, 1],
-        [7, 7, 0, 0, 0],
-        [3, 2, 6, 3, 0],
-        [2, 5, 3, 2, 2],
-        [6, 5, 2, 1, 0],
-        [0, 2, 2, 3, 7],
-    ]
+        [0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1], [7, 7, 0, 0, 0],
+        [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7],
+    ]  # fmt: skip
     assert fleiss_kappa(table) == pytest.approx(0.2099, abs=1e-4)
     assert math.isnan(fleiss_kappa([[3, 0], [3, 0]]))
     with pytest.raises(ValueError, match="same number of judges"):

@@ -1,7 +1,5 @@
 """The programmatic critic of summaries: each rule, the cheats it must not reward, hostile input."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

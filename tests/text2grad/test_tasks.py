@@ -1,7 +1,5 @@
 """Tasks: what each attribute decides, how a user's own is found, and the general one for any prompt and response."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The teacher's losses: against numbers worked by hand, and against TRL's own SDPO on the same tensors."""
 
-from __future__ import annotations
-
 from math import exp, log
 
 import pytest

@@ -1,7 +1,5 @@
 """TRL's own trainers with our feedback inside: a few real steps on a tiny model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from datasets import Dataset

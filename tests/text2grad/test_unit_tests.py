@@ -1,7 +1,5 @@
 """Solutions run against their tests: verdict, log, and what a solution cannot fake."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
