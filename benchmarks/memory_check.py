@@ -1,7 +1,6 @@
-"""The memory of real steps against the plan's arithmetic, and of an update at four sizes of the vocabulary.
+"""The memory of real steps against the plan's arithmetic: peaks of SmolLM2 on a CPU, beside those that are predicted.
 
-    python benchmarks/memory_check.py                # peaks of SmolLM2 on a CPU, beside those that are predicted
-    python benchmarks/memory_check.py --vocabulary   # this project's scorer, TRL's fused head, and all logits at once
+    python benchmarks/memory_check.py
 
 Each figure is that of a new process, as Linux counts it.
 """
@@ -11,20 +10,15 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from tabulate import tabulate
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.memory import BUCKET, GIB, PHASES, ROOT, Job, load_config, policy_settings, shape_of, step_memory
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.policy import PolicyScorer
 from quickstart.tiny_model import make_tiny_model
-from text2grad.configs import parse, setting
+from text2grad.configs import parse
 from text2grad.errors import InputError, command
 from text2grad.records import load_json, save_json
 
@@ -38,13 +32,6 @@ POINTS = {  # by what dominates: a job, its ZeRO stage, and ranks
     "all weights, ZeRO-2, 2 ranks": (FULL, 2, 2),
     "all weights, ZeRO-3, 2 ranks": (FULL, 3, 2),
 }
-WAYS = {"ours": "`PolicyScorer`", "trl": "TRL's fused head", "plain": "all logits at once"}
-VOCABULARIES = (32768, 65536, 131072, 262144)
-
-
-@dataclass
-class MemoryCheckConfig:
-    vocabulary: bool = setting(False, "measure an update at several sizes of the vocabulary")
 
 
 def compare_with_steps() -> str:
@@ -166,74 +153,13 @@ def _policy(job: Job, zero: int, folder: Path, model: str) -> PolicyConfig:
     return PolicyConfig.of(**settings)
 
 
-def small_llama(vocabulary: int) -> LlamaForCausalLM:
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            tie_word_embeddings=True,
-        )
-    )
-    model.get_input_embeddings().requires_grad_(False)
-    return model
-
-
-def score_and_backpropagate(way: str, model: LlamaForCausalLM, ids: Tensor) -> None:
-    """Log-probabilities and entropy of all tokens but the first, and their gradient. ``ids``: ``[B, 1 + T]``."""
-    mask = torch.ones_like(ids)
-    if way == "ours":
-        logprobs, entropy, *_ = PolicyScorer(model)(ids, mask, mask[:, 1:], entropy=True)
-    elif way == "trl":
-        from trl.trainer import add_fused_lm_head
-
-        add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-        output = model(input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True)
-        logprobs, entropy = output.log_probs, output.entropy
-    else:
-        log_probs = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float().log_softmax(-1)
-        logprobs = log_probs.gather(-1, ids[:, 1:, None])
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-    (logprobs.sum() + 0.01 * entropy.sum()).backward()
-
-
-def vocabulary_table(responses: int = 4, tokens: int = 512, vocabularies: Sequence[int] = VOCABULARIES) -> str:
-    """MiB by which a pass over all response tokens raises the peak of a process, for each way and vocabulary."""
-    rows = []
-    for way, label in WAYS.items():
-        growth = [measured_pass(way, size, responses, tokens) for size in vocabularies]
-        rows.append([label, *(f"{mebibytes:.0f} MiB" for mebibytes in growth)])
-    return tabulate(rows, ["vocabulary", *(f"{size // 1024}k" for size in vocabularies)], tablefmt="github")
-
-
-def measured_pass(way: str, vocabulary: int, responses: int, tokens: int) -> float:
-    """MiB by which the pass raises the peak of a new process."""
-    return float(run_in_a_process("--one_pass", way, vocabulary, responses, tokens).splitlines()[-1])
-
-
-def run_one_pass(way: str, vocabulary: int, responses: int, tokens: int) -> None:
-    """What such a process does; it prints the growth of its peak."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = small_llama(vocabulary)
-    score_and_backpropagate("ours", small_llama(1024), torch.zeros(1, 2, dtype=torch.long))  # what any first pass loads
-    ids = torch.randint(vocabulary, (responses, 1 + tokens))
-    before = resident("VmHWM")
-    score_and_backpropagate(way, model, ids)
-    print((resident("VmHWM") - before) / 2**20)
-
-
 @command
 def main() -> None:
     if "--one_step" in sys.argv:
         run_one_step(Path(sys.argv[-1]))
-    elif "--one_pass" in sys.argv:
-        way, *sizes = sys.argv[-4:]
-        run_one_pass(way, *map(int, sizes))
     else:
-        print(vocabulary_table() if parse(MemoryCheckConfig).vocabulary else compare_with_steps())
+        parse()
+        print(compare_with_steps())
 
 
 if __name__ == "__main__":
