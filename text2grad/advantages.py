@@ -221,18 +221,6 @@ def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
     return _chosen(weights * chosen, mask)
 
 
-def residual_rewards(deltas: Tensor, mask: Tensor, scores: Tensor, kappa: float) -> Tensor:
-    """r_t = κ·δ_t, and R − κ·Σ_t δ_t more on the last token.
-
-    Whatever κ is, a response's rewards sum to R, so that the best policy is the one that is best by R: δ only says
-    where in the response it came about. κ = 0 is a scalar reward at the end. (Potential-based shaping, Ng et al. 1999,
-    with κ·Σ_{s<t} δ_s as potential.)
-    """
-    shaped = kappa * _chosen(deltas, mask)
-    last = mask - before_end(mask)
-    return shaped + last * (scores - shaped.sum(1))[:, None]
-
-
 # Both together
 
 

@@ -51,6 +51,7 @@ def test_the_figures_of_a_step_by_hand():
         "audit/missed_rate": 2 / 6,
     }
     assert count(None) == count(given[3]) == [0.0] * len(COUNTS)
+    assert figures(dict.fromkeys(COUNTS, 0.0)) == {}  # a step without audits
 
 
 def test_a_scalar_reward_or_a_failure_leaves_the_trusted_delta_alone():
@@ -63,10 +64,6 @@ def test_a_scalar_reward_or_a_failure_leaves_the_trusted_delta_alone():
             "audit/signed": 0,
             "audit/delta": 0.5,
         }
-
-
-def test_a_step_without_audits_has_no_figures():
-    assert figures(dict.fromkeys(COUNTS, 0.0)) == {}
 
 
 def rollout(number: int) -> Rollout:

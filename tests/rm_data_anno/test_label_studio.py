@@ -83,6 +83,14 @@ def test_offsets_that_are_not_their_text_are_refused():
     assert positions("🐶\r\n", Convention(True, True)) == {0: 0, 2: 1, 3: 3}
 
 
+def regions(response: str, critique: str, spans) -> list[dict]:
+    """What a person submits in Label Studio's form."""
+    about = {"from_name": "span", "to_name": "response", "type": "labels"}
+    result = [about | {"value": value(response, a, b, UTF16, label)} for label, a, b in spans]
+    critique = {"text": [critique]}
+    return [*result, {"from_name": "critique", "to_name": "response", "type": "textarea", "value": critique}]
+
+
 def exported(responses: dict[str, str], people: dict[str, dict[str, list]], **more) -> list[dict]:
     """An export in Label Studio's form: people -> record id -> [critique, *(label, start, end)]."""
     rows = []
@@ -90,17 +98,8 @@ def exported(responses: dict[str, str], people: dict[str, dict[str, list]], **mo
         annotations = []
         for email, said in people.items():
             critique, *spans = said[record_id]
-            result = [
-                {
-                    "from_name": "span",
-                    "to_name": "response",
-                    "type": "labels",
-                    "value": value(response, a, b, UTF16, label),
-                }
-                for label, a, b in spans
-            ]
-            result.append({"from_name": "critique", "type": "textarea", "value": {"text": [critique]}})
-            annotations.append({"id": len(annotations), "completed_by": {"email": email}, "result": result, **more})
+            about = {"id": len(annotations), "completed_by": {"email": email}, **more}
+            annotations.append(about | {"result": regions(response, critique, spans)})
         annotations.append({"id": 99, "was_cancelled": True, "completed_by": 1, "result": []})
         rows.append({"id": 1, "data": {"id": record_id, "response": response}, "annotations": annotations})
     return rows

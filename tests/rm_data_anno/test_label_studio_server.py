@@ -11,7 +11,7 @@ from rm_data_anno.adjudication import PersonsAnnotation, adjudicated
 from rm_data_anno.label_studio import INTERFACE
 from tests.label_studio_server import LabelStudio, Person
 from tests.reward_records import settings
-from tests.rm_data_anno.test_label_studio import HOSTILE, UTF16, value
+from tests.rm_data_anno.test_label_studio import HOSTILE, regions
 from text2grad.records import load_json, save_json
 
 SCRIPT = "rm_data_anno/label_studio.py"
@@ -48,17 +48,7 @@ def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_scrip
             for number, person in enumerate(people):
                 spans = marks(response, f"{record_id} {number}")
                 said.setdefault(record_id, []).append(PersonsAnnotation(str(person.id), f"{record_id} {number}", spans))
-                result = [
-                    {
-                        "from_name": "span",
-                        "to_name": "response",
-                        "type": "labels",
-                        "value": value(response, a, b, UTF16, label),
-                    }
-                    for label, a, b in spans
-                ]
-                critique = {"text": [f"{record_id} {number}"]}
-                result.append({"from_name": "critique", "to_name": "response", "type": "textarea", "value": critique})
+                result = regions(response, f"{record_id} {number}", spans)
                 person.call("POST", f"/api/tasks/{task['id']}/annotations/", {"result": result})
         export = people[0].call("GET", f"/api/projects/{project}/export?exportType=JSON")
     save_json(tmp_path / "export.json", export)

@@ -10,13 +10,11 @@ from text2grad.advantages import (
     agreement,
     before_end,
     centred,
-    gae,
     group_normalised,
     leave_one_out,
     leave_one_out_tokens,
     min_form,
     prime_tokens,
-    residual_rewards,
     response_scores,
     scaled,
     two_channels,
@@ -95,17 +93,6 @@ def test_min_form_is_the_worst_token():
     close(sharp.sum(1), [-1.0, 0.5], 1e-4)
 
 
-@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
-def test_residual_rewards_sum_to_the_score_whatever_kappa_is(kappa):
-    scores = tensor([0.25, -1.0, 0.0, 1.0])
-    rewards = residual_rewards(DELTAS, MASK, scores, kappa)
-    torch.testing.assert_close(rewards.sum(1), scores)
-    torch.testing.assert_close(rewards * before_end(MASK), kappa * DELTAS * before_end(MASK))
-    zeros = torch.zeros_like(rewards)
-    first = gae(rewards, zeros, MASK, 1.0, 1.0)[0][:, 0]
-    torch.testing.assert_close(first, scores)  # without discount the first token's advantage is the score
-
-
 def test_scaled_and_two_channels_by_hand():
     close(scaled(tensor([[3.0, 4.0, 9.0]]), tensor([[1.0, 1.0, 0.0]])), [[3 / math.sqrt(12.5), 4 / math.sqrt(12.5), 0]])
     assert scaled(torch.zeros(2, 2), torch.ones(2, 2)).tolist() == [[0, 0], [0, 0]]
@@ -149,7 +136,6 @@ def test_nothing_under_the_padding_reaches_a_result(under):
         lambda x: leave_one_out_tokens(x, MASK, 2),
         lambda x: prime_tokens(x, MASK, 2),
         lambda x: min_form(x, MASK),
-        lambda x: residual_rewards(x, MASK, COUNTS, 0.5),
         lambda x: scaled(x, MASK),
         lambda x: two_channels(x, COUNTS, MASK, 1.0),
         lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), 2),
