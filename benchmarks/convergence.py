@@ -14,7 +14,7 @@ studies share them. ``--stored benchmarks/figures/STUDY.json`` prints and draws 
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ Sweep = dict[str, dict[str, Estimate]]
 
 
 @dataclass
-class StudyConfig:
+class StudyConfig(Protocol):
     """One study: which methods, and the protocol that they share."""
 
     REMOVED = EARLIER
@@ -55,17 +55,8 @@ class StudyConfig:
     learning_rates: list[float] = setting([], "learning rates that are tried for every method; a single one is taken")
     sweep_seeds: list[int] = setting([], "seeds of the sweep; they are not used again")
     seeds: list[int] = setting([], "seeds of the runs that are reported")
-    steps: int = setting(60, "steps of a run; a step is one cycle of rollouts and updates")
-    rollouts: int = setting(16, "responses sampled in a step")
-    epochs: int = setting(2, "passes of updates over a step's responses")
-    evaluate_every: int = setting(5, "steps between two evaluations on held-out prompts")
-    held_out: int = setting(96, "held-out prompts of an evaluation")
     base_steps: int = setting(1000, "updates of supervised training that make the starting policy")
     rewritings: float = setting(0.0, "share of the starting policy's demonstrations that follow a critique")
-    kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
-    generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
-    praises: bool = setting(False, "the critic's critiques also name what is right")
-    notes: int = setting(0, "notes of every prompt; 0: three to five")
     reward_pairs: int = setting(1000, "pairs of responses that a reward model learns from, unless its method says")
     reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     output_dir: str = setting("runs/benchmarks/convergence", "folder of the runs")
@@ -89,17 +80,7 @@ class StudyConfig:
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(
-            steps=self.steps,
-            rollouts=self.rollouts,
-            epochs=self.epochs,
-            evaluate_every=self.evaluate_every,
-            held_out=self.held_out,
-            kl_coef=self.kl_coef,
-            praises=self.praises,
-            generation=self.generation,
-            notes=self.notes,
-        )
+        return Protocol(**{each.name: getattr(self, each.name) for each in fields(Protocol)})
 
 
 @dataclass

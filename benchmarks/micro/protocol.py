@@ -13,36 +13,26 @@ from benchmarks.micro.task import PROFILES, make_record, score_statements
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
+from text2grad.configs import setting
 from text2grad.tasks import Record
 
 
-@dataclass(frozen=True)
+@dataclass
 class Protocol:
-    """What all methods share.
+    """What all methods share. No prompt is used twice while steps × rollouts is below ``prompts``."""
 
-    Attributes:
-        steps, rollouts, epochs: steps of a run, responses sampled in each, passes of updates over them.
-        evaluate_every, held_out: how often the policy answers held-out prompts, and how many.
-        prompts: training prompts; none is used twice while steps × rollouts is below this number.
-        value_learning_rate: learning rate of the value head, for methods that have one.
-        kl_coef: the coefficient of the KL to the starting policy, for all methods.
-        praises: the critic's critiques also name what is right.
-        generation: what samples the rollouts of this project's trainer.
-        notes: of every prompt; 0: three to five.
-    """
-
-    steps: int = 60
-    rollouts: int = 16
-    epochs: int = 2
-    evaluate_every: int = 5
-    held_out: int = 96
-    prompts: int = 1000
-    max_response_tokens: int = 72
-    value_learning_rate: float = 0.1
-    kl_coef: float = 0.0
-    praises: bool = False
-    generation: str = "transformers"
-    notes: int = 0
+    steps: int = setting(60, "steps of a run; a step is one cycle of rollouts and updates")
+    rollouts: int = setting(16, "responses sampled in a step")
+    epochs: int = setting(2, "passes of updates over a step's responses")
+    evaluate_every: int = setting(5, "steps between two evaluations on held-out prompts")
+    held_out: int = setting(96, "held-out prompts of an evaluation")
+    prompts: int = setting(1000, "training prompts")
+    max_response_tokens: int = setting(72, "tokens of a response")
+    value_learning_rate: float = setting(0.1, "learning rate of the value head, for methods that have one")
+    kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
+    praises: bool = setting(False, "the critic's critiques also name what is right")
+    generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
+    notes: int = setting(0, "notes of every prompt; 0: three to five")
 
     def described(self) -> dict[str, Any]:
         """For a run's folder; what the first studies did not know is left out where it has its default."""
