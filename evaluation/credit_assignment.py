@@ -86,10 +86,7 @@ def label_figures(by_prompt: dict[str, list[np.ndarray]], decay: float) -> dict[
             distance = len(deltas) - 1 - np.flatnonzero(labelled)
             add("amplification", prompt, float(np.sum(amplification(distance, decay))), len(distance))
             add("distance_from_end", prompt, float(distance.sum()), len(distance))
-            credited = {
-                "A": token_level_advantages(deltas, decay),
-                "B": end_of_sequence_advantages(deltas, decay),
-            }
+            credited = {"A": token_level_advantages(deltas, decay), "B": end_of_sequence_advantages(deltas, decay)}
             for placement, advantages in credited.items():
                 right = np.sign(advantages[labelled]) == np.sign(deltas[labelled])
                 add(f"right_sign_{placement}", prompt, float(right.sum()), len(distance))

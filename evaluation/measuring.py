@@ -30,11 +30,7 @@ class MeasureConfig:
     """What is measured, and against what."""
 
     data_path: str = setting(
-        MISSING,
-        "the system's responses, a file in the task's format",
-        "--responses",
-        "--dataset_path",
-        "--input_file",
+        MISSING, "the system's responses, a file in the task's format", "--responses", "--dataset_path", "--input_file"
     )
     system: str = setting(MISSING, "the system's name in tables")
     output_path: str = setting(MISSING, "the result file", "--output_file", "--output")

@@ -49,12 +49,7 @@ def _order_free(sums: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-sum(logits) / 2))
 
 
-COMBINE: dict[str, Combine] = {
-    "ratio": ratio,
-    "exp_ratio": _exp_ratio,
-    "bleu": _bleu,
-    "order_free": _order_free,
-}
+COMBINE: dict[str, Combine] = {"ratio": ratio, "exp_ratio": _exp_ratio, "bleu": _bleu, "order_free": _order_free}
 
 
 _SAMPLE = re.compile(r"@\d+$")

@@ -228,11 +228,7 @@ def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trainer(
-    config: RewardModelConfig,
-    tokenizer,
-    encoded: EncodedRecords,
-    held_out: EncodedRecords,
-    monitor: Monitor,
+    config: RewardModelConfig, tokenizer, encoded: EncodedRecords, held_out: EncodedRecords, monitor: Monitor
 ) -> RewardTrainer:
     model, adapter = load_model(config.model, config.weights_dtype, trainable=True), is_adapter(config.model)
     disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already

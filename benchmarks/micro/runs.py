@@ -82,13 +82,7 @@ def run_method(
 
 
 def config_of(
-    name: str,
-    method: Method,
-    learning_rate: float,
-    seed: int,
-    folder: Path,
-    materials: Materials,
-    protocol: Protocol,
+    name: str, method: Method, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
 ) -> PolicyConfig:
     """Text2Grad's settings with the method's changes.
 

@@ -56,12 +56,7 @@ def known_metrics() -> dict[str, Wording]:
     entries = yaml.safe_load((Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8"))
     signs = {"higher": 1, "lower": -1, None: 0}
     return {
-        name: Wording(
-            entry["label"],
-            entry.get("says", ""),
-            signs[entry.get("better")],
-            entry.get("style", "number"),
-        )
+        name: Wording(entry["label"], entry.get("says", ""), signs[entry.get("better")], entry.get("style", "number"))
         for name, entry in entries.items()
     }
 

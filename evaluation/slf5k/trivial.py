@@ -49,9 +49,7 @@ def trivial_answers(posts: Mapping[str, str], references: Mapping[str, str]) -> 
 
 
 def trivial_rows(
-    posts: Mapping[str, str],
-    references: Mapping[str, str],
-    measure: Callable[[dict[str, str]], dict[str, Figure]],
+    posts: Mapping[str, str], references: Mapping[str, str], measure: Callable[[dict[str, str]], dict[str, Figure]]
 ) -> dict[str, dict[str, Any]]:
     """Name of the row -> measure -> its summary, for a result file."""
     return {

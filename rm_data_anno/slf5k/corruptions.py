@@ -125,12 +125,7 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 
 def spoil(
-    post: str,
-    texts: Sequence[str],
-    others: Sequence[str],
-    counts: Counter[str],
-    seen: set[str],
-    rng: random.Random,
+    post: str, texts: Sequence[str], others: Sequence[str], counts: Counter[str], seen: set[str], rng: random.Random
 ) -> KnownFault | None:
     """A new text by the kind of change that is rarest so far and possible here; None where there is none."""
     for kind in sorted(CORRUPTIONS, key=lambda kind: (counts[kind], rng.random())):
