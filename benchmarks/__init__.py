@@ -4,6 +4,8 @@ EARLIER = {
     "page": ("", "is no setting any more: tables are printed; leave it out"),
     "already_listed": ([], "is no setting any more; leave it out"),
     "examine_pairs": (0, "is no setting any more; leave it out"),
+    "reward_pairs": (1000, "is no setting any more; it is 1000, or the method's own"),
+    "scalar_model": ("", "is no setting any more; leave it out"),
     "learnt_critics": ("", "is of a finished study; benchmarks/earlier_studies.md names the commit that has it"),
 }
 """Settings of earlier versions (see ``text2grad.configs``)."""

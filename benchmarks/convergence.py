@@ -37,6 +37,7 @@ from text2grad.errors import InputError, command
 from text2grad.records import load_json, save_json
 from text2grad.statistics import Estimate
 
+REWARD_PAIRS = 1000  # that a reward model learns from, unless its method says
 Runs = dict[str, list[results.Curve]]
 """The curves of each method's seeds."""
 Sweep = dict[str, dict[str, Estimate]]
@@ -57,7 +58,6 @@ class StudyConfig(Protocol):
     seeds: list[int] = setting([], "seeds of the runs that are reported")
     base_steps: int = setting(1000, "updates of supervised training that make the starting policy")
     rewritings: float = setting(0.0, "share of the starting policy's demonstrations that follow a critique")
-    reward_pairs: int = setting(1000, "pairs of responses that a reward model learns from, unless its method says")
     reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     output_dir: str = setting("runs/benchmarks/convergence", "folder of the runs")
     report_dir: str = setting("runs/benchmarks/figures", "folder of the figures and the JSON")
@@ -108,7 +108,7 @@ class Study:
         prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
         learnt = [model for name in config.methods if (model := method_of(name).reward_model)]
         limit = self.protocol.max_response_tokens
-        models = train_reward_models(self.folder, base, learnt, config.reward_pairs, limit, config.reward_model_steps)
+        models = train_reward_models(self.folder, base, learnt, REWARD_PAIRS, limit, config.reward_model_steps)
         self.materials = Materials(base, prompts, models)
         self.processor_seconds: list[float] = []
 

@@ -6,10 +6,9 @@
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the same δ, summed on
 the last token. With ``--reward_model FOLDER`` there are two more methods, whose critic is that reward model of stage 2,
 audited by the program on a quarter of the rollouts; ``--refresh_data FILE``, the records that it learnt from, adds two
-in which it goes on learning, and ``--scalar_model FOLDER`` adds PPO on a scalar reward model's score. The results are
-``OUTPUT_DIR/report.html``, a table and curves, those of the audits in a picture of their own. A killed run can be
-started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs, so that several processes can share the
-work.
+in which it goes on learning. The results are ``OUTPUT_DIR/report.html``, a table and curves, those of the audits in a
+picture of their own. A killed run can be started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs,
+so that several processes can share the work.
 """
 
 import random
@@ -42,7 +41,6 @@ LABELS = {
     "learnt_ppo_last_sum": "PPO, sum of the learnt critic's δ",
     "refreshed_text2grad": "Text2Grad, refreshed critic",
     "refreshed_ppo_last_sum": "PPO, sum of the refreshed critic's δ",
-    "scalar_ppo": "PPO, scalar reward model",
 }
 FIGURES = {
     "mean_delta": ("mean δ per token", "{:+.2f}"),
@@ -70,7 +68,6 @@ LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
 """The same methods, with a reward model as critic."""
 REFRESHED = {f"refreshed_{name}": script for name, script in METHODS.items()}
 """The same, and the reward model goes on learning from the rules' feedback on the rollouts."""
-SCALAR = {"scalar_ppo": [f"{STAGE}/slf5k/train.py"]}
 AUDITED = ["--audit_critic", "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "--audit_share", "0.25"]
 REFRESH = ["--refresh_every", "2"]
 """By the other flags' defaults the rules annotate the last 16 rollouts: all since the last refresh."""
@@ -178,7 +175,6 @@ class RealPostsConfig:
     held_out_path: str = setting("", "a file of such posts; then all of data_path trains")
     reward_model: str = setting("", "a reward model of stage 2, as critic of two more methods")
     refresh_data: str = setting("", "with --reward_model: what it learnt from; two methods in which it is refreshed")
-    scalar_model: str = setting("", "a scalar reward model (baselines/scalar_reward.py), for PPO on its score")
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
     figures_dir: str = setting("runs/benchmarks/figures", "folder of the curves")
@@ -199,13 +195,11 @@ class RealPostsConfig:
         return self.only or [f"{method}:{seed}" for seed in self.seeds for method in self.methods()]
 
     def methods(self) -> dict[str, list[str]]:
-        given = ((LEARNT, self.reward_model), (REFRESHED, self.refresh_data), (SCALAR, self.scalar_model))
+        given = ((LEARNT, self.reward_model), (REFRESHED, self.refresh_data))
         return METHODS | {name: script for part, wanted in given if wanted for name, script in part.items()}
 
     def feedback(self, method: str) -> list[str | Path]:
         """The flags that say where a method's rewards come from."""
-        if method in SCALAR:
-            return ["--reward_model", Path(self.scalar_model).resolve(), *AUDITED]
         if method in METHODS:
             return ["--critic", "programmatic"]
         flags: list[str | Path] = ["--critic", Path(self.reward_model).resolve(), *AUDITED]
