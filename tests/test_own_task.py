@@ -159,8 +159,9 @@ def test_a_critic_of_ones_own_is_named_in_every_file(folder, command):
     (folder / "prompts.csv").write_text('id,prompt\nq1,"Write about bread, please."\nq2,Write about the sea.\n')
     command(
         "nl_gradient_policy_optimization/optimize.py", "--task", "plain", "--critic", spec, "--model", model,
-        "--data_path", "prompts.csv", "--output_dir", "run", "--max_steps", 1, "--rollouts_per_device", 2, "--seed", 1,
-        "--ppo_epochs", 1, "--max_new_tokens", 8, "--report_to", "none", "--gradient_checkpointing", "false",
+        "--data_path", "prompts.csv", "--output_dir", "run", "--max_steps", 1, "--rollouts_per_device", 2,
+        "--micro_batch_size", 2, "--minibatches", 1, "--seed", 1, "--ppo_epochs", 1, "--max_new_tokens", 8,
+        "--report_to", "none", "--gradient_checkpointing", "false",
     )  # fmt: skip
     about = load_json(folder / "run" / "run.json")
     assert about["critic"] == about["config"]["critic"] == spec
