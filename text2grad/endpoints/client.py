@@ -175,8 +175,8 @@ class ChatClient:
         official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
         if official and not self._key:
             raise InputError(
-                "no API key: set OPENAI_API_KEY, name your own server (--base_url http://HOST:PORT/v1), "
-                "or work without a model (--critic programmatic)"
+                "no API key: set OPENAI_API_KEY, or name your own server, http://HOST:PORT/v1#MODEL (as a critic, "
+                "programmatic needs neither)"
             )
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
             raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
