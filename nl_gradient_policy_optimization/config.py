@@ -51,10 +51,11 @@ REMOVED = {
     "update_kl_limit": (None, "is no setting any more; lower --ppo_epochs or --learning_rate"),
     "patience": (0, "is no setting any more; watch delta/mean in metrics.jsonl, and stop the run with Ctrl-C"),
     "critic_min_probability": (0.0, "is no setting any more; --critic_votes weighs what a reward model is unsure of"),
+    "load_in_4bit": (False, "is no setting: an adapter trains on 16-bit weights; 8B takes 17.8 GiB on paper"),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
     "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME RUN/policy` uploads the result with its card"),
 }
-"""Settings of earlier versions: the value at which they changed nothing, and what to write in their place."""
+"""Settings of earlier versions or other trainers: the value at which they changed nothing, what to write instead."""
 
 
 @dataclass
@@ -213,7 +214,9 @@ class PPOSettings:
 class OptimiserSettings:
     """The optimiser."""
 
-    optimizer: Literal["adafactor", "adamw"] = setting("adafactor", "of the policy")
+    optimizer: Literal["auto", "adafactor", "adamw"] = setting(
+        "auto", "of the policy; auto: adafactor, as in the paper, or with --deepspeed adamw"
+    )
     learning_rate: float = setting(1e-6, "of the policy", "--lr")
     lr_schedule: Literal["linear", "cosine", "constant"] = setting("linear", "of the learning rate, over all updates")
     warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises")
@@ -307,6 +310,8 @@ class PolicyConfig(
                 if item.type in ("float", "float | None") and isinstance(value, str):
                     setattr(part, item.name, float(value))
         self.dtype = long_dtype_name(self.dtype)
+        if self.optimizer == "auto":
+            self.optimizer = "adamw" if self.deepspeed else "adafactor"
         self.algorithm.configure(self)
         self.method = self.method or self.algorithm.label
 

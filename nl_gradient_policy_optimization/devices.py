@@ -52,8 +52,17 @@ def check_sharding(optimizer: str, deepspeed: str) -> None:
     if optimizer == "adafactor" and deepspeed:
         raise InputError(
             f"--deepspeed {deepspeed}: DeepSpeed flattens the weights. Adafactor scales by rows, columns and the norm "
-            "of each weight, so it would make other updates than on one device; add --optimizer adamw, or leave "
-            "--deepspeed away"
+            "of each weight, so it would make other updates than on one device; leave out --optimizer, or "
+            "--deepspeed"
+        )
+
+
+def check_fsdp() -> None:
+    """Refuse FSDP, which ``accelerate launch`` announces in a variable; on a CPU it would be ignored instead."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "false") == "true":
+        raise InputError(
+            "accelerate's config asks for FSDP, but rollouts and checkpoints know whole weights and DeepSpeed's shards "
+            "only; run without it (DDP), or with --deepspeed nl_gradient_policy_optimization/deepspeed/zero3.json"
         )
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.devices import check_sharding, check_shared_folder, process_group
+from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, check_shared_folder, process_group
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
@@ -92,6 +92,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     task = asking(get_task(task), config.policy_prompt)
     config.check()
     check_sharding(config.optimizer, config.deepspeed)
+    check_fsdp()
     run = Path(config.output_dir)
     for name in (RUN_FILE, METRICS_FILE, ROLLOUTS_FILE):
         check_writable(run / name)

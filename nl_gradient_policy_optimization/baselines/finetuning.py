@@ -75,7 +75,9 @@ class FineTuning(_Mixed):
     output_dir: str = setting("", "where the trained model goes; the same command continues there", "--save_dir")
     model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2", "--model_path")
     dtype: DtypeName = setting("auto", "of computation; auto: what the device computes fast", "--precision")
-    optimizer: Literal["adamw", "adafactor"] = setting("adamw", "as in policy training; --optim names TRL's others")
+    optimizer: Literal["auto", "adamw", "adafactor"] = setting(
+        "adamw", "as in policy training; --optim names TRL's others"
+    )
     lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
     lora: bool = setting(True, "false trains all weights, as --lora_r 0 does")
     lora_alpha: int = setting(32, "LoRA's alpha")
@@ -98,6 +100,8 @@ class FineTuning(_Mixed):
         self.lora = self.lora_r > 0
         self.use_cpu = best_device() == "cpu"
         self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        if self.optimizer == "auto":
+            self.optimizer = "adamw" if self.deepspeed else "adafactor"
         if self.optimizer == "adafactor":
             self.optim = "adafactor"
         check_sharding("adafactor" if self.optim == "adafactor" else self.optimizer, str(self.deepspeed or ""))

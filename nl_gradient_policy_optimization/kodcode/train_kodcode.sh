@@ -1,6 +1,4 @@
 #!/usr/bin/env bash
 # bash nl_gradient_policy_optimization/kodcode/train_kodcode.sh --data_path prompts.json --critic runs/reward_model --output_dir runs/kodcode
-# Optimises the policy on kodcode; launch.sh says how GPUs, machines and restarts are chosen. Any setting may follow.
-here=$(cd "$(dirname "$0")" && pwd)
-[[ " $* " == *" --config"* ]] || set -- --config "$here/config.yaml" "$@"
-exec bash "$here/../launch.sh" "$here/train.py" "$@"
+# Optimises the policy on kodcode. Any setting may follow; ../train.sh says what is taken where one is left out.
+exec bash "$(dirname "$0")/../train.sh" kodcode "$@"

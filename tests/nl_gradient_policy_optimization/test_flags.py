@@ -64,7 +64,7 @@ def test_help_shows_the_choices(monkeypatch, capsys):
     said = " ".join(capsys.readouterr().out.split())
     for name, choices in (
         ("scheme", SCHEMES), ("kl", KLKind.__args__), ("critic_constrained", ("none", "quotes")),
-        ("algorithm", tuple(ALGORITHMS)), ("optimizer", ("adafactor", "adamw")),
+        ("algorithm", tuple(ALGORITHMS)), ("optimizer", ("auto", "adafactor", "adamw")),
     ):  # fmt: skip
         assert f"--{name} {{{','.join(choices)}}}" in said
 

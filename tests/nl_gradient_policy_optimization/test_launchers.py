@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.devices import check_fsdp
 from tests.processes import ROOT, flags, run_command
 from tests.tiny_runs import rows, tiny_flags
+from text2grad.configs import parse
+from text2grad.errors import InputError
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 """The environment with this Python first."""
@@ -89,7 +93,20 @@ def test_text2grad_and_ppo_get_the_same_processes_and_settings(started, task):
     assert [part for part in own[:4] if "/" not in part] == [part for part in ppo[:4] if "/" not in part]
     configs = [Path(words[words.index("--config") + 1]).resolve() for words in (own, ppo)]
     assert configs == [STAGE / task / "config.yaml"] * 2
-    assert "deepspeed" not in configs[0].read_text()
+    assert "deepspeed:" not in configs[0].read_text()
+
+
+@pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
+def test_a_launcher_takes_what_the_stages_before_left_and_an_optimizer_that_goes_with_deepspeed(started, task):
+    words = started(STAGE / task / f"train_{task}.sh", "--critic", "mine.py:judge").split()[2:]
+    runs = STAGE.parent / "runs" / task
+    assert words[2:6] == ["--data_path", f"{runs}/annotated.json", "--critic", f"{runs}/reward_model"]
+    assert words[6:] == ["--output_dir", f"{runs}/text2grad", "--critic", "mine.py:judge"]
+    config = parse(PolicyConfig, args=words)
+    assert (config.critic, config.optimizer) == ("mine.py:judge", "adamw" if task == "kodcode" else "adafactor")
+    assert parse(PolicyConfig, args=[*words, "--deepspeed", "zero2.json"]).optimizer == "adamw"
+    own = started(STAGE / task / f"train_{task}.sh", "--config", "mine.yaml").split()[2:]
+    assert own == ["--config", "mine.yaml"]  # the file has what it has
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -111,6 +128,12 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(started, metho
 def test_an_unknown_baseline_lists_them(arguments):
     told = run_command("bash", STAGE / "baselines" / "run.sh", *arguments, code=2).stderr
     assert "METHOD  sft, pairs, dpo" in told and "TASK    slf5k" in told
+
+
+def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
+    with pytest.raises(InputError, match=r"asks for FSDP.*run without it \(DDP\), or with --deepspeed"):
+        check_fsdp()
 
 
 def test_each_zero_stage_has_one_file():
