@@ -7,7 +7,7 @@
 #   bash env.sh --vllm        also .venv-vllm with vLLM, which brings a torch of its own (VLLM_VENV chooses the folder)
 # Without an NVIDIA GPU it takes the CPU build of torch (3 GB in all), and with one PyPI's build, for CUDA 13. To choose:
 #   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum: PyPI's, for CUDA 13
-#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 bash env.sh    for CUDA 12
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 bash env.sh    for CUDA 12 (not tried)
 # Where pip is set up with another index, that one decides (LOCKED=0: any file of the pinned versions).
 _text2grad_setup() (
     set -euo pipefail
