@@ -224,15 +224,15 @@ def draw_study(config: StudyConfig, curves: Runs) -> None:
     clean = {method_of(name).label: runs for name, runs in curves.items() if method_of(name).noise is None}
     draw_curves(folder / config.study, clean, METHODS[config.reference].label)
     lines: dict[str, list[tuple[float, list[results.Curve]]]] = {}
-    for name, runs in curves.items():
-        method = method_of(name)
-        if method.noise and method.tuned_as in curves:
-            label = method.label.partition(":")[0]
-            if method.tuned_as != "text2grad":
-                label += f", {METHODS[method.tuned_as].label}"
-            lines.setdefault(label, [(0.0, curves[method.tuned_as])]).append((method.noise[1], runs))
+    noisy = {name: method for name in curves if (method := method_of(name)).noise and method.tuned_as in curves}
+    kinds = {method.label.partition(":")[0] for method in noisy.values()}
+    for name, method in noisy.items():
+        base = METHODS[method.tuned_as].label
+        parts = [method.label.partition(":")[0], *([base] if method.tuned_as != "text2grad" else [])]
+        label = base if len(kinds) == 1 else ", ".join(parts)
+        lines.setdefault(label, [(0.0, curves[method.tuned_as])]).append((method.noise[1], curves[name]))
     if lines:
-        draw_noise(folder / f"{config.study}_noise", lines)
+        draw_noise(folder / f"{config.study}_noise", lines, kinds.pop() if len(kinds) == 1 else "in error")
 
 
 @command

@@ -44,17 +44,18 @@ def draw_curves(path: Path, curves: Mapping[str, Sequence[Curve]], reference: st
         save_figure(figure, path)
 
 
-def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]]) -> None:
-    """Final quality against the share of spans that are wrong, a line per kind of error.
+def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequence[Curve]]]], errors: str) -> None:
+    """Final quality against the share of spans that are wrong, a line per method or kind of error.
 
     Args:
         qualities: for each line's label, its points: the share, and the runs at it.
+        errors: what is wrong with these spans.
     """
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(3.8, 2.6), layout="constrained")
         for number, (label, points) in enumerate(qualities.items()):
             _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
-        axes.set(xlabel="share of spans in error", ylabel="final quality (F1)")
+        axes.set(xlabel=f"share of spans: {errors}", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
         save_figure(figure, path)
 

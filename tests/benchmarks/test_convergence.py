@@ -239,6 +239,19 @@ def test_the_pages_show_what_the_stored_studies_say():
         assert len(shown) >= 5 and shown == {label: said[label] for label in shown}
 
 
+def test_the_page_shows_by_how_much_verdicts_are_better():
+    folder = ROOT / "benchmarks"
+    curves = load_json(folder / "figures" / "verdict.json")["curves"]
+    rows = [line.strip("| ").split(" | ") for line in (folder / "convergence.md").read_text("utf-8").splitlines()]
+    shown = {row[0]: [cell.strip() for cell in row[1:]] for row in rows}
+    for share, noise in (("0 %", ""), ("10 %", "flip-10-"), ("25 %", "flip-25-")):
+        own, spans = curves[f"{noise}verdict"], curves[noise.rstrip("-") or "text2grad"]
+        others = [spans, curves[f"{noise}verdict_alone"], curves[f"{noise}ppo_verdict"]]
+        assert shown[share] == [
+            str(each) for each in (results.final(own), *(results.difference(own, o) for o in others))
+        ]
+
+
 @pytest.mark.slow
 def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     settings = "--study tiny --methods text2grad ppo_sum --learning_rates 0.001 --sweep_seeds 9 --seeds 1 2 --steps 1"
