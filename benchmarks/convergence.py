@@ -224,13 +224,14 @@ def draw_study(config: StudyConfig, curves: Runs) -> None:
     clean = {method_of(name).label: runs for name, runs in curves.items() if method_of(name).noise is None}
     draw_curves(folder / config.study, clean, METHODS[config.reference].label)
     lines: dict[str, list[tuple[float, list[results.Curve]]]] = {}
-    noisy = {name: method for name in curves if (method := method_of(name)).noise and method.tuned_as in curves}
-    kinds = {method.label.partition(":")[0] for method in noisy.values()}
-    for name, method in noisy.items():
-        base = METHODS[method.tuned_as].label
-        parts = [method.label.partition(":")[0], *([base] if method.tuned_as != "text2grad" else [])]
-        label = base if len(kinds) == 1 else ", ".join(parts)
-        lines.setdefault(label, [(0.0, curves[method.tuned_as])]).append((method.noise[1], curves[name]))
+    kinds = {method_of(name).label.partition(":")[0] for name in curves if method_of(name).noise}
+    for name, runs in curves.items():
+        method = method_of(name)
+        if method.noise and method.tuned_as in curves:
+            base = METHODS[method.tuned_as].label
+            parts = [method.label.partition(":")[0], *([base] if method.tuned_as != "text2grad" else [])]
+            label = base if len(kinds) == 1 else ", ".join(parts)
+            lines.setdefault(label, [(0.0, curves[method.tuned_as])]).append((method.noise[1], runs))
     if lines:
         draw_noise(folder / f"{config.study}_noise", lines, kinds.pop() if len(kinds) == 1 else "in error")
 
