@@ -54,6 +54,15 @@ REMOVED = {
     "load_in_4bit": (False, "is no setting: an adapter trains on 16-bit weights; 8B takes 17.8 GiB on paper"),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
     "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME RUN/policy` uploads the result with its card"),
+    "model_name_or_path": (None, "is --model here"),
+    "per_device_train_batch_size": (None, "is --micro_batch_size here"),
+    "gradient_accumulation_steps": (None, "is --rollouts_per_device divided by --micro_batch_size here; set these"),
+    "num_generations": (None, "is --rollouts_per_prompt here"),
+    "max_completion_length": (None, "is --max_new_tokens here"),
+    "lr_scheduler_type": (None, "is --lr_schedule here"),
+    "use_vllm": (None, "is --generation vllm_server here, with --vllm_url"),
+    "fp16": (None, "is --dtype float16 here"),
+    "bf16": (None, "is --dtype bfloat16 here"),
 }
 """Settings of earlier versions or other trainers: the value at which they changed nothing, what to write instead."""
 

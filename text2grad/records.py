@@ -124,7 +124,7 @@ def load_parquet(path: str | Path) -> list[Record]:
     from datasets.exceptions import DatasetGenerationError
 
     if not Path(path).is_file():
-        raise InputError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})")
+        raise _no_such_file(path)
     try:
         with tempfile.TemporaryDirectory() as cache:  # nothing is left behind
             return Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True).to_list()
@@ -178,8 +178,8 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
     for index, (key, record) in enumerate(pairs):
         where = f"{path}: record {shown(key)}" if key is not None else f"{path}: record {index}"
         if not isinstance(record, dict):
-            hint = "; is this one record rather than a file of them?" if key is not None else ""
-            raise InputError(f"{where} is not an object but {type(record).__name__}{hint}")
+            hint = "is this one record rather than a file of them?" if key is not None else "write each as an object"
+            raise InputError(f"{where} is not an object but {type(record).__name__}; {hint}")
         if problem := fault({key: record} if key is not None else record):
             raise InputError(f"{where}: {problem}; correct or remove that record")
         try:
@@ -363,11 +363,16 @@ def check_same_settings(
         raise InputError(f"{path}: begun with other settings ({told}); use those, or {remedy}")
 
 
+def _no_such_file(path: str | Path) -> InputError:
+    where = "" if Path(path).is_absolute() else f" (it is relative to {Path.cwd()})"
+    return InputError(f"{path}: no such file; check the path{where}")
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; check the path (it is relative to {Path.cwd()})") from None
+        raise _no_such_file(path) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
     except OSError as error:

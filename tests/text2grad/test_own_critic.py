@@ -37,6 +37,10 @@ def text(prompt, response):
     return "fine"
 
 
+def broken(prompt, response):
+    return Feedback({}["no such"])
+
+
 def odd(x, y):
     return Feedback("c")
 
@@ -97,6 +101,7 @@ def test_one_response_that_fails_fails_alone(spec):
         ("odd", r"odd: takes \(x, y\); a critic takes \(prompt, response\)"),
         ("number", "number: is int, which cannot be called"),
         ("none", "defines no none"),
+        ("broken", r"broken: KeyError in line \d+: 'no such' \(on the response 'yes'\); correct it"),
     ],
 )
 def test_what_is_no_critic_is_named(spec, name, message):

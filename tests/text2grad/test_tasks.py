@@ -70,6 +70,8 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     ("content", "spec", "message"),
     [
         ("x = 1\n", "{file}", "defines no tasks"),
+        ("x = 1\ndef (:\n", "{file}", "SyntaxError in line 2: invalid syntax; correct it there"),
+        ("x = 1\ny = z\n", "{file}", "NameError in line 2: name 'z' is not defined"),
         (ONE.format(name="a") + "B = PlainTask('b')\n", "{file}", "defines 2 tasks.*name it: .*:NAME"),
         ("x = 1\n", "{file}:x", "is int, not a Task"),
         ("x = 1\n", "{file}:y", "defines no y"),

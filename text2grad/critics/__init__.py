@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from text2grad.endpoints import is_endpoint
-from text2grad.errors import InputError
+from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError, is_score
 from text2grad.records import fingerprint
-from text2grad.safety.gate import storable
+from text2grad.safety.gate import shown, storable
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.loading import load_object, names_object
+from text2grad.tasks.loading import fault, load_object, names_object
 
 CRITIC_FORMS = (
     "programmatic, a reward model's folder, openai:MODEL, http://HOST/v1#MODEL, served:http://HOST:PORT (text2grad "
@@ -99,7 +99,10 @@ def check_new_responses(critic: Critic) -> None:
 def programmatic_critic(task: Task, **options: Any) -> Critic:
     """The program that gives feedback on a task's responses (``Task.programmatic_critic``)."""
     if not task.programmatic_critic:
-        raise InputError(f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be")
+        raise InputError(
+            f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be, or the "
+            "rules for open questions, text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
+        )
     return as_critic(load_object(task.programmatic_critic, task.folder), "programmatic", **options)
 
 
@@ -172,6 +175,13 @@ class OwnCritic:
             return self.function(*row)
         except FeedbackError as error:
             return error
+        except (InputError, StopRunError):
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{self.name}: {fault(error, _file_of(self.function))} (on the response {shown(row[1])}); correct it, "
+                "or return a FeedbackError where it cannot judge"
+            ) from error
 
 
 def _fault_of(feedback: Feedback) -> str | None:
@@ -196,11 +206,17 @@ def _is_storable(feedback: Feedback) -> bool:
     return all(map(storable, (feedback.critique, *quotes, *feedback.missing)))
 
 
+def _file_of(function: Callable) -> str:
+    try:
+        return inspect.getfile(function if inspect.isroutine(function) else type(function))
+    except (OSError, TypeError):  # typed at a prompt
+        return ""
+
+
 def _file_hash(function: Callable) -> str:
     try:
-        file = inspect.getfile(function if inspect.isroutine(function) else type(function))
-        return fingerprint(Path(file).read_text(encoding="utf-8"))
-    except (OSError, TypeError):  # typed at a prompt
+        return fingerprint(Path(_file_of(function)).read_text(encoding="utf-8"))
+    except OSError:
         return ""
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -102,10 +103,18 @@ def _module_of(path: Path) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         found.loader.exec_module(module)
-    except BaseException:
+    except Exception as error:
         del sys.modules[name]
-        raise
+        raise InputError(f"{path}: {fault(error, path)}; correct it there") from error
     return module
+
+
+def fault(error: Exception, path: str | Path) -> str:
+    """What went wrong in a user's file, and in which of its lines."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    reason = error.msg if isinstance(error, SyntaxError) else error
+    return f"{type(error).__name__}{f' in line {line}' if line else ''}: {reason}"
 
 
 def _known(path: Path) -> ModuleType | None:
