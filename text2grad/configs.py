@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -214,18 +214,43 @@ def help_text(*dataclasses: type, everything: bool = False, default_config: str 
     read = f" (default: {_shown_path(default_config)})".replace("%", "%%") if default_config else ""
     settings.add_argument("--config", metavar="FILE", help=f"a YAML file of settings; flags win over it{read}")
     inherited: dict[str, list[str]] = {}
-    for kind in dataclasses:
-        hints = get_type_hints(kind)
-        for each in fields(kind):
-            library = _library_of(kind, each.name)
-            if library and not everything:
-                inherited.setdefault(library, []).append(f"--{each.name}")
-                continue
-            value = _value_name(hints[each.name])
-            settings.add_argument(f"--{each.name}", *_aliases(each), metavar=value, help=_explained(each))
+    for each in (item for kind in dataclasses for item in described(kind)):
+        if each.library and not everything:
+            inherited.setdefault(each.library, []).append(f"--{each.name}")
+            continue
+        given = f" (default: {each.default})" if each.default else ""
+        text = (each.text + given).replace("%", "%%")
+        settings.add_argument(f"--{each.name}", *each.aliases, metavar=each.value, help=text)
     for library, flags in inherited.items():
         parser.add_argument_group(f"settings of {library} (--help_all explains them)", ", ".join(flags))
     return parser.format_help()
+
+
+class Described(NamedTuple):
+    """A setting as a reader sees it; ``library`` is the class of TRL or transformers that brought it in, if one did."""
+
+    name: str
+    aliases: list[str]
+    value: str
+    default: str
+    text: str
+    library: str
+
+
+def described(kind: type) -> list[Described]:
+    """Every setting of a dataclass, in its order."""
+    hints = get_type_hints(kind)
+    return [
+        Described(
+            each.name,
+            _aliases(each),
+            _value_name(hints[each.name]),
+            _default_shown(each),
+            str(each.metadata.get("help", "")).replace("%%", "%"),
+            _library_of(kind, each.name),
+        )
+        for each in fields(kind)
+    ]
 
 
 def _value_name(hint: Any) -> str:
@@ -236,12 +261,10 @@ def _value_name(hint: Any) -> str:
     return next((name for kind, name in _VALUE_NAMES.items() if kind in kinds), "TEXT")
 
 
-def _explained(each: Field) -> str:
-    """A setting's help, with its default where it has one; ``%`` is doubled."""
+def _default_shown(each: Field) -> str:
     default = each.default_factory() if each.default_factory is not MISSING else each.default
     shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
-    given = "" if shown is MISSING or shown in ("", None) else f" (default: {shown})".replace("%", "%%")
-    return str(each.metadata.get("help", "")) + given
+    return "" if shown in (MISSING, None) else str(shown)
 
 
 def _shown_path(path: str | Path) -> str:

@@ -3,14 +3,14 @@
 Nothing is encoded again. The ids are turned into text once, each id keeps the characters it wrote, each quote becomes
 character intervals of that text, and a token is rewarded when its characters lie inside one:
 
-(a) The text is what the ids decode to; special tokens write nothing. A token that holds a part of a multi-byte
+- (a) The text is what the ids decode to; special tokens write nothing. A token that holds a part of a multi-byte
     character covers that character.
-(b) A token belongs to a span when its characters, white space at its ends aside, all lie inside it (a token of white
+- (b) A token belongs to a span when its characters, white space at its ends aside, all lie inside it (a token of white
     space alone: when all of it does). A token that straddles a boundary gets the default.
-(c) Poor beats good where both claim a token; such tokens are counted.
-(d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text; inside a
+- (c) Poor beats good where both claim a token; such tokens are counted.
+- (d) Quotes are found by :func:`text2grad.grounding.ground`, exactly or not at all, and only in judged text; inside a
     word only where they occur nowhere else.
-(e) Every occurrence of a quote gets its label when the quote has three words or more, or is a whole line of code;
+- (e) Every occurrence of a quote gets its label when the quote has three words or more, or is a whole line of code;
     else only the first occurrence that no other span has taken (the first, where all are taken). Long quotes choose
     before short ones, and poor before good. A Chinese, Japanese or Korean character counts as a word.
 """

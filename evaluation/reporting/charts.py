@@ -1,6 +1,7 @@
 """Line charts of training as SVG."""
 
 import io
+import re
 from typing import Any
 
 from text2grad.plotting import COLOURS, STYLE
@@ -27,7 +28,8 @@ def line_chart(chart: dict[str, Any]) -> str:
 
     lines = chart["lines"]
     # Labels come from files: a dollar sign in one starts no formula.
-    with matplotlib.rc_context({**STYLE, "font.family": "sans-serif", "text.parse_math": False}):
+    plain = {"font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "text.parse_math": False}
+    with matplotlib.rc_context({**STYLE, **plain}):
         figure = Figure(figsize=(3.6, 2.3), layout="constrained")
         axes = figure.subplots()
         for line in lines:
@@ -45,7 +47,7 @@ def line_chart(chart: dict[str, Any]) -> str:
         axes.grid(axis="y", linewidth=0.4)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Title": _printable(chart["title"])})
-    return written.getvalue()
+    return re.sub(r"(?<=>)\s+(?=<)|<metadata>.*?</metadata>", "", written.getvalue(), flags=re.DOTALL)
 
 
 def _printable(text: str) -> str:

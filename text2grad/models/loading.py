@@ -343,7 +343,8 @@ def _check_folder(path: Path) -> None:
     elif (path / "config.json").is_file():
         weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
     else:
-        raise InputError(f"{path}: holds neither config.json nor adapter_config.json; give the folder of a saved model")
+        given = f"its result, {path / 'policy'}" if (path / "policy").is_dir() else "the folder of a saved model"
+        raise InputError(f"{path}: holds neither config.json nor adapter_config.json; give {given}")
     if not any(next(path.glob(pattern), None) for pattern in weights):
         raise InputError(f"{path}: holds no weights ({' or '.join(weights)}); is the training that writes it finished?")
     if problem := damage(path):
