@@ -279,7 +279,10 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         if not isinstance(record, dict):
             raise InputError(f"{where} is not an object but {type(record).__name__}")
         made = record.get("generation") or {}
-        if not isinstance(made, dict) or not isinstance(made.get("finished", False), bool):
+        kinds = {"finished": bool, "id": str, "model": str}
+        if not isinstance(made, dict) or any(
+            not isinstance(made.get(name, kind()), kind) for name, kind in kinds.items()
+        ):
             raise InputError(f"{where}: its 'generation' is not what evaluation/generate.py writes; remove it")
         try:
             if not task.prompt(record).strip():

@@ -80,9 +80,9 @@ class RolloutRow(TypedDict):
 @with_config(ConfigDict(extra="allow"))
 class Metric(TypedDict):
     value: Number | None
-    low: NotRequired[Number | None]
-    high: NotRequired[Number | None]
-    n: NotRequired[Count | None]
+    low: Number | None
+    high: Number | None
+    n: Count | None
 
 
 class Statistic(TypedDict):

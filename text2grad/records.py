@@ -71,7 +71,7 @@ def load_csv(path: str | Path) -> list[Record]:
     try:
         header = [name.strip() for name in next(reader, [])]
         if not all(header) or len(set(header)) < len(header):
-            raise InputError(f"{path}: its first line must name each column once; it holds {header}")
+            raise InputError(f"{path}: its first line must name each column once; it holds {shown(header, 200)}")
         if len(header) == 1 and ";" in header[0]:
             raise InputError(f"{path}: its columns are separated by ; and not by commas; save it with commas")
         for cells in reader:
@@ -91,8 +91,8 @@ def load_csv(path: str | Path) -> list[Record]:
 
 def is_data_set(path: str | Path) -> bool:
     """Whether a path is a folder, or a name on the hub: ``owner/name`` or ``owner/name#split``."""
-    return Path(str(path).partition("#")[0]).is_dir() or (
-        bool(_HUB_NAME.fullmatch(str(path))) and Path(path).suffix not in _FILES and not Path(path).exists()
+    return os.path.isdir(str(path).partition("#")[0]) or (
+        bool(_HUB_NAME.fullmatch(str(path))) and Path(path).suffix not in _FILES and not os.path.exists(path)
     )
 
 
@@ -268,10 +268,16 @@ def check_writable(path: str | Path) -> None:
         # Files are written next to their place, then moved there; the temporary name is longer than the final one.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".report.json"):
             pass
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror} in {path.parent}); choose another output path"
-        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise InputError(f"{path}: cannot be written ({reason} in {path.parent}); choose another output path") from None
+
+
+def check_own_file(path: Path) -> Path:
+    """The path of a file that only this program writes; ``InputError`` where a link, a pipe or a folder is there."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path}: is no file of this program's; move it")
+    return path
 
 
 def check_folder(path: str | Path, empty: bool = False) -> None:
@@ -301,12 +307,13 @@ def check_output(path: str | Path) -> None:
     path = Path(path)
     check_writable(path)
     _outputs.add(path.absolute())
+    known = _ledger(path).splitlines()
     if not path.exists():
         return
     if not path.is_file():
         raise InputError(f"{path}: is no regular file; choose another output path")
     content = path.read_bytes()
-    if content and _ledger_row(path, content) not in _ledger(path).splitlines():
+    if content and _ledger_row(path, content) not in known:
         raise InputError(
             f"{path}: was not written by {_program()}, or has changed since; move or delete it, or choose another "
             "output path"
@@ -316,12 +323,12 @@ def check_output(path: str | Path) -> None:
 def _remember(path: Path, content: bytes) -> None:
     row = _ledger_row(path, content)
     if row not in _ledger(path).splitlines():
-        with path.with_name(_LEDGER).open("a", encoding="utf-8") as file:
+        with check_own_file(path.with_name(_LEDGER)).open("a", encoding="utf-8") as file:
             file.write(f"{row}\n")
 
 
 def _ledger(path: Path) -> str:
-    ledger = path.with_name(_LEDGER)
+    ledger = check_own_file(path.with_name(_LEDGER))
     return ledger.read_text(encoding="utf-8", errors="replace") if ledger.is_file() else ""
 
 
@@ -359,7 +366,7 @@ def check_same_settings(
     """
     differing = differing_settings(begun, now)
     if differing:
-        told = "; ".join(f"{name}: {then!r} then, {value!r} now" for name, (then, value) in differing.items())
+        told = "; ".join(f"{name}: {shown(then)} then, {shown(value)} now" for name, (then, value) in differing.items())
         raise InputError(f"{path}: begun with other settings ({told}); use those, or {remedy}")
 
 
@@ -375,5 +382,6 @@ def _read_text(path: Path) -> str:
         raise _no_such_file(path) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise InputError(f"{shown(str(path), 300)}: cannot be read ({reason}); give a readable file") from None

@@ -115,6 +115,14 @@ def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     }
 
 
+@pytest.mark.promise("clear_sentence")
+@pytest.mark.parametrize("made", [{"id": []}, {"id": 5}, {"finished": 1}, {"model": {}}, "text"], ids=str)
+def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
+    save_json(tmp_path / "a.json", [{"post": "My dog.", "generated_summary": "A dog.", "generation": made}])
+    with pytest.raises(InputError, match="record 0: its 'generation'"):
+        load_responses(tmp_path / "a.json", get_task("slf5k"))
+
+
 def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path):
     from peft import LoraConfig, get_peft_model
 

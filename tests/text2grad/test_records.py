@@ -423,3 +423,12 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
     assert is_data_set("data") and is_data_set("owner/name") and is_data_set("owner/name.v2#train")
     with pytest.raises(InputError, match="no such file"):
         load_records("data/none.json", PLAIN)
+
+
+@pytest.mark.promise("clear_sentence", cases=3)
+def test_a_path_that_no_system_takes_is_refused(tmp_path):
+    for path in (tmp_path / "a\0b.json", tmp_path / ("x" * 5000 + ".json")):
+        with pytest.raises(InputError, match="cannot be read"):
+            load_records(path, get_task("slf5k"))
+    with pytest.raises(InputError, match="cannot be written"):
+        check_writable(tmp_path / "a\0b.json")

@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import CHECKSUMS, damage, damaged_file, save_checksums
 from text2grad.journal.run_folder import changes_shown, check_kind, claimed, continued, settings_at
-from text2grad.records import save_json
+from text2grad.records import check_output, save_json
 
 pytestmark = pytest.mark.fast
 
@@ -40,9 +42,23 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
         holder.wait()
         with claimed(tmp_path, "policy"):
             pass
-    monkeypatch.setenv("RANK", "abc")
-    with pytest.raises(InputError, match="RANK=abc"):
-        claimed(tmp_path, "policy").__enter__()
+    for rank in ("abc", "9" * 5000):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(InputError, match=f"RANK={rank[:3]}"):
+            claimed(tmp_path, "policy").__enter__()
+
+
+@pytest.mark.promise("nothing_lost", "clear_sentence", "bounded_time", cases=3)
+@pytest.mark.parametrize("name", [".lock", ".text2grad.jsonl"])
+def test_a_lock_or_a_ledger_that_leads_elsewhere_is_not_followed(tmp_path, name):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    for place in (lambda path: path.symlink_to(mine), os.mkfifo, os.mkdir):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        place(folder / name)
+        with pytest.raises(InputError, match=f"{name}: is no file of this program's"):
+            claimed(folder, "policy").__enter__() if name == ".lock" else check_output(folder / "output.json")
+    assert mine.read_text() == "precious"
 
 
 RUNS = {"policy": {"config": {}, "method": "text2grad"}, "reward_model": {"prompt": "p"}, "sft": {"method": "sft"}}

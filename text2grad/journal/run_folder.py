@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.records import check_same_settings, check_writable, differing_settings, load_json
+from text2grad.records import check_own_file, check_same_settings, check_writable, differing_settings, load_json
 
 RUN_FILE = "run.json"
 _KINDS = {"policy": "a policy's run (stage 3)", "reward_model": "a reward model (stage 2)"}
@@ -41,7 +41,7 @@ def claimed(folder: str | Path, kind: str) -> Iterator[None]:
     if not first_rank():
         yield
         return
-    path = Path(folder) / ".lock"
+    path = check_own_file(Path(folder) / ".lock")
     check_writable(path)
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -72,7 +72,7 @@ def first_rank() -> bool:
 
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable) or str(default)
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 9:
         raise InputError(f"{variable}={text[:40]}: is no number; unset the variable, or start with torchrun")
     return int(text)
 

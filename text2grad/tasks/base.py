@@ -217,7 +217,7 @@ def text_field(record: Record, *names: str) -> str:
                 raise InputError(f"its field {name!r} is not a text but {type(record[name]).__name__}")
             return record[name]
     wanted = " or ".join(map(repr, names))
-    raise InputError(f"it has no field {wanted}; it has {', '.join(sorted(record)) or 'no fields at all'}")
+    raise InputError(f"it has no field {wanted}; it has {', '.join(sorted(record))[:300] or 'no fields at all'}")
 
 
 def settings_files(task: str) -> dict[str, str]:
