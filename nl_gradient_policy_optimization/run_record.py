@@ -14,6 +14,7 @@ from typing import Any
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.configs import current_names
+from text2grad.errors import InputError
 from text2grad.journal.run_folder import changes_of, check_fixed, settings_at
 from text2grad.models import weights_fingerprint
 from text2grad.records import check_same_settings, fingerprint, load_json
@@ -66,6 +67,16 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
 
 
 def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dict[str, Any]:
+    """:func:`_continued`; ``InputError`` also where the file's settings are of other types than were written."""
+    try:
+        return _continued(path, now, finished, ranks)
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
+
+
+def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dict[str, Any]:
     """``run.json`` of a run that was begun before, with what is changed from the next step on.
 
     Args:

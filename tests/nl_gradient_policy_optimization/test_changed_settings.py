@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError
+from text2grad.journal.run_folder import claimed
 from text2grad.records import load_json, save_json
 
 
@@ -127,3 +129,16 @@ def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained
     (trainer.run / "rollouts.jsonl").unlink()
     again = begin(tmp_path, max_steps=3, allow_changed=True)
     assert {row["step"] for row in again.rollout_log.rows()} == {3}
+
+
+@pytest.mark.promise("clear_sentence", "no_mixed_runs")
+@pytest.mark.parametrize("changes", [
+    {"task": None}, {"config": {"lora_r": []}}, {"config": {"algorithm": {}}}, {"config": {"critic": 5}}, {"data": 3},
+    {"data": {"hash": "h"}}, {"changes": 5}, {"changes": [{"from_step": "2", "settings": {}}]}, {"changes": [None]},
+], ids=str)  # fmt: skip
+def test_a_forged_record_of_a_run_is_refused_in_one_sentence(tmp_path, changes):
+    now = {"task": "slf5k", "weights": "w", "data": {"hash": "h", "prompts": 5}, "config": PolicyConfig().flat()}
+    forged = {**now, **changes, "config": {**now["config"], **changes.get("config", {})}}
+    save_json(tmp_path / "run.json", forged)
+    with pytest.raises(InputError, match=r"run\.json|other settings"), claimed(tmp_path, "policy"):
+        continued(tmp_path / "run.json", now, 1, 1)

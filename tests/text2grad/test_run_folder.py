@@ -61,7 +61,11 @@ def test_a_lock_or_a_ledger_that_leads_elsewhere_is_not_followed(tmp_path, name)
     assert mine.read_text() == "precious"
 
 
-RUNS = {"policy": {"config": {}, "method": "text2grad"}, "reward_model": {"prompt": "p"}, "sft": {"method": "sft"}}
+RUNS = {
+    "policy": {"config": {}, "task": "slf5k", "method": "text2grad"},
+    "reward_model": {"prompt": "p"},
+    "sft": {"method": "sft"},
+}
 
 
 @pytest.mark.promise("no_mixed_runs")

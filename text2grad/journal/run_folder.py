@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from text2grad.errors import InputError
 from text2grad.records import check_own_file, check_same_settings, check_writable, differing_settings, load_json
+from text2grad.safety.schema import Form, checked
 
 RUN_FILE = "run.json"
 _KINDS = {"policy": "a policy's run (stage 3)", "reward_model": "a reward model (stage 2)"}
@@ -25,6 +28,28 @@ _WITHOUT_RUN = {
 }
 Change = dict[str, Any]
 """``{"from_step": 3, "settings": {...}}``: what applies from that step on."""
+
+
+class _Change(Form):
+    from_step: int
+    settings: dict[str, Any]
+
+
+class _Run(Form):
+    changes: list[_Change] = Field(default=[])
+
+
+class _Data(Form):
+    hash: str
+    prompts: int
+
+
+class _PolicyRun(_Run):
+    task: str
+    config: dict[str, Any]
+    method: str = ""
+    weights: str = ""
+    data: _Data = Field(default=None)
 
 
 @contextmanager
@@ -81,9 +106,11 @@ def check_kind(folder: str | Path, kind: str) -> None:
     """Raise ``InputError`` where a folder holds something else than a run of this kind."""
     path = Path(folder) / RUN_FILE
     if path.is_file():
-        holds = _kind_of(load_json(path))
+        run = load_json(path)
+        holds = _kind_of(run)
         if holds != kind:
             raise InputError(f"{folder}: holds {_KINDS.get(holds, f'a run of {holds}')}; choose another --output_dir")
+        checked(_PolicyRun if kind == "policy" else _Run, run, path, "put the file back as it was written")
         return
     for pattern, what in _WITHOUT_RUN.items():
         if any(Path(folder).glob(pattern)):
