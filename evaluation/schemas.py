@@ -23,26 +23,6 @@ COLUMNS = {"ratio": 2, "exp_ratio": 2, "bleu": 10, "order_free": 3}
 
 
 @with_config(ConfigDict(extra="allow"))
-class StepChange(TypedDict):
-    from_step: Count
-    settings: dict[str, Any]
-
-
-@with_config(ConfigDict(extra="allow"))
-class RunRecord(TypedDict):
-    """``run.json`` of a training run."""
-
-    task: Name
-    method: Name
-    seed: Annotated[int, Strict()]
-    critic: NotRequired[Text | None]
-    model: NotRequired[Text | None]
-    config: NotRequired[dict[str, Any] | None]
-    versions: NotRequired[dict[str, Any] | None]
-    changes: NotRequired[list[StepChange] | None]
-
-
-@with_config(ConfigDict(extra="allow"))
 class MetricsRow(TypedDict):
     """A line of ``metrics.jsonl``. Values that are no finite numbers are gaps in their curves."""
 
@@ -125,7 +105,6 @@ class ResultFile(TypedDict):
     step: NotRequired[Count | None]
 
 
-RUN: TypeAdapter = TypeAdapter(RunRecord)
 METRICS: TypeAdapter = TypeAdapter(MetricsRow)
 ROLLOUT: TypeAdapter = TypeAdapter(RolloutRow)
 RESULT: TypeAdapter = TypeAdapter(ResultFile)

@@ -72,7 +72,7 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
         return _continued(path, now, finished, ranks)
     except InputError:
         raise
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
         raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.journal.run_folder import PolicyRun
 from text2grad.records import load_json
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.schema import checked
@@ -112,7 +113,8 @@ def load_run(folder: str | Path) -> Run:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give a run's output folder, which holds run.json")
     where = folder / "run.json"
-    about = checked(schemas.RUN, _storable(load_json(where)), where, _REMEDY)
+    about = _storable(load_json(where))
+    checked(PolicyRun, about, where, _REMEDY)
     schemas.check_task(about, where)
     notes: list[str] = []
     metrics = _metrics(folder / "metrics.jsonl", notes)

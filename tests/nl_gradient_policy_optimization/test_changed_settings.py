@@ -133,12 +133,13 @@ def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained
 
 @pytest.mark.promise("clear_sentence", "no_mixed_runs")
 @pytest.mark.parametrize("changes", [
-    {"task": None}, {"config": {"lora_r": []}}, {"config": {"algorithm": {}}}, {"config": {"critic": 5}}, {"data": 3},
-    {"data": {"hash": "h"}}, {"changes": 5}, {"changes": [{"from_step": "2", "settings": {}}]}, {"changes": [None]},
+    {"task": None}, {"config": {"lora_r": []}}, {"config": {"algorithm": 5}}, {"config": {"critic": 5}}, {"data": 3},
+    {"changes": 5}, {"changes": [{"from_step": "2", "settings": {}}]}, {"changes": [None]},
 ], ids=str)  # fmt: skip
 def test_a_forged_record_of_a_run_is_refused_in_one_sentence(tmp_path, changes):
-    now = {"task": "slf5k", "weights": "w", "data": {"hash": "h", "prompts": 5}, "config": PolicyConfig().flat()}
+    now = {"task": "slf5k", "method": "x", "seed": 1, "weights": "w", "data": {"hash": "h", "prompts": 5}}
+    now |= {"config": PolicyConfig().flat()}
     forged = {**now, **changes, "config": {**now["config"], **changes.get("config", {})}}
     save_json(tmp_path / "run.json", forged)
-    with pytest.raises(InputError, match=r"run\.json|other settings"), claimed(tmp_path, "policy"):
+    with pytest.raises(InputError, match=r"run\.json|other settings|does not exist"), claimed(tmp_path, "policy"):
         continued(tmp_path / "run.json", now, 1, 1)

@@ -62,7 +62,7 @@ def test_a_lock_or_a_ledger_that_leads_elsewhere_is_not_followed(tmp_path, name)
 
 
 RUNS = {
-    "policy": {"config": {}, "task": "slf5k", "method": "text2grad"},
+    "policy": {"config": {}, "task": "slf5k", "method": "text2grad", "seed": 1},
     "reward_model": {"prompt": "p"},
     "sft": {"method": "sft"},
 }

@@ -31,7 +31,7 @@ Change = dict[str, Any]
 
 
 class _Change(Form):
-    from_step: int
+    from_step: int = Field(ge=0)
     settings: dict[str, Any]
 
 
@@ -39,17 +39,18 @@ class _Run(Form):
     changes: list[_Change] = Field(default=[])
 
 
-class _Data(Form):
-    hash: str
-    prompts: int
+class PolicyRun(_Run):
+    """``run.json`` of stage 3 and its baselines."""
 
-
-class _PolicyRun(_Run):
-    task: str
-    config: dict[str, Any]
-    method: str = ""
+    task: str = Field(min_length=1)
+    method: str = Field(min_length=1)
+    seed: int
+    critic: str | None = None
+    model: str | None = None
+    config: dict[str, Any] = Field(default={})
     weights: str = ""
-    data: _Data = Field(default=None)
+    data: dict[str, Any] = Field(default={})
+    versions: dict[str, Any] = Field(default={})
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def check_kind(folder: str | Path, kind: str) -> None:
         holds = _kind_of(run)
         if holds != kind:
             raise InputError(f"{folder}: holds {_KINDS.get(holds, f'a run of {holds}')}; choose another --output_dir")
-        checked(_PolicyRun if kind == "policy" else _Run, run, path, "put the file back as it was written")
+        checked(PolicyRun if kind == "policy" else _Run, run, path, "put the file back as it was written")
         return
     for pattern, what in _WITHOUT_RUN.items():
         if any(Path(folder).glob(pattern)):
