@@ -6,6 +6,7 @@ import pytest
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.run_record import continued
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError

@@ -31,6 +31,10 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="another run"):
             claimed(tmp_path, "policy").__enter__()
         monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.delenv("MASTER_ADDR", raising=False)
+        with pytest.raises(InputError, match="without MASTER_ADDR"):
+            claimed(tmp_path, "policy").__enter__()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         with claimed(tmp_path, "policy"):  # of two that train together, the first holds the lock
             pass
         monkeypatch.delenv("RANK")

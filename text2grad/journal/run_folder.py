@@ -93,6 +93,8 @@ def first_rank() -> bool:
     A ``RANK`` without a ``WORLD_SIZE`` above 1 was left in the environment by something else.
     """
     rank, processes = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    if processes > 1 and not os.environ.get("MASTER_ADDR"):
+        raise InputError(f"WORLD_SIZE={processes}: tells of others, without MASTER_ADDR; unset it or use torchrun")
     return processes < 2 or rank == 0
 
 
