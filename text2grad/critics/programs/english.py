@@ -240,6 +240,11 @@ def has_verb(sentence: list[Word]) -> bool:
     return False
 
 
+def is_verb(key: str, past: bool = False) -> bool:
+    """Whether a word is among the listed verbs; with ``past``, as one of their irregular forms."""
+    return key in _VERBS and (not past or key in _IRREGULAR)
+
+
 def sentence_ends(text: str, found: list[Word]) -> Iterator[tuple[int, re.Match]]:
     """``(number of words before it, match)`` of each end of a sentence; the dot of an abbreviation is none.
 

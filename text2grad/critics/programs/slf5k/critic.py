@@ -16,8 +16,9 @@ Poor, each with its reason in the critique:
 - *invention*: numbers and names that the post does not have; other words it does not support, where a sentence has
   two or more and they exceed a third of what it says (one own word is own wording, several are another story);
 - *emptiness*: stock phrases ("a range of emotions"), and sentences without any fact, which would fit any post;
-- *no language*: lists, facts strung together that are far apart in the post, more than six words in a row without a
-  function word, long sentences without a verb, and word orders that English does not have ("the of", "an thing");
+- *no language*: runs of words whose order is likelier by chance than in English (``word_order.py``), all words where
+  most are in such runs; lists, more than six words in a row without a function word, long sentences without a verb,
+  and single pairs that English does not have ("the of", "an thing");
 - *no end*: the clause that the length limit cut off, with all beyond the twentieth word of its sentence, and words
   beyond ``max_words``;
 - *too little*: the last words of a short answer that stops before the story is told.
@@ -28,8 +29,7 @@ and nothing more is praised once it has told 8. A short answer that tells less t
 unfinished sentence too, and a key fact that is apart from the others. So a fact earns little by itself, each is
 praised once, and there is a limit to what an answer can earn. Nothing is praised that is poor or unsupported.
 
-What it cannot see: who did what to whom, and word order beyond pairs of small words. A summary with its words shuffled
-still earns about two thirds of its due, which a policy that starts as a language model has no way to find.
+What it cannot see: who did what to whom, and the order of a dozen words or fewer beyond such pairs.
 
 What no quote can hold is ``missing``: the most important key facts that the answer leaves out, as many as it would
 need to tell the story, and what the writer asks. The verdict is the balance of what it tells (in facts), what is poor

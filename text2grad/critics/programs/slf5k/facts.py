@@ -35,13 +35,8 @@ class Post:
     places: dict[str, frozenset[int]]  # concept of any word that is not a function word -> the sentences that have it
     literal: str  # its words in lower case, a blank before and after each
     pairs: frozenset[tuple[str, str]]  # its pairs of words with at most two others between them
-    neighbours: frozenset[tuple[str, str]]  # concepts with at most three words between them, in the post's order
     asks: bool
     advises: bool
-
-    def beside(self, one: str, other: str) -> bool:
-        """Whether the post has both within five words, in either order."""
-        return one == other or (one, other) in self.neighbours or (other, one) in self.neighbours
 
     def near(self, one: str, other: str) -> bool:
         """Whether the post names both within three sentences."""
@@ -93,9 +88,6 @@ def read_post(text: str) -> Post:
         places={name: frozenset(where) for name, where in places.items()},
         literal=f" {' '.join(literal)} ",
         pairs=frozenset(pair for gap in (1, 2, 3) for pair in zip(literal, literal[gap:], strict=False)),
-        neighbours=frozenset(
-            (a.concept, b.concept) for gap in (1, 2, 3, 4) for a, b in zip(found, found[gap:], strict=False)
-        ),
         asks=bool(_REQUEST.search(text)),
         advises=len(ADVICE.findall(text)) >= 2,
     )

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from text2grad.critics.programs.english import has_verb, listed, ngrams
 from text2grad.critics.programs.slf5k.facts import ADVICE, Summary, matches
+from text2grad.critics.programs.word_order import unlikely
 
 COPY_RUN = 6  # words in a row that count as copied
 PATCHWORK = 0.7  # share of a sentence's word pairs in the post's order from which it is copied
@@ -188,6 +189,7 @@ _NOT_THRICE = listed("of and or but in on at by with for from is was")
 
 def language(summary: Summary) -> Iterator[SummaryFault]:
     """Word orders that English does not have, sentences without a verb, and lists."""
+    yield from (SummaryFault("language", *run) for run in unlikely(summary.text, summary.words))
     keys = [word.key for word in summary.words]
     for i in range(len(keys) - 1):
         article = _WRONG_ARTICLE.match(f"{keys[i]} {summary.words[i + 1].text}")
@@ -201,11 +203,9 @@ def language(summary: Summary) -> Iterator[SummaryFault]:
             yield SummaryFault("language", last - 1, last)
         sentence = summary.words[first:last]
         small = sum(word.is_function and word.key not in ("and", "or") for word in sentence)
-        strung = _strung(summary, first, last)
         if (
             (last - first >= 5 and small < 0.1 * (last - first))
             or (last - first >= 8 and not has_verb(sentence))
-            or len(strung) > max(2, (last - first) / 4)
             or _longest_run(summary, first, last) > RUN
         ):
             yield SummaryFault("language", first, last)
@@ -217,15 +217,6 @@ def language(summary: Summary) -> Iterator[SummaryFault]:
         for i in range(len(short) - 3):
             if all(short[i : i + 4]):
                 yield SummaryFault("language", edges[i], edges[i + 4])
-
-
-def _strung(summary: Summary, first: int, last: int) -> list[int]:
-    """Where two facts that are not close in the post are side by side."""
-    return [
-        i
-        for i, (one, other) in enumerate(pairwise(summary.facts[first:last]), first)
-        if one and other and not summary.between(i + 1).strip() and not summary.post.beside(one, other)
-    ]
 
 
 def _longest_run(summary: Summary, first: int, last: int) -> int:
