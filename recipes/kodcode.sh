@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # KodCode: Python functions with unit tests, from the published data to table 3 of the paper.
 #   bash recipes/kodcode.sh                  Llama-3.1-8B-Instruct on all GPUs; ends with runs/kodcode/report.html
+#   bash recipes/kodcode.sh --small          a coder of 0.5B weights on one GPU, by campaign.py, which takes further flags
 #   bash recipes/kodcode.sh --smoke          the same steps on two CPU processes with a tiny random model
 #   bash recipes/kodcode.sh --print          only say the commands; each can be run alone
 #   --annotator CRITIC                       who annotates (openai:gpt-4o)
@@ -11,6 +12,14 @@
 set -euo pipefail
 task=kodcode first=base base_model=meta-llama/Llama-3.1-8B-Instruct
 data=${DATA:-KodCode/KodCode-V1-SFT-4o} prompts=${PROMPTS:-KodCode/KodCode-Light-RL-10K}
+if [ "${1:-}" = --small ]; then
+    cd "$(dirname "$0")/.."
+    # shellcheck disable=SC1091
+    source env.sh
+    export TOKENIZERS_PARALLELISM=false TEXT2GRAD_NEXT=0
+    exec python recipes/campaign.py --config recipes/kodcode_small.yaml --data_path "$data" --output_dir runs/kodcode-small \
+        "${@:2}"
+fi
 source "$(dirname "$0")/setup.sh"
 draw=(--easy_samples 4000 --medium_samples 4000 --hard_samples 4000 --train_samples 8000 --target_total_size 11800)
 policy_prompts=(--policy_path "$prompts")

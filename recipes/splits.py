@@ -96,9 +96,9 @@ def deal(
     own = {name: _prompts(rows, task) for name, rows in sources.items()}
     taken: dict[str, set[str]] = {name: own[name] for name in ("evaluation", "policy") if name in own}
     left_out: dict[str, int] = {name: len(prompts & own["data"]) for name, prompts in taken.items()}
-    order = sorted(own["data"].difference(*taken.values()), key=lambda prompt: _rank(prompt, config.seed))
+    order = sorted(own["data"].difference(*taken.values()), key=lambda prompt: rank(prompt, config.seed))
     if "evaluation" in taken:
-        held_out = sorted(taken["evaluation"], key=lambda prompt: _rank(prompt, config.seed))
+        held_out = sorted(taken["evaluation"], key=lambda prompt: rank(prompt, config.seed))
         held_out = held_out[: config.evaluation_records]
     else:
         count = min(config.evaluation_records, len(order) // 5)
@@ -166,7 +166,7 @@ def _prompts(rows: Iterable[Record], task: Task) -> set[str]:
     return {_key(row, task) for row in rows}
 
 
-def _rank(prompt: str, seed: int) -> str:
+def rank(prompt: str, seed: int) -> str:
     return hashlib.sha256(f"{seed} {prompt}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,0 +1,176 @@
+"""Runs of several methods and seeds in a given time: the most telling first, figures written at once, resumable.
+
+    python recipes/campaign.py --config recipes/kodcode_small.yaml --data_path solutions.json --output_dir runs/small
+    python recipes/campaign.py … --minutes 25 --jobs 4      # 4 runs share a GPU; no command runs longer than that
+    python recipes/campaign.py … --set rollouts=8 steps=20  # other sizes
+
+The file lists commands: ``prepare`` once, then for each seed and each of its ``methods`` those of ``train``, with the
+method's ``{flags}`` (or commands of the method's own), and of ``measure``. Names in braces are its ``sizes``, the
+``{seed}``, the run's ``{name}`` and folder ``{out}``, and its ``{policy}``. A run ends with ``result.json``; the same
+command goes on where the last one was stopped.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tabulate import tabulate
+
+from text2grad.configs import parse, setting
+from text2grad.errors import InputError, command
+from text2grad.records import load_json, save_json
+from text2grad.statistics import mean_interval
+
+BASE = "base"
+
+
+@dataclass
+class CampaignConfig:
+    """What is run, where, and for how long."""
+
+    data_path: str = setting(MISSING, "the records, or the name of a `datasets` set: {data}", "--dataset_path")
+    output_dir: str = setting(MISSING, "folders of all runs, and figures.json: {run}", "--save_dir")
+    model: str = setting(MISSING, "the policy at the start: {model}")
+    seeds: list[int] = setting([1, 2, 3], "one run of each method for each")
+    only: list[str] = setting([], "these methods, in this order; by default all")
+    jobs: int = setting(1, "runs at the same time", above=0)
+    minutes: float = setting(0, "stop after so long; 0: when all is done", at_least=0)
+    set: list[str] = setting([], "other values of sizes, NAME=VALUE")
+    sizes: dict[str, Any] = field(default_factory=dict, metadata={"help": "values of names in the commands"})
+    prepare: list[str] = field(default_factory=list, metadata={"help": "commands before the first run"})
+    train: list[str] = field(default_factory=list, metadata={"help": "commands that train a policy with {flags}"})
+    measure: list[str] = field(default_factory=list, metadata={"help": "commands after each run's training"})
+    methods: dict[str, Any] = field(default_factory=dict, metadata={"help": "name: its {flags}, or {train, policy}"})
+
+
+class Campaign:
+    """One call of the program."""
+
+    def __init__(self, config: CampaignConfig):
+        self.config, self.folder = config, Path(config.output_dir)
+        self.end = time.monotonic() + 60 * config.minutes if config.minutes else None
+        self.lock = Lock()
+        if unknown := [name for name in config.only if name not in config.methods]:
+            raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
+        changed = dict(pair.partition("=")[::2] for pair in config.set)
+        if unknown := sorted(changed.keys() - config.sizes.keys()):
+            raise InputError(f"--set {' '.join(unknown)}: the sizes are {', '.join(config.sizes)}")
+        self.names = {
+            **config.sizes, **changed, "data": config.data_path, "model": config.model, "run": config.output_dir
+        }  # fmt: skip
+
+    def run(self) -> bool:
+        """Run all; False where time was up or a run failed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._commands(self.config.prepare, self.folder / "prepare.log", {}):
+            return False
+        if not self._one(BASE, 0):
+            return False
+        methods = [name for name in self.config.only or self.config.methods if name != BASE]
+        jobs = [(method, seed) for seed in self.config.seeds for method in methods]
+        with ThreadPoolExecutor(self.config.jobs) as pool:
+            return all(list(pool.map(lambda job: self._one(*job), jobs)))
+
+    def _one(self, method: str, seed: int) -> bool:
+        """Train and measure, unless it was done."""
+        given = self.config.methods[method]
+        about = given if isinstance(given, dict) else {"flags": given}
+        out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
+        if (out / "result.json").is_file():
+            return True
+        out.mkdir(exist_ok=True)
+        names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags", "")}
+        names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
+        names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
+        if not self._commands([*about.get("train", self.config.train), *self.config.measure], out / "log.txt", names):
+            return False
+        with self.lock:
+            self._figures()
+        return True
+
+    def _commands(self, commands: list[str], log: Path, names: dict[str, Any]) -> bool:
+        for line in commands:
+            words = shlex.split(line.format(**self.names, **names))
+            left = None if self.end is None else self.end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            print(f"$ {shlex.join(words)}", flush=True)
+            with log.open("a") as file:
+                program = [sys.executable, *words[1:]] if words[0] == "python" else words
+                process = subprocess.Popen(program, stdout=file, stderr=file)
+                try:
+                    code = process.wait(left)
+                except subprocess.TimeoutExpired:
+                    process.terminate()  # a run of this project writes a checkpoint, and goes on from it
+                    process.wait()
+                    print(f"time is up: {log.parent.name}", flush=True)
+                    return False
+            if code:
+                print(f"{log.parent.name} ended with {code}; {log} says why", file=sys.stderr, flush=True)
+                return False
+        return True
+
+    def _figures(self) -> None:
+        """Write figures.json, and print the table of all runs that are done."""
+        done = sorted(self.folder.glob("*/result.json"), key=lambda path: path.stat().st_mtime)
+        results = {path.parent.name: load_json(path) for path in done}
+        figures = {
+            name: {
+                "metrics": result["metrics"],
+                "less_base": result.get("compared_with", {}).get("differences", {}),
+                "errors": result.get("errors", {}),
+            }
+            for name, result in results.items()
+        }
+        save_json(self.folder / "figures.json", figures)
+        measured = [name for name in figures[BASE]["metrics"] if name.startswith("pass@")]
+        rows = []
+        for name, row in figures.items():
+            pairs = [(row["metrics"], of) for of in measured] + [(row["less_base"], of) for of in measured]
+            rows.append([name, *(_shown(among.get(of)) for among, of in pairs)])
+        print(tabulate(over_seeds(figures, list(self.config.methods), measured[0]), "firstrow"), flush=True)
+        print(tabulate(rows, ["run", *measured, *(f"{of} less base" for of in measured)]), flush=True)
+
+
+def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list[list[Any]]:
+    """A heading, and a row for each method: seeds, mean, and the mean of what paired seeds have above the first one's.
+
+    Intervals are Student's over seeds: they know nothing of which questions were asked.
+    """
+    values: dict[str, dict[str, float]] = {}
+    for name, row in figures.items():
+        method, _, seed = name.rpartition("-seed")
+        if method:
+            values.setdefault(method, {})[seed] = row["metrics"][metric]["value"]
+    known = [method for method in methods if method in values]
+    table: list[list[Any]] = [["method", "seeds", metric, f"less {known[0]}" if known else ""]]
+    for method in known:
+        paired = [value - values[known[0]][seed] for seed, value in values[method].items() if seed in values[known[0]]]
+        less = mean_interval(paired) if paired and method != known[0] else ""
+        table.append([method, len(values[method]), mean_interval(list(values[method].values())), less])
+    return table
+
+
+def _shown(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    value = figure.get("value", figure.get("difference"))
+    return f"{value:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+@command
+def main() -> None:
+    if not Campaign(parse(CampaignConfig)).run():
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
