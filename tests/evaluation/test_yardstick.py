@@ -105,9 +105,8 @@ def test_closeness_follows_meaning_and_no_grammar(references, answers):
 def test_log_probability_falls_for_broken_grammar_and_other_stories(posts, answers):
     few = {name: dict(list(row.items())[:6]) for name, row in answers.items()}
     found = values(lambda row: logprob(row, posts, "smollm2"), few)
-    for name in (BASE, SALAD, SHUFFLED, ANOTHER):
+    for name in (SALAD, SHUFFLED, ANOTHER):  # what the model itself wrote says nothing
         assert found[REFERENCE] > found[name] + 0.5, found
-    assert found[BASE] > max(found[SALAD], found[SHUFFLED])
     assert min(found[FIRST], found[POST]) > -1.5 > found[REFERENCE]  # a copy gives itself away
 
 
