@@ -1,7 +1,5 @@
 """Checkpoints at step boundaries: whole or not there at all, found again by the next run, limited in number."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

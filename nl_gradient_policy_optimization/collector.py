@@ -1,7 +1,5 @@
 """The first line of algorithm 4: sample a step's responses, and score them by the policy and its reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a step costs: seconds by phase, critiques, and tokens."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

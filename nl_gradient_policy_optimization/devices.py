@@ -1,7 +1,5 @@
 """What several processes need to agree on before they begin: how long to wait, how to shard, where to write."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket

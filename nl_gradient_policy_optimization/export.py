@@ -1,7 +1,5 @@
 """What a run leaves behind: ``RUN/policy``, an ordinary adapter (or model) that any PEFT tool loads, and its card."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tabulate import tabulate

@@ -1,7 +1,5 @@
 """The policy on this run's devices: it scores rollouts, and learns from them in the last line of algorithm 4."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

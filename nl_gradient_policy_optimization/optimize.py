@@ -4,8 +4,6 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
     --critic my_critic.py:judge --output_dir runs/mine
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

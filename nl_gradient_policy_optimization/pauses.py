@@ -1,7 +1,5 @@
 """Where a run may end, on all ranks together: after a step, or before anything of a step has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TypeVar

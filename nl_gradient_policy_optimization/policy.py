@@ -6,8 +6,6 @@ it be, so that memory does not grow with either. Scores are float32 or better, a
 ones would move importance ratios by up to a tenth.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -10,8 +10,6 @@ shuffled critiques reach has nothing to do with what the critique says. The prob
 and of wrong signs, ``--teacher gate`` would keep.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, fields, replace
 from tempfile import TemporaryDirectory
 from typing import Any

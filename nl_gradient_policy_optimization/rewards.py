@@ -4,8 +4,6 @@ The trainer knows only the interface :class:`RewardSource`. A method with anothe
 steps) is another such function; everything after it (KL, GAE, PPO, logs) is shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy

@@ -4,8 +4,6 @@ It is written once. A run that is continued with other settings is refused where
 ``--allow_changed`` they are added under ``changes``, and what was written before stays.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path

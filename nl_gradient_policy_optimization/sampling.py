@@ -4,8 +4,6 @@ Sampling is from the policy's whole distribution at the given temperature. Whate
 say of top-p, top-k or repetition is left aside: π_old would not be what sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """What depends on the settings and nothing else: seeds, orders, the learning rate."""
 
-from __future__ import annotations
-
 import math
 
 import torch

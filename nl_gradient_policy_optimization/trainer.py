@@ -12,8 +12,6 @@ observers (``observers/``). One *step* is all five; an *update* is one step of t
 resumed run repeats an uninterrupted one bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path

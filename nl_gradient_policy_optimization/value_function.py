@@ -1,7 +1,5 @@
 """The value function V_ψ(x, y_<t): a small head on the policy's hidden states, trained beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

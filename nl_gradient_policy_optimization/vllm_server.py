@@ -4,8 +4,6 @@ Neither a process group nor the package vllm is needed here. Each version of the
 from its content. So a server can answer neither from older weights nor from keys and values that it kept for them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

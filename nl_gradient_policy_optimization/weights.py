@@ -1,7 +1,5 @@
 """The policy's weights: optimiser, checkpoint state, and the adapter or model that a run leaves behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@
 Run the same command again to continue an interrupted run. quickstart/steps.py has the six steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -3,8 +3,6 @@
 python quickstart/ship.py runs/reward_model/reward_model quickstart/reward_model
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path

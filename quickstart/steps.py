@@ -3,8 +3,6 @@
 Each step writes files below the run's folder, and repeats nothing that an earlier call finished.
 """
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from typing import Any

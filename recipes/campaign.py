@@ -10,8 +10,6 @@ method's ``{flags}`` (or commands of the method's own), and of ``measure``. Name
 command goes on where the last one was stopped.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

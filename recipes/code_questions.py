@@ -7,8 +7,6 @@ declarations are read from that solution, which stays in the record. ``train.jso
 and no name.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass

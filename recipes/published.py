@@ -1,7 +1,5 @@
 """Published data sets as records in the tasks' formats: SLF5K, UltraFeedback-binarized and KodCode, files or hub."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -12,8 +12,6 @@ the prompt and the seed alone, not on the order of the file. ``manifest.json`` h
 command again checks the files against it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass

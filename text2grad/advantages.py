@@ -7,8 +7,6 @@ Unless it says ``[B]``, a tensor is ``[B, T]``: rollouts by response tokens, pad
 response tokens, 0 on padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 The stages are higher floors than this package, so a program is imported by name when it is called for.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """One way to read settings: dataclasses, filled from a YAML file (``--config``) and the command line, which wins."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import operator

@@ -3,8 +3,6 @@
 A closed terminal, a closed pipe or an old encoding ends no run: output that cannot be written is dropped.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import io

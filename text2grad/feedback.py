@@ -11,8 +11,6 @@ What no quote can hold follows where the critic gives it: what the response lack
 Without a critique (the ablation of section 4.5), z = A(y): the same object with its two lists alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

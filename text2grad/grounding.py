@@ -4,8 +4,6 @@ A critique is only worth the tokens it can be tied to, so a quote is either foun
 similarity. Differences that models make when they copy are forgiven only where the exact quote does not occur.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import unicodedata

@@ -7,8 +7,6 @@ scipy.stats.bootstrap knows no groups, and it draws whole records where their su
 here, because statsmodels would be a dependency for one function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

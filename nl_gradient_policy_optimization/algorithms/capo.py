@@ -5,8 +5,6 @@ prompt's responses. The weights are 2 (from −1 to +1) and 1 with the default `
 says the same needs one vote. What is praised counts for nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -3,8 +3,6 @@
 Source: RLTF-FM (arXiv 2602.02482), L = L_RL − coef · log π(c | x, y); here per token of the critique.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

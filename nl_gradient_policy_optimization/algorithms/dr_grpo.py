@@ -5,8 +5,6 @@ hardly differ. Its other change, no division by a response's length, holds for e
 over all tokens of a minibatch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 Source: DeepSeekMath (arXiv 2402.03300), A = (R − mean R of the prompt) / standard deviation, the same on all tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -5,8 +5,6 @@ prompt alone: a process reward on wrong ones teaches verbosity. Here a verdict a
 process reward is its mean δ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

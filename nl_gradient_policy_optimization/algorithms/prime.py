@@ -4,8 +4,6 @@ Source: PRIME (arXiv 2502.01456): both compared apart, then summed without disco
 are those of an implicit reward model that learns from outcomes; here they are the critic's δ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ Source: PURE (arXiv 2504.15275): min-form rewards softmax(−δ/T)_t·δ_t, minu
 responses earns, summed without discount.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

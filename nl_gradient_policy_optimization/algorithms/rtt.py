@@ -5,8 +5,6 @@ second term, which makes going on worth more than ending where most is praised. 
 ``--rtt_end_token true``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

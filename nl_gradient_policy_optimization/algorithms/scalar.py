@@ -4,8 +4,6 @@ The number is the sum or the mean of the critic's δ, the same feedback with its
 on the whole; or the score of a trained scalar reward model (``--reward_model``, see ``baselines/scalar_reward.py``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad

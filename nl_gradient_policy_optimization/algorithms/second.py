@@ -12,8 +12,6 @@ Both take the same reading prompt here. Their authors' also shows y0: ``--teache
 ``${response}``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

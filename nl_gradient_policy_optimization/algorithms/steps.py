@@ -8,8 +8,6 @@ For a process reward model of its own, turn stage 1's annotations into labels of
 (``baselines/step_labels.py``), train on them with stage 2, and give that model's folder as ``--critic``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ whole distribution on poor spans, and ``all`` on every token, without any quotes
 ``text2grad/losses/teacher.py``. What the teacher reads is a text file of the task, ``prompts/teacher.txt``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

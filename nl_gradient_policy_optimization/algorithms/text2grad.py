@@ -1,7 +1,5 @@
 """Text2Grad itself: δ on the tokens that the critique quotes, GAE with a value head, clipped PPO (algorithm 4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

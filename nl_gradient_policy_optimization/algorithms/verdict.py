@@ -6,8 +6,6 @@ the others. Whether to stop is left to the verdict. Spans count as far as they a
 (:func:`text2grad.advantages.verdict_advantages`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

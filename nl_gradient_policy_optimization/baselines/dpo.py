@@ -6,8 +6,6 @@
 The reference is the model it starts from. With an adapter that is its frozen copy, or the model without it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What SFT, DPO and the scalar reward model share: settings, encoding, LoRA, held-out prompts, resume."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -14,8 +14,6 @@ Of one prompt's responses the best is paired with the worst, then the second bes
 to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic is asked and no test is run twice.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import MISSING, dataclass
 

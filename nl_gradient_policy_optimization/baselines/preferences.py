@@ -1,7 +1,5 @@
 """What is known about which of two responses is better, and the file of pairs that says so."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

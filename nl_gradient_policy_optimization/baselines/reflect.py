@@ -9,8 +9,6 @@ rewriting fails. The output are the task's records with the last answers, for ``
 story of its rounds under ``reflection``. Killed and run again, nothing is asked twice.
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@
 ``run.sh ppo slf5k --reward_model runs/scalar_reward`` then trains a policy on its score.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev

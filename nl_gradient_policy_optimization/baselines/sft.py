@@ -5,8 +5,6 @@
 The result is an adapter (or model) folder that ``--model`` of every other command takes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -7,8 +7,6 @@ The output has the format of stage 1, so that stage 2 trains on it (`nl_reward_m
 step is one poor span; for slf5k each right one is a good span (in code, what no span claims is right already).
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass
 
 from nl_gradient_policy_optimization.algorithms.steps import label_steps, split_steps

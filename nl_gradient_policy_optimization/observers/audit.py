@@ -5,8 +5,6 @@ rising while δ of the trusted one does not (``audit/delta_gap``), and as tokens
 (``audit/flip_rate``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

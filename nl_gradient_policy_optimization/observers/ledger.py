@@ -1,7 +1,5 @@
 """What a run has spent, so that methods can be compared at equal rollouts and at equal cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The figures of a step, and the progress that the screen shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

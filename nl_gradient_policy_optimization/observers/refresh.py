@@ -6,8 +6,6 @@ are the records that it learnt from (``--refresh_data``). Two files tell of it: 
 annotated rollouts, and a checkpoint's ``reward_model`` is the reward model as it was then, a folder like any other's.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Critics: R(x, y) = (c, A(y)) (paper, section 3.3); one interface for LLMs, reward models, programs and your own."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Sequence

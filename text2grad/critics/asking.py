@@ -1,7 +1,5 @@
 """Asking a critic about many responses in one call, some of which may be blank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

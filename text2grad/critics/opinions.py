@@ -1,7 +1,5 @@
 """Several opinions of one critic on a response: those of a model that samples differ. Asked again, each is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

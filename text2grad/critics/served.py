@@ -1,7 +1,5 @@
 """A critic that ``text2grad serve`` holds, for any number of processes and machines at once."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

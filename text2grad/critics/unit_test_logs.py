@@ -1,7 +1,5 @@
 """Records for a critic that reads the log of their unit tests: new programs have none, so their tests are run first."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

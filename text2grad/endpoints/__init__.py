@@ -1,7 +1,5 @@
 """OpenAI-compatible endpoints: one client with pacing, a reply cache and a budget, and the judging of pairs."""
 
-from __future__ import annotations
-
 
 def is_endpoint(spec: str) -> bool:
     """Whether a text names an endpoint: ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``."""

@@ -1,7 +1,5 @@
 """The body of a server's answer: read whole, within limits of size and time, and decoded behind the gate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

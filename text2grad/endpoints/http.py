@@ -1,7 +1,5 @@
 """One request over HTTP by Python's own client, which needs no other library; and an end to any wait for a server."""
 
-from __future__ import annotations
-
 import io
 import json
 import queue

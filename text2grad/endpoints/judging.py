@@ -1,7 +1,5 @@
 """A chat model as a judge: asked each question once, its replies kept, its verdicts read."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

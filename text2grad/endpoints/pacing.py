@@ -1,7 +1,5 @@
 """How fast requests may go out, and how long a server asks to wait."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

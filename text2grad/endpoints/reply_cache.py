@@ -1,7 +1,5 @@
 """Every reply that was paid for, on disk before it is used: a killed run asks nothing twice and knows its spending."""
 
-from __future__ import annotations
-
 import math
 import threading
 from pathlib import Path

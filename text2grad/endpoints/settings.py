@@ -1,7 +1,5 @@
 """The settings of requests to an endpoint: one group of flags for every command that sends some."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One critic, many callers that ask one at a time: what comes within a short window is asked together."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

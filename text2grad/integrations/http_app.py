@@ -1,7 +1,5 @@
 """The HTTP side of ``text2grad serve``: routes, the bearer token, limits on headers and bodies, health and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import time

@@ -4,8 +4,6 @@ text2grad serve --task slf5k --critic runs/reward_model
 python -m text2grad.integrations.serve --task slf5k --critic runs/reward_model
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -7,8 +7,6 @@ TRL does not plan advantages per token (its issue 7182), so :func:`check_seam` l
 :func:`verdict_reward` is the way that needs no seam: a reward function, one number per response.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

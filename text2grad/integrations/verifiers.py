@@ -10,8 +10,6 @@
 verifiers takes one number per rollout, so what the critic quoted is kept in the trace's ``info``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Work that a kill does not undo: an append-only journal of results, and a map over records that resumes from it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

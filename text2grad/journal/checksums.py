@@ -1,7 +1,5 @@
 """Checksums of a folder's files: damage that keeps the sizes is found, too."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterable, Mapping

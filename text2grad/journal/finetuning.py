@@ -1,7 +1,5 @@
 """What keeps a training by a ``transformers`` Trainer safe: signals, whole checkpoints, one set of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's folder: one process at a time, and one set of settings, with every change on record."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -3,8 +3,6 @@
 ``[B, T]`` or any other shape: one entry per response token, in nats.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

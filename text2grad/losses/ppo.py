@@ -3,8 +3,6 @@
 Losses come back per token, ``[B, T]``, so that the caller decides over which tokens of which ranks to average.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -4,8 +4,6 @@ With Δ_t = log π_T(y_t | x, c, y_<t) − log π(y_t | x, y_<t) and l_t ∈ [�
 Labels and Δ are ``[B, T]``; whatever is under the padding has label 0.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

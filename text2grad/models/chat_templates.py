@@ -5,8 +5,6 @@ texts that it chooses is not found. The process runs this file as a script, so i
 only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import resource

@@ -6,8 +6,6 @@ read without padding, equal ones once; keys and values are written in place; a f
 ``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What DeepSpeed needs to be told before it begins."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import warnings

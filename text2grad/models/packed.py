@@ -10,8 +10,6 @@ own forward pass. ``TEXT2GRAD_PACKED=0`` in the environment leaves models as tra
 reward model judges.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from itertools import pairwise

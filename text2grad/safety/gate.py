@@ -4,8 +4,6 @@ Whatever is wrong with it becomes an :class:`UnreadableError` with a reason: bro
 half of a surrogate pair, numbers too long to hold, nesting too deep to follow, NaN where JSON has no such number.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 For settings, names and messages. What a model wrote is never rewritten: a text that holds a key is refused instead.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

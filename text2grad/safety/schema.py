@@ -1,7 +1,5 @@
 """One check of a file's form where it is read: its fields and their types, as pydantic knows them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

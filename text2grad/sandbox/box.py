@@ -8,8 +8,6 @@ another user id, a filter on system calls, and limits; when it ends, everything 
 docs/sandbox.md for what that holds against and what it does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

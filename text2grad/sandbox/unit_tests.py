@@ -5,8 +5,6 @@ and what they conclude is out of the program's reach. Test files that need the p
 with it; then it can fail (``TestRun.failures``) but not pass (``TestRun.undecided``).
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What unit tests said about a program, read from the report that comes out of a box: the types are its schema."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

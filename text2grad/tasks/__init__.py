@@ -1,7 +1,5 @@
 """Tasks behind one interface: ``get_task("slf5k")``, or your own by ``get_task("my_task.py")``."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The commands of the stages for a task, as the end of one stage names the next."""
 
-from __future__ import annotations
-
 import os
 import sys
 from itertools import pairwise

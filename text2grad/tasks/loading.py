@@ -1,7 +1,5 @@
 """Python objects that a user names on the command line: ``package.module:NAME`` or ``path/to/file.py:NAME``."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

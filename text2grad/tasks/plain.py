@@ -1,7 +1,5 @@
 """Any prompt, any text as its response: for data that is none of the paper's tasks. ``{"prompt", "response"}``."""
 
-from __future__ import annotations
-
 from text2grad.tasks.base import Record, Task, text_field
 
 

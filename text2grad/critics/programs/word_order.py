@@ -9,8 +9,6 @@ A run whose words are ``UNLIKELY`` nats likelier by chance is no language. Words
 it after about a dozen; what people write hardly ever does, telegraphic style included.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """How feedback's decoder reads: prompts, then a few tokens at a time of which some are taken back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """A reward model that a server holds: what its folder, if it is here, says about the prompts it was trained on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from text2grad.critics.reward_model.critic import (

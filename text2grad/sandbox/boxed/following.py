@@ -3,8 +3,6 @@
 Runs inside the sandbox, in the solution's process; standard library only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

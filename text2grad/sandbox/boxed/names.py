@@ -1,7 +1,5 @@
 """What a test file says of its solution's names."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

@@ -9,8 +9,6 @@ line the call returned. A passed assertion clears the calls before it; those lef
 ``T2G_IN`` set the solution runs in another box (``tests_side.py``), else here, as the module ``solution``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

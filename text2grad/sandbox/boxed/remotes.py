@@ -1,7 +1,5 @@
 """What stands for the solution's objects and classes among its tests, which run in another box (``tests_side.py``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from wire import BINARY, BUILTIN_TYPES

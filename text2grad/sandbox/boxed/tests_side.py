@@ -5,8 +5,6 @@ compare is compared here. What is no plain value is a :class:`Remote` (``remotes
 what the tests ask it without telling what they expect.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -6,8 +6,6 @@ A value of a subclass crosses as its base class would have it, so that no method
 receiver: an object that calls itself equal to everything is only a handle over there.
 """
 
-from __future__ import annotations
-
 import base64
 import collections
 import contextlib

@@ -1,7 +1,5 @@
 """KodCode: Python functions with unit tests. Only the code of a response gets a reward."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

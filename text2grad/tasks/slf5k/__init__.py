@@ -1,7 +1,5 @@
 """SLF5K: summaries of Reddit posts. ``{"t3_…": {"post" (or "Post"), "generated_summary", "ideal_human_summary"?}}``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

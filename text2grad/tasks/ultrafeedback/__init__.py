@@ -1,7 +1,5 @@
 """UltraFeedback: open-domain questions. A list of records whose ``response`` is a user and an assistant message."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

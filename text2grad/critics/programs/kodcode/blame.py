@@ -15,8 +15,6 @@ In order of what points most directly:
 A test that fails for a reason of its own (it does not parse, it uses names that nobody defines) says nothing.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -39,8 +39,6 @@ An answer without any word gets its text as poor span. An answer without any tex
 the critique says so, and its reward is zero.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a program knows of a post and of a summary beside it: words, sentences, facts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

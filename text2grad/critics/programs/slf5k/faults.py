@@ -1,7 +1,5 @@
 """What is poor about a summary: one rule, one function."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -23,8 +23,6 @@ The verdict is the balance of the demands it keeps, what it tells of what is nee
 faults, and what is missing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Only demands that a program can check without doubt: numbers of items, sentences
 lists, tables, code, JSON; capitals; the language; words to use or to avoid, and to begin or end with; yes or no.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The faults of an answer that a program can see: one function for each, from an answer to stretches of its words."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator

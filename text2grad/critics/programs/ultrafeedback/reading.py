@@ -1,7 +1,5 @@
 """What the critic of answers knows of a request, and how it reads an answer to it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

@@ -18,8 +18,6 @@ END       the last brace
 ``tight`` narrows what may follow: 1 closes the text or the list that the state is in, 2 closes everything.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
