@@ -254,7 +254,7 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     """The reference of a fine-tuned adapter is that adapter as it was, not the base model."""
     first = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     shake(first, 0.05)
-    save_model(first.scorer.model, tmp_path / "adapter")
+    save_model(first.learner.scorer.model, tmp_path / "adapter")
     config = tiny_config(
         tmp_path, generation="transformers", model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second")
     )

@@ -98,11 +98,12 @@ def as_storable(text: str) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value in a message: its ``repr``, cut."""
-    if isinstance(value, str) and len(value) > most:
-        value = value[:most]  # a long text is not spelled out only to be cut
+    """A value in a message: its ``repr``, cut in the middle, since two paths differ at their ends."""
+    if isinstance(value, str) and len(value) > 2 * most:
+        value = value[:most] + value[-most:]  # a long text is not spelled out only to be cut
     try:
         text = repr(value)
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= most else text[: most - 3] + "..."
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 3]}...{text[-half:]}"
