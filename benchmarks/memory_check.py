@@ -17,9 +17,9 @@ from tabulate import tabulate
 
 from benchmarks.memory import BUCKET, GIB, PHASES, ROOT, Job, load_config, policy_settings, shape_of, step_memory
 from nl_gradient_policy_optimization.config import PolicyConfig
-from quickstart.tiny_model import make_tiny_model
 from text2grad.configs import parse
 from text2grad.errors import InputError, command
+from text2grad.models.tiny import make_tiny_model
 from text2grad.records import load_json, save_json
 
 LORA = Job(rollouts=4, micro_batch=4, prompt=128, response=64, ppo_epochs=1, lora_dropout=0.0, optimizer="adamw")
