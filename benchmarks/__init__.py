@@ -6,6 +6,7 @@ EARLIER = {
     "examine_pairs": (0, "is no setting any more; leave it out"),
     "reward_pairs": (1000, "is no setting any more; it is 1000, or the method's own"),
     "scalar_model": ("", "is no setting any more; leave it out"),
+    "refresh_data": ("", "is no setting any more; benchmarks/earlier_studies.md names the commit that has it"),
     "learnt_critics": ("", "is of a finished study; benchmarks/earlier_studies.md names the commit that has it"),
 }
 """Settings of earlier versions (see ``text2grad.configs``)."""

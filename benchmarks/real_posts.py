@@ -5,10 +5,9 @@
 ``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. Both methods train on one
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the same δ, summed on
 the last token. With ``--reward_model FOLDER`` there are two more methods, whose critic is that reward model of stage 2,
-audited by the program on a quarter of the rollouts; ``--refresh_data FILE``, the records that it learnt from, adds two
-in which it goes on learning. The results are ``OUTPUT_DIR/report.html``, a table and curves, those of the audits in a
-picture of their own. A killed run can be started again. ``--only text2grad:1 ppo_last_sum:2`` trains only those runs,
-so that several processes can share the work.
+audited by the program on a quarter of the rollouts. The results are ``OUTPUT_DIR/report.html``, a table and curves,
+those of the audits in a picture of their own. A killed run can be started again. ``--only text2grad:1 ppo_last_sum:2``
+trains only those runs, so that several processes can share the work.
 """
 
 import random
@@ -39,8 +38,6 @@ LABELS = {
     "ppo_last_sum": "PPO, sum of δ at the last token",
     "learnt_text2grad": "Text2Grad, learnt critic",
     "learnt_ppo_last_sum": "PPO, sum of the learnt critic's δ",
-    "refreshed_text2grad": "Text2Grad, refreshed critic",
-    "refreshed_ppo_last_sum": "PPO, sum of the refreshed critic's δ",
 }
 FIGURES = {
     "mean_delta": ("mean δ per token", "{:+.2f}"),
@@ -66,11 +63,7 @@ METHODS = {
 }
 LEARNT = {f"learnt_{name}": script for name, script in METHODS.items()}
 """The same methods, with a reward model as critic."""
-REFRESHED = {f"refreshed_{name}": script for name, script in METHODS.items()}
-"""The same, and the reward model goes on learning from the rules' feedback on the rollouts."""
 AUDITED = ["--audit_critic", "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "--audit_share", "0.25"]
-REFRESH = ["--refresh_every", "2"]
-"""By the other flags' defaults the rules annotate the last 16 rollouts: all since the last refresh."""
 
 
 def split_posts(data_path: str, folder: Path, max_words: int, held_out: int) -> dict[str, Path]:
@@ -174,7 +167,6 @@ class RealPostsConfig:
     held_out: int = setting(12, "posts that are answered and not trained on")
     held_out_path: str = setting("", "a file of such posts; then all of data_path trains")
     reward_model: str = setting("", "a reward model of stage 2, as critic of two more methods")
-    refresh_data: str = setting("", "with --reward_model: what it learnt from; two methods in which it is refreshed")
     seeds: list[int] = setting([1, 2, 3], "seeds of each method")
     only: list[str] = setting([], "METHOD:SEED ...: train and evaluate these runs alone; no report")
     figures_dir: str = setting("runs/benchmarks/figures", "folder of the curves")
@@ -187,25 +179,19 @@ class RealPostsConfig:
             method, _, seed = name.partition(":")
             if method not in self.methods() or not seed.isdigit():
                 raise InputError(f"--only {name}: give METHOD:SEED, a method of {', '.join(self.methods())}")
-        if self.refresh_data and not self.reward_model:
-            raise InputError("--refresh_data is for --reward_model FOLDER; give both")
 
     def runs(self) -> list[str]:
         """``METHOD:SEED`` of each run."""
         return self.only or [f"{method}:{seed}" for seed in self.seeds for method in self.methods()]
 
     def methods(self) -> dict[str, list[str]]:
-        given = ((LEARNT, self.reward_model), (REFRESHED, self.refresh_data))
-        return METHODS | {name: script for part, wanted in given if wanted for name, script in part.items()}
+        return METHODS | (LEARNT if self.reward_model else {})
 
     def feedback(self, method: str) -> list[str | Path]:
         """The flags that say where a method's rewards come from."""
         if method in METHODS:
             return ["--critic", "programmatic"]
-        flags: list[str | Path] = ["--critic", Path(self.reward_model).resolve(), *AUDITED]
-        if method in REFRESHED:
-            flags += [*REFRESH, "--refresh_data", Path(self.refresh_data).resolve()]
-        return flags
+        return ["--critic", Path(self.reward_model).resolve(), *AUDITED]
 
 
 def train_and_evaluate(config: RealPostsConfig, folder: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:

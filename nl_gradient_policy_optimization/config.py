@@ -1,7 +1,7 @@
 """Every setting of stage 3. A task's ``config.yaml`` holds its defaults; any field is a flag on the command line.
 
-Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm, the audit and the
-refresh have their own; their fields are flags like all others, and ``run.json`` lists all of them under one another.
+Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm and the audit
+have their own; their fields are flags like all others, and ``run.json`` lists all of them under one another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ CHOOSES = {
 }
 """Settings that choose an algorithm where ``--algorithm`` is not given, and the value at which they choose none."""
 _OTHER_DISTRIBUTION = "would sample from another distribution than the one that is optimised; use --temperature"
+_NO_REFRESH = (
+    "is no setting any more: have the trusted critic annotate the run's rollouts (rm_data_anno/rollouts.py), train the "
+    "reward model on them too, and go on with it as --critic and --allow_changed true (docs/audit.md)"
+)
 REMOVED = {
+    "refresh_every": (0, _NO_REFRESH),
+    "refresh_records": (16, _NO_REFRESH),
+    "refresh_updates": (8, _NO_REFRESH),
+    "refresh_batch_size": (16, _NO_REFRESH),
+    "refresh_learning_rate": (1e-4, _NO_REFRESH),
+    "refresh_data": ("", _NO_REFRESH),
     "top_p": (1.0, _OTHER_DISTRIBUTION),
     "top_k": (0, _OTHER_DISTRIBUTION),
     "repetition_penalty": (1.0, f"{_OTHER_DISTRIBUTION}, or a critic that blames repetition"),
@@ -273,29 +283,7 @@ class AuditSettings:
             raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
 
 
-@dataclass
-class RefreshSettings:
-    """A reward model that goes on learning, from what the trusted critic says of the latest rollouts."""
-
-    refresh_every: int = setting(
-        0, "steps after which the reward model in --critic learns from --audit_critic's feedback; 0: never", at_least=0
-    )
-    refresh_records: int = setting(
-        16, "rollouts, over all devices, that --audit_critic annotates for each refresh", above=0
-    )
-    refresh_updates: int = setting(8, "updates of the reward model in each refresh", above=0)
-    refresh_batch_size: int = setting(
-        16, "records of one such update; half of them from --refresh_data, if given", above=0
-    )
-    refresh_learning_rate: float = setting(1e-4, "of the reward model", above=0)
-    refresh_data: str = setting("", "annotated records that the reward model learnt from, so that it forgets none")
-
-    def check(self) -> None:
-        if self.refresh_data and not self.refresh_every:
-            raise InputError("--refresh_data needs --refresh_every; give both or none")
-
-
-_NESTED: dict[str, type] = {"audit": AuditSettings, "refresh": RefreshSettings}
+_NESTED: dict[str, type] = {"audit": AuditSettings}
 
 
 @dataclass
@@ -310,7 +298,6 @@ class PolicyConfig(
 
     algorithm: Algorithm = field(default_factory=lambda: algorithm_class("text2grad")())
     audit: AuditSettings = field(default_factory=AuditSettings)
-    refresh: RefreshSettings = field(default_factory=RefreshSettings)
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -325,17 +312,15 @@ class PolicyConfig(
         self.method = self.method or self.algorithm.label
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A setting of a part is set there: ``config.refresh.refresh_every``."""
+        """A setting of a part is set there: ``config.audit.audit_share``."""
         if name not in self.__dataclass_fields__:
-            raise AttributeError(
-                f"PolicyConfig has no field {name!r}; it may be one of its algorithm, audit or refresh"
-            )
+            raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm or audit")
         super().__setattr__(name, value)
 
     @property
     def parts(self) -> tuple[Any, ...]:
         """All dataclasses of settings, its own first."""
-        return self, self.algorithm, self.audit, self.refresh
+        return self, self.algorithm, self.audit
 
     # Flags
 
@@ -428,9 +413,6 @@ class PolicyConfig(
         self._check_critic()
         self.algorithm.check(self)
         self.audit.check()
-        self.refresh.check()
-        if self.refresh.refresh_every and not self.audit.audit_critic:
-            raise InputError("--refresh_every needs --audit_critic, the trusted critic that annotates")
 
     def _check_division(self, divisor: str, parts: int) -> None:
         if self.rollouts_per_device % parts:

@@ -21,7 +21,6 @@ from nl_gradient_policy_optimization.observers.audit import Audit, AuditedReward
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.observers.ledger import Ledger
 from nl_gradient_policy_optimization.observers.metrics import SMALL, Metrics, Progress
-from nl_gradient_policy_optimization.observers.refresh import Refresh
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, StepLog, encode_prompt
@@ -109,7 +108,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     rewards = rewards or config.algorithm.source(task, config)
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
-    critic, rewards = rewards, config.algorithm.wrap(rewards, task, config)
+    rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]
     if config.audit.audit_critic:
@@ -118,8 +117,6 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
         observers.append(Audit(config.audit))
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
-    if config.refresh.refresh_every:  # after the policy, which has seeded what its adapter starts from
-        prepared.watch(Refresh(critic, trusted, prompts, config, accelerator))
     if accelerator.is_main_process:
         save_json(run / RUN_FILE, about)
     return prepared

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,11 +201,6 @@ class StepLog:
 
     def rows(self) -> list[dict[str, Any]]:
         return load_json(self.path) if self.path.exists() else []
-
-    def latest(self, count: int) -> list[dict[str, Any]]:
-        """The last rows; no other is parsed."""
-        with self.path.open("rb") as file:
-            return [json.loads(line) for line in deque(file, maxlen=count)]
 
 
 def _step_of(line: bytes) -> float:

@@ -24,10 +24,9 @@ _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
     "log_rollouts_every", "report_to", "merge", "critic_concurrency", "critic_timeout",
     "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout", "vllm_gpu_memory",
+    "audit_critic", "audit_share", "audit_prompt",
 }  # fmt: skip
 """Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
-_FOR_THE_LOG = {"audit_critic", "audit_share", "audit_prompt"}
-"""Nor do these, unless the reward model learns from the trusted critic."""
 _LENGTH = {
     "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip
@@ -36,7 +35,7 @@ _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "advantage"
 """Settings that a checkpoint's files depend on."""
 _METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
 """The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
-_PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed", "refresh_data")
+_PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
 
 
 def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:
@@ -107,8 +106,7 @@ def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> di
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
     given = config_of(about).flat()
-    free = _FREE if given["refresh_every"] else _FREE | _FOR_THE_LOG
-    settings = {name: value for name, value in given.items() if name not in free}
+    settings = {name: value for name, value in given.items() if name not in _FREE}
     settings |= {name: _lasting(settings[name]) for name in _PATHS}
     return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
 

@@ -131,8 +131,6 @@ class NLGradientTrainer:
         """One step of algorithm 4, logged; returns its metrics."""
         self.costs.begin()
         self._ahead_before = self.ahead
-        for observer in self.observers:
-            observer.before_step(step)
         self.collector.seed(step)
         # 1 rollouts, 2 feedback: nothing of the run changes, so what is cut short here is done again
         with self.pauses.droppable(self.drop, common=False):
@@ -230,9 +228,9 @@ class NLGradientTrainer:
         with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(learner.scorer)) as folder:
             weights.save_policy(self.accelerator, learner.model, learner.optimizer, folder)
             if self.accelerator.is_main_process:
-                for part in (learner.value_function, self.algorithm, *self.observers):
-                    if part:
-                        part.save(folder)
+                if learner.value_function:
+                    learner.value_function.save(folder)
+                self.algorithm.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
         if self.config.keeps_policies and self.accelerator.is_main_process:
@@ -265,6 +263,4 @@ class NLGradientTrainer:
         if self.accelerator.is_main_process:
             for log in (self.metrics_log, self.rollout_log):
                 log.rewind(self.finished_steps, bool(damaged), rows.get(log.path.name))
-            for observer in self.observers:
-                observer.rewind(self.finished_steps)
         self.accelerator.wait_for_everyone()

@@ -20,9 +20,6 @@ class Observer:
         """The trainer is ready, its models are loaded."""
         self.run = weakref.proxy(run)  # a run that nobody holds any more frees its memory and files at once
 
-    def before_step(self, step: int) -> None:
-        """Nothing of the step is computed yet. Every rank calls it."""
-
     def figures(self, batch: Batch) -> dict[str, float]:
         """Metrics of a step whose updates are made, equal on all ranks. Every rank calls it."""
         return {}
@@ -40,11 +37,5 @@ class Observer:
         """What a checkpoint's ``state.json`` keeps."""
         return {}
 
-    def save(self, folder: Path) -> None:
-        """Write what is too large for that; the main process calls it."""
-
     def load(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """The inverse of both; every rank calls it."""
-
-    def rewind(self, finished: int) -> None:
-        """Take back what was written after so many steps; the main process calls it."""
+        """The inverse; every rank calls it."""

@@ -188,18 +188,14 @@ class FeedbackDecoder:
     ):
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
-        self.use(model)
+        self.model = model
+        self._reader: RowReader = reader(model, self.prefix, self._pad, self.device)
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
         self._typical = Lookahead(examples, self._alike)
         self.passes = self.tokens = 0
         """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
-
-    def use(self, model: PreTrainedModel) -> None:
-        """Decode with this model from now on."""
-        self.model = model
-        self._reader: RowReader = reader(model, self.prefix, self._pad, self.device)
 
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(

@@ -1,8 +1,7 @@
 """What a reward model learns from: [prompt; z] as token ids, with loss on z only (paper, section 3.4).
 
-Stage 2 trains on such examples, and so does a policy's run that refreshes its reward model. z is never cut. A record
-that is too long has its x shortened where the task's config allows it; a record that does not fit even so is dropped,
-and counted.
+z is never cut. A record that is too long has its x shortened where the task's config allows it; a record that does not
+fit even so is dropped, and counted.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class ScoredFeedback(NamedTuple):
 
 
 def score_feedback(model: Any, inputs: Mapping[str, Any]) -> ScoredFeedback:
-    """The loss of z by teacher forcing, for stage 2 and for a reward model that goes on learning in stage 3.
+    """The loss of z by teacher forcing.
 
     Only the columns in which some row of the batch has a label go through the vocabulary head: scoring every position,
     prompt included, takes longer than all layers of a small model together.
