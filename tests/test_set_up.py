@@ -117,14 +117,6 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
 
 
 @pytest.mark.promise("clear_sentence")
-@pytest.mark.parametrize("before", ["cd {} && rmdir {}", ": {} {}; export TQDM_MININTERVAL=x"])
-def test_what_no_program_can_start_with_is_one_sentence(tmp_path, before):
-    line = f"{before.format(tmp_path, tmp_path)}; exec {sys.executable} {ROOT}/rm_data_anno/annotate.py --help"
-    done = run_command("bash", "-c", line, code=2, PYTHONPATH=str(ROOT))
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
-
-
-@pytest.mark.promise("clear_sentence")
 def test_no_memory_is_one_sentence(capsys):
     @command
     def main() -> None:
