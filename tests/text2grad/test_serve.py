@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -156,23 +155,10 @@ def test_without_the_token_only_health_answers(client, header):
     client.headers.pop("Authorization")
     for path in ("/v1/feedback", "/v1/token_rewards"):
         assert client.post(path, json=items("good"), headers=headers).status_code == 401
-    for path in ("/metrics", "/docs", "/openapi.json", "/nothing"):
+    for path in ("/docs", "/openapi.json", "/nothing"):
         assert client.get(path, headers=headers).status_code == 401
     about = client.get("/health", headers=headers).json()
     assert about == {"status": "ok", "critic": "critic.py:judge", "task": "plain"}
-
-
-def test_metrics_count_what_happened(client):
-    client.post("/v1/feedback", json=items("good", "silence", "poison"))
-    client.post("/v1/feedback", content=b"{")
-    lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
-    assert lines['text2grad_requests_total{path="/v1/feedback",status="200"}'] == "1"
-    assert lines['text2grad_requests_total{path="/v1/feedback",status="400"}'] == "1"
-    assert [lines[f'text2grad_items_total{{outcome="{each}"}}'] for each in ("answered", "failed", "broken")] == list(
-        "111"
-    )
-    assert lines["text2grad_items_waiting"] == "0"
-    assert lines["text2grad_request_seconds_count"] == lines['text2grad_request_seconds_bucket{le="+Inf"}'] == "2"
 
 
 def test_more_than_it_takes_on_is_told_to_come_again():
@@ -221,12 +207,6 @@ class Serving:
             stderr=self.log.open("a"),
         )  # fmt: skip
 
-    def metrics(self) -> str:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics")
-        request.add_header("Authorization", f"Bearer {SECRET}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.read().decode()
-
     def wait(self) -> str:
         return self.process.stdout.readline()
 
@@ -258,8 +238,7 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
 
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(critic, ["x"] * 3, ["good", "slow", "bad"]) for _ in range(4)]
-            while "text2grad_items_waiting 12" not in server.metrics():
-                time.sleep(0.02)
+            time.sleep(1.0)  # all four are asked by then, and the slow response takes two seconds
             code, out = server.stop()
             assert all(isinstance(each, Feedback) for answer in answers for each in answer.result(60))
         assert (code, out.splitlines()[-1]) == (0, "stopped; every request that had come was answered")
@@ -372,15 +351,11 @@ def test_an_item_fails_when_the_critic_answers_nobody_not_when_many_wait_before_
     assert found == [{"error": "the critic has answered nothing for 0.3 seconds"}]
 
 
-def test_a_late_answer_is_the_json_of_a_quick_one_and_is_counted_once():
+def test_a_late_answer_is_the_json_of_a_quick_one():
     service = CriticService(Slow(0.5), PLAIN, {}, window=0)
     with TestClient(make_app(service, sign_of_life=0.1)) as client:
         late = client.post("/v1/feedback", json={"items": [{"prompt": "x", "response": "good"}]})
-        metrics = client.get("/metrics").text
-    assert late.status_code == 200 and late.headers["content-type"] == "application/json"
     assert late.text.startswith(" ") and json.loads(late.text)["items"][0]["critique"] == "On good."
-    assert 'requests_total{path="/v1/feedback",status="200"} 1' in metrics
-    assert 'request_seconds_bucket{le="0.25"} 0' in metrics and 'request_seconds_bucket{le="+Inf"} 1' in metrics
 
 
 def test_a_late_answer_is_given_up_when_its_client_hangs_up():

@@ -37,7 +37,7 @@ class CriticQueue:
         complete: Complete = list,
     ):
         self.critic, self.window, self.batch_size, self.complete = critic, window, batch_size, complete
-        self.batches, self.last_answer = 0, time.monotonic()
+        self.last_answer = time.monotonic()
         self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -90,8 +90,6 @@ class CriticQueue:
         return batch, False
 
     def _answer(self, batch: Sequence[tuple[Question, Future]]) -> None:
-        with self._lock:
-            self.batches += 1
         try:
             given = self._ask([question for question, _ in batch])
         except Exception as error:  # noqa: BLE001 (it reaches whoever asked)

@@ -1,9 +1,7 @@
-"""The HTTP side of ``text2grad serve``: routes, the bearer token, limits on headers and bodies, health and metrics."""
+"""The HTTP side of ``text2grad serve``: routes, the bearer token, limits on headers and bodies, health."""
 
 import asyncio
 import hmac
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -20,8 +18,6 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class PromptHeaders(AutoHTTPProtocol):
@@ -58,42 +54,6 @@ class PromptHeaders(AutoHTTPProtocol):
             self._late = None
 
 
-class RequestMetrics:
-    """Counts and times of requests, in the text form that Prometheus reads."""
-
-    def __init__(self, service: CriticService):
-        self.service = service
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.buckets: Counter[float] = Counter()
-        self.seconds = 0.0
-
-    def note(self, path: str, status: int, seconds: float) -> None:
-        self.requests[path, status] += 1
-        self.seconds += seconds
-        for bound in _BUCKETS:
-            self.buckets[bound] += seconds <= bound
-
-    def text(self) -> str:
-        count = sum(self.requests.values())
-        lines = ["# TYPE text2grad_requests_total counter"]
-        lines += [
-            f'text2grad_requests_total{{path="{path}",status="{status}"}} {number}'
-            for (path, status), number in sorted(self.requests.items())
-        ]
-        lines += ["# TYPE text2grad_request_seconds histogram"]
-        lines += [f'text2grad_request_seconds_bucket{{le="{bound}"}} {self.buckets[bound]}' for bound in _BUCKETS]
-        lines += [f'text2grad_request_seconds_bucket{{le="+Inf"}} {count}']
-        lines += [f"text2grad_request_seconds_sum {self.seconds:.6f}", f"text2grad_request_seconds_count {count}"]
-        lines += ["# TYPE text2grad_items_total counter"]
-        lines += [
-            f'text2grad_items_total{{outcome="{outcome}"}} {self.service.items[outcome]}'
-            for outcome in ("answered", "failed", "broken")
-        ]
-        lines += ["# TYPE text2grad_batches_total counter", f"text2grad_batches_total {self.service.queue.batches}"]
-        lines += ["# TYPE text2grad_items_waiting gauge", f"text2grad_items_waiting {self.service.waiting}"]
-        return "\n".join(lines) + "\n"
-
-
 def make_app(
     service: CriticService,
     token: str | None = None,
@@ -116,8 +76,7 @@ def make_app(
         await asyncio.get_running_loop().run_in_executor(None, service.close)
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
-    metrics = RequestMetrics(service)
-    app.add_middleware(_Guard, token=token, metrics=metrics)
+    app.add_middleware(_Guard, token=token)
 
     async def answered(request: Request, work: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> Response:
         try:
@@ -145,45 +104,38 @@ def make_app(
     async def health() -> Response:
         return JSONResponse(service.about())
 
-    @app.get("/metrics")
-    async def measured() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
-
     return app
 
 
 class _Guard:
-    """Around the whole application: requests need the token, errors are JSON too, and everything is counted."""
+    """Around the whole application: requests need the token, and errors are JSON too."""
 
-    def __init__(self, app: ASGIApp, token: str | None, metrics: RequestMetrics):
-        self.app, self.token, self.metrics = app, token, metrics
+    def __init__(self, app: ASGIApp, token: str | None):
+        self.app, self.token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, path, status = time.monotonic(), scope["path"], 0
-        if path != "/health" and not _admitted(scope, self.token):
+        if scope["path"] != "/health" and not _admitted(scope, self.token):
             refused = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
             return
+        begun = False
 
-        async def counted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
             await send(message)
 
         try:
-            await self.app(scope, receive, counted)
-        except Exception:  # the metrics count it, and the client gets its number in the log
+            await self.app(scope, receive, sent)
+        except Exception:  # the client gets its number in the log
             number = logged("request")
-            if status:  # its beginning is sent; without its end the client asks again
+            if begun:  # without its end the client asks again
                 raise
             broken = {"error": f"the server broke down; its log has the reason under {number}"}
-            await JSONResponse(broken, 500)(scope, receive, counted)
-        finally:
-            known = path if path in ("/v1/feedback", "/v1/token_rewards") else "other"
-            self.metrics.note(known, status, time.monotonic() - started)
+            await JSONResponse(broken, 500)(scope, receive, send)
 
 
 def _admitted(scope: Scope, token: str | None) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,7 +98,6 @@ class CriticService:
         self.critic, self.task, self.tokenizers, self.limits = critic, task, dict(tokenizers), limits or Limits()
         self.queue = CriticQueue(critic, window, batch_size, complete=log_completion(critic, task))
         self.waiting = 0
-        self.items: Counter[str] = Counter()
         self._mapping = ThreadPoolExecutor(1, thread_name_prefix="mapping")  # tokens, off the event loop
 
     def about(self) -> dict[str, Any]:
@@ -157,16 +155,12 @@ class CriticService:
 
     async def _guarded(self, item: Any, answer: Callable[[_Item], Any]) -> dict[str, Any]:
         try:
-            given = await answer(self._checked(item))
+            return await answer(self._checked(item))
         except (ItemError, FeedbackError) as error:
-            self.items["failed"] += 1
             return {"error": as_storable(redacted(str(error)))}
         except Exception:  # noqa: BLE001 (a critic may raise anything; the other items get their answers)
             number = logged("item")
-            self.items["broken"] += 1
             return {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
-        self.items["answered"] += 1
-        return given
 
     def _checked(self, item: Any) -> _Item:
         if problem := fault(item):
