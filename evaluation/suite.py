@@ -204,8 +204,7 @@ def questions(config: QuestionSuite) -> list[Benchmark]:
         grade = _script(
             "ultrafeedback/mt_bench_judge.py", *asked, "--answers", answers, *references, *given(config, "judge")
         )
-        commands = [answer, [*grade, "--output_path", str(result), "--plot", str(out / "mt_bench.svg")]]
-        found.append(Benchmark("mt_bench", commands, result))
+        found.append(Benchmark("mt_bench", [answer, [*grade, "--output_path", str(result)]], result))
     return found
 
 

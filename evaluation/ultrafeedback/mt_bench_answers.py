@@ -3,8 +3,8 @@
     python evaluation/ultrafeedback/mt_bench_answers.py --questions question.jsonl --model smollm2 --system base \\
         --output_path answers.jsonl
 
-Temperatures are MT-Bench's by category unless ``--category_temperatures false``. The answers are in FastChat's format.
-The same command continues an interrupted run.
+Temperatures are MT-Bench's by category. The answers are in FastChat's format. The same command continues an interrupted
+run.
 """
 
 from dataclasses import MISSING, dataclass, replace
@@ -18,14 +18,19 @@ from text2grad.records import check_output, save_json
 from text2grad.tasks.commands import say_next
 
 
+EARLIER = {"category_temperatures": (True, "is no setting any more: temperatures are MT-Bench's")}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
+
 @dataclass
 class MtBenchAnswersConfig:
     """What is asked, and where the answers go."""
 
+    REMOVED = EARLIER
+
     questions: str = setting(MISSING, "FastChat's question.jsonl", "--data_path")
     system: str = setting(MISSING, "the system's name")
     output_path: str = setting(MISSING, "the answers, a .jsonl file", "--output_file", "--output")
-    category_temperatures: bool = setting(True, "MT-Bench's temperature for each category; false takes --temperature")
     limit: int | None = setting(None, "only the first so many questions")
 
 
@@ -38,9 +43,7 @@ def main() -> None:
     policy = load_policy(answering)
 
     def temperature(key: str) -> float:
-        return (
-            TEMPERATURES.get(questions[key]["category"], 0.0) if config.category_temperatures else sampling.temperature
-        )
+        return TEMPERATURES.get(questions[key]["category"], 0.0)
 
     chats: dict[str, Chat] = {key: [] for key in questions}
     for turn in (0, 1):

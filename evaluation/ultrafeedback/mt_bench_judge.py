@@ -1,7 +1,7 @@
-"""MT-Bench: a judge grades each turn of each answer from 1 to 10; a table and a plot by category.
+"""MT-Bench: a judge grades each turn of each answer from 1 to 10; a table by category.
 
     python evaluation/ultrafeedback/mt_bench_judge.py --questions question.jsonl --answers answers.jsonl \\
-        --references gpt-4.jsonl --judge openai:gpt-4 --system base --output_path mt_bench.result.json --plot grades.svg
+        --references gpt-4.jsonl --judge openai:gpt-4 --system base --output_path mt_bench.result.json
 
 Single-answer grading. Questions of maths, coding and reasoning are graded beside FastChat's reference answers. The
 grading prompts are the ``mt_bench_turn_*.txt`` beside this file. To compare with published scores give FastChat's
@@ -10,10 +10,9 @@ own by ``--judge_prompts``. Killed and run again, nothing is asked twice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from evaluation.results import Figure, load_result, print_failures, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, print_failures, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
     WITH_REFERENCE,
@@ -26,13 +25,18 @@ from evaluation.ultrafeedback.mt_bench import (
 from text2grad.configs import parse, setting
 from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
-from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import check_output, fingerprint
+
+
+EARLIER = dict.fromkeys(("plot", "plot_with"), (None, "is no setting any more; evaluation/report.py shows the grades"))
+"""Settings of earlier versions (see ``text2grad.configs``)."""
 
 
 @dataclass
 class MtBenchGradeConfig:
     """What is graded."""
+
+    REMOVED = EARLIER
 
     questions: str = setting(MISSING, "FastChat's question.jsonl")
     answers: str = setting(MISSING, "the system's answers, of mt_bench_answers.py or FastChat", "--data_path")
@@ -41,12 +45,6 @@ class MtBenchGradeConfig:
     references: str | None = setting(None, "FastChat's reference answers to maths, coding and reasoning: gpt-4.jsonl")
     without_references: bool = setting(False, "grade maths, coding and reasoning without reference answers")
     judge_prompts: str | None = setting(None, "FastChat's judge_prompts.jsonl instead of this folder's prompts")
-    plot: str | None = setting(None, "plot of the grades by category: .svg, .pdf or .png")
-    plot_with: list[str] = setting([], "result files of other systems to draw in it")
-
-    def __post_init__(self) -> None:
-        if self.plot and Path(self.plot).suffix not in (".svg", ".pdf", ".png"):
-            raise InputError(f"--plot {self.plot}: must end in .svg, .pdf or .png")
 
 
 def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
@@ -57,7 +55,6 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     if not asked:
         raise InputError(f"{config.answers}: answers none of the questions in {config.questions}")
     references = needed_references(asked, config)
-    drawn_with = [load_result(path) for path in config.plot_with]
     prompts = load_judge_prompts(config.judge_prompts)
     texts = {
         f"{key}|{turn}": judge_question(prompts, turn, question, answers[key], references.get(key))
@@ -89,9 +86,6 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     )
     print_metrics(result["metrics"], f"{config.system} on {len(asked)} questions -> {config.output_path}")
     print_failures(outcome.failures, "grades")
-    if config.plot:
-        plot_grades(config.plot, [result, *drawn_with])
-        print(f"  plot -> {config.plot}")
     print_next_step(config.output_path)
     return result
 
@@ -145,34 +139,10 @@ def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) 
     }
 
 
-def plot_grades(path: str, results: Sequence[Mapping[str, Any]]) -> None:
-    """Mean rating by category for each system, as bars; a category that a system was not asked has none."""
-    import matplotlib
-    from matplotlib.figure import Figure as Drawing
-
-    found = {name for result in results for name in result["metrics"] if name.startswith("score_")}
-    own = [f"score_{name}" for name in CATEGORIES]
-    others = sorted(found - {*own, "score_turn_1", "score_turn_2"})
-    names = [*(name for name in own if name in found), *others]
-    target, width = Path(path), 0.8 / len(results)
-    with matplotlib.rc_context(STYLE):
-        drawing = Drawing(figsize=(7.2, 3.2), layout="constrained")
-        axes = drawing.subplots()
-        for number, result in enumerate(results):
-            places = [place + (number - (len(results) - 1) / 2) * width for place in range(len(names))]
-            grades = [result["metrics"].get(name, {}).get("value") or 0 for name in names]
-            axes.bar(places, grades, width * 0.9, color=COLOURS[number % len(COLOURS)], label=result["system"])
-        axes.set_xticks(range(len(names)), [name.removeprefix("score_") for name in names])
-        axes.set(ylim=(0, 10), ylabel="mean grade")
-        drawing.legend(loc="outside lower center", ncols=min(4, len(results)))
-        save_figure(drawing, target.with_suffix(""), (target.suffix,))
-
-
 @command
 def main() -> None:
     config, judge_config = parse(MtBenchGradeConfig, JudgeConfig)
-    for path in filter(None, (config.output_path, config.plot)):
-        check_output(path)
+    check_output(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         grade(judge, config)
 

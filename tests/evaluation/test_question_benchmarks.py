@@ -231,7 +231,7 @@ def graded(server: FaultServer, files: dict, output, **options) -> dict:
 
 def test_grades_by_turn_and_category_and_nothing_asked_twice(files, tmp_path):
     with FaultServer(grades_by_category) as server:
-        result = graded(server, files, tmp_path / "r.json", plot=str(tmp_path / "radar.svg"))
+        result = graded(server, files, tmp_path / "r.json")
         assert len(server.requests) == 2 * len(GRADES)
         graded(server, files, tmp_path / "r.json")
         assert len(server.requests) == 2 * len(GRADES)
@@ -241,7 +241,6 @@ def test_grades_by_turn_and_category_and_nothing_asked_twice(files, tmp_path):
     assert metrics["score_turn_1"] == mean and metrics["score_turn_2"] == mean + 1
     assert {name: metrics[f"score_{name}"] - 0.5 for name in GRADES} == GRADES
     assert metrics["judge_failures"] == 0
-    assert (tmp_path / "radar.svg").read_text().startswith("<?xml")
     for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
         assert figure.value() == pytest.approx(metrics[name]), name
 
@@ -269,17 +268,6 @@ def test_a_missing_reference_is_an_error_not_a_different_benchmark(files, tmp_pa
         result = graded(server, files, tmp_path / "r.json", references=None, without_references=True)
     assert result["metrics"]["score"]["n"] == 4
     assert not any("Right" in body["messages"][0]["content"] for body in server.requests)
-
-
-def test_grades_of_systems_with_other_categories_are_drawn_together(files, tmp_path):
-    with FaultServer(grades_by_category) as server:
-        graded(server, files, tmp_path / "all.json")
-        questions = [row for row in load_json(files["questions"]) if row["category"] == "writing"]
-        save_json(files["questions"], questions)
-        options = {"plot": str(tmp_path / "bars.svg"), "plot_with": [str(tmp_path / "all.json")]}
-        graded(server, files, tmp_path / "r.json", **options)
-    drawn = (tmp_path / "bars.svg").read_text()
-    assert all(f">{name}<" in drawn for name in GRADES)
 
 
 def test_replies_without_a_grade_are_counted_and_left_out(files, tmp_path):
