@@ -17,7 +17,6 @@ from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, lo
 from text2grad.records import check_output, save_json
 from text2grad.tasks.commands import say_next
 
-
 EARLIER = {"category_temperatures": (True, "is no setting any more: temperatures are MT-Bench's")}
 """Settings of earlier versions (see ``text2grad.configs``)."""
 
