@@ -3,7 +3,6 @@
     python benchmarks/convergence.py --config benchmarks/micro/convergence.yaml   # against scalar PPO and GRPO
     python benchmarks/convergence.py --config benchmarks/micro/ablations.yaml     # how a span's reward is spread
     python benchmarks/convergence.py --config benchmarks/micro/questions.yaml     # graded rewards, critics that err
-    python benchmarks/convergence.py --config benchmarks/micro/reward_models.yaml # learnt rewards
     python benchmarks/convergence.py --config benchmarks/micro/ahead.yaml         # rollouts that are one update old
     python benchmarks/convergence.py --config benchmarks/micro/teacher.yaml       # critiques as teachers
 
@@ -30,14 +29,12 @@ from benchmarks.micro.figures import draw_curves, draw_noise
 from benchmarks.micro.methods import METHODS, method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol
-from benchmarks.micro.reward_models import train_reward_models
 from benchmarks.micro.runs import Materials, run_method, training_prompts
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import load_json, save_json
 from text2grad.statistics import Estimate
 
-REWARD_PAIRS = 1000  # that a reward model learns from, unless its method says
 Runs = dict[str, list[results.Curve]]
 """The curves of each method's seeds."""
 Sweep = dict[str, dict[str, Estimate]]
@@ -58,7 +55,6 @@ class StudyConfig(Protocol):
     seeds: list[int] = setting([], "seeds of the runs that are reported")
     base_steps: int = setting(1000, "updates of supervised training that make the starting policy")
     rewritings: float = setting(0.0, "share of the starting policy's demonstrations that follow a critique")
-    reward_model_steps: int = setting(3000, "updates of a reward model that writes feedback", "--judge_steps")
     output_dir: str = setting("runs/benchmarks/convergence", "folder of the runs")
     report_dir: str = setting("runs/benchmarks/figures", "folder of the figures and the JSON")
     stored: str = setting("", "JSON of a finished study: it is printed and drawn again, without training")
@@ -106,10 +102,7 @@ class Study:
         settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
         prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
-        learnt = [model for name in config.methods if (model := method_of(name).reward_model)]
-        limit = self.protocol.max_response_tokens
-        models = train_reward_models(self.folder, base, learnt, REWARD_PAIRS, limit, config.reward_model_steps)
-        self.materials = Materials(base, prompts, models)
+        self.materials = Materials(base, prompts)
         self.processor_seconds: list[float] = []
 
     def train_or_load(self, name: str, rate: float, seed: int) -> results.Curve:
@@ -155,15 +148,17 @@ def load_result(path: str, methods: list[str]) -> StudyResult:
     """A finished study from its JSON.
 
     Raises:
-        InputError: it compares other methods.
+        InputError: it lacks some of the methods.
     """
     stored = load_json(path)
-    if set(stored["curves"]) != set(methods):
+    if not set(stored["curves"]) >= set(methods):
         raise InputError(f"{path}: compares {', '.join(stored['curves'])}; give the study's own --config")
     facts = {name: stored[name] for name in ("machine", "runs", "processor_minutes", "median_seconds_per_run")}
-    sweep = {name: {rate: Estimate(**each) for rate, each in row.items()} for name, row in stored["sweep"].items()}
+    tuned = {method_of(name).tuned_as or name for name in methods}
+    rows = {name: row for name, row in stored["sweep"].items() if name in tuned}
+    sweep = {name: {rate: Estimate(**each) for rate, each in row.items()} for name, row in rows.items()}
     curves = {name: stored["curves"][name] for name in methods}
-    return StudyResult(facts, stored["learning_rates"], sweep, curves)
+    return StudyResult(facts, {name: stored["learning_rates"][name] for name in methods}, sweep, curves)
 
 
 def save_result(config: StudyConfig, result: StudyResult) -> None:

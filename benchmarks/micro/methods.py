@@ -8,19 +8,6 @@ from text2grad.errors import InputError
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """A reward model that is trained on the critic's feedback.
-
-    Attributes:
-        kind: ``scalar`` (one number), ``critique`` (writes a critique, then quotes), or ``spans`` (quotes alone).
-        pairs: pairs of responses that it learns from; 0 takes the study's number.
-    """
-
-    kind: str
-    pairs: int = 0
-
-
-@dataclass(frozen=True)
 class Method:
     """One line of a table.
 
@@ -28,8 +15,7 @@ class Method:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
         engine: ``text2grad`` (this project's trainer), ``capo`` (the same with penalties alone), ``rltf_sd`` or
-            ``critique_grpo`` (with second attempts), ``trl`` (TRL's GRPOTrainer), or ``trl_sdpo`` (TRL's SDPOTrainer).
-        reward_model: the learnt model that gives the reward in place of the program, if any.
+            ``critique_grpo`` (with second attempts), or ``trl`` (TRL's GRPOTrainer).
         noise: the critic's errors: their kind, and the share of spans that have them.
         tuned_as: the method whose learning rate it takes; if empty, its own is swept.
     """
@@ -37,7 +23,6 @@ class Method:
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     engine: str = "text2grad"
-    reward_model: Learnt | None = None
     noise: tuple[str, float] | None = None
     tuned_as: str = ""
 
@@ -49,11 +34,6 @@ METHODS = {
     "ppo_sum": Method("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "ppo_mean": Method("PPO, mean of δ at the last token", {"reward_placement": "last_mean"}),
     "ppo_sum_lambda_1": Method("PPO, sum at the last token, λ = 1", {"reward_placement": "last_sum", "lam": 1.0}),
-    "ppo_reward_model": Method("PPO, trained scalar reward model", reward_model=Learnt("scalar")),
-    "text2grad_reward_model": Method("Text2Grad, trained reward model", reward_model=Learnt("critique")),
-    "text2grad_reward_model_no_critique": Method(
-        "Text2Grad, trained reward model, no critique", reward_model=Learnt("spans")
-    ),
     "verdict": Method("verdict and spans", {"algorithm": "verdict"}),
     "verdict_alone": Method("verdict alone", {"algorithm": "verdict", "token_weight": 0.0}),
     "ppo_verdict": Method("PPO, verdict at the last token, λ = 1", {"reward_placement": "last_verdict", "lam": 1.0}),
@@ -82,7 +62,6 @@ METHODS = {
     "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
     "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
     "sdpo": Method("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),
-    "sdpo_trl": Method("SDPO (TRL)", engine="trl_sdpo"),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
@@ -96,22 +75,16 @@ _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs 
 def method_of(name: str) -> Method:
     """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
 
-    ``flip-25-ppo_sum`` is another method with that critic, and ``ppo_reward_model-8000`` a method whose reward model
-    learns from so many pairs.
+    ``flip-25-ppo_sum`` is another method with that critic.
     """
     if name in METHODS:
         return METHODS[name]
     kind, _, rest = name.partition("-")
-    clean = METHODS.get(kind)
-    if clean is not None and clean.reward_model is not None and rest.isdigit() and int(rest):
-        learnt = replace(clean.reward_model, pairs=int(rest))
-        return replace(clean, label=f"{clean.label}, {rest} pairs", reward_model=learnt)
     percent, _, base = rest.partition("-")
     base = base or "text2grad"
     if kind not in KINDS or not percent.isdigit() or base not in METHODS:
         raise InputError(
-            f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50, "
-            "ppo_reward_model-8000"
+            f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50"
         )
     clean = METHODS[base]
     label = f"{_NOISE_LABELS[kind]}: {percent} %" + ("" if base == "text2grad" else f", {clean.label}")

@@ -3,23 +3,20 @@
 import random
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.micro.critic import ProfileCritic
-from benchmarks.micro.methods import Learnt, Method, method_of
+from benchmarks.micro.methods import Method, method_of
 from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
-from benchmarks.micro.reward_models import load_reward_model
 from benchmarks.micro.task import PROFILES, make_record
-from benchmarks.micro.trl_trainers import train_grpo, train_sdpo
-from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
+from benchmarks.micro.trl_trainers import train_grpo
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.learner import BrokenUpdateError
 from nl_gradient_policy_optimization.optimize import prepare
-from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
+from nl_gradient_policy_optimization.rewards import CriticRewards
 from text2grad.critics import Critic
 from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
@@ -34,11 +31,10 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Materials:
-    """What all runs start from: the policy's folder, the training prompts' file, and the reward models' folders."""
+    """What all runs start from: the policy's folder, and the training prompts' file."""
 
     base: str
     prompts: str
-    reward_models: Mapping[Learnt, str] = field(default_factory=dict)
 
 
 def training_prompts(path: Path, count: int, notes: int = 0) -> str:
@@ -65,11 +61,8 @@ def run_method(
     method = method_of(name)
     config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
     begun, processor = time.perf_counter(), time.process_time()
-    if method.engine in ("trl", "trl_sdpo"):
-        train = train_grpo if method.engine == "trl" else train_sdpo
-        curve = train(config, critic_of(method, seed, materials, protocol), protocol)
-    else:
-        curve = train_text2grad(config, method, materials, protocol)
+    critic = critic_of(method, seed, protocol)
+    curve = (train_grpo if method.engine == "trl" else train_text2grad)(config, critic, protocol)
     result = {
         "settings": settings,
         "curve": curve,
@@ -118,25 +111,16 @@ def config_of(
     return PolicyConfig.of(**{**settings, **method.settings, **ENGINES.get(method.engine, {})})
 
 
-def critic_of(method: Method, seed: int, materials: Materials, protocol: Protocol) -> Critic:
-    """Who gives feedback: the program, or a model that learnt from it."""
-    critic: Critic = ProfileCritic(protocol.praises)
-    if method.reward_model:
-        critic = load_reward_model(materials.reward_models[method.reward_model])
+def critic_of(method: Method, seed: int, protocol: Protocol) -> Critic:
+    """The program that gives feedback, with the method's errors."""
+    critic = ProfileCritic(protocol.praises)
     return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
 
 
-def train_text2grad(
-    config: PolicyConfig, method: Method, materials: Materials, protocol: Protocol
-) -> list[dict[str, float]]:
+def train_text2grad(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
     """The project's trainer, step by step, without its checkpoints. A run whose update breaks has 0 from there on."""
     tokenizer = load_tokenizer(config.model)
-    rewards: RewardSource
-    if method.reward_model and method.reward_model.kind == "scalar":
-        rewards = ScalarRewards(materials.reward_models[method.reward_model], PROFILES, config)
-    else:
-        rewards = CriticRewards(critic_of(method, config.seed, materials, protocol), PROFILES, tokenizer, config)
-    trainer = prepare(PROFILES, config, rewards)
+    trainer = prepare(PROFILES, config, CriticRewards(critic, PROFILES, tokenizer, config))
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.learner.scorer.model, 0)]
     broken = False

@@ -1,21 +1,17 @@
-"""GRPO and SDPO by TRL's own trainers, with the same critic, responses, passes and steps as the other methods."""
+"""GRPO by TRL's own trainer, with the same critic, responses, passes and steps as the other methods."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
-from trl.experimental.sdpo import SDPOConfig
 
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
-from benchmarks.micro.task import PROFILES, entirely_right, record_of
-from nl_gradient_policy_optimization.algorithms.teacher import SDPO
+from benchmarks.micro.task import PROFILES, entirely_right
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
 from text2grad.critics import Critic, Feedback, FeedbackError
-from text2grad.integrations.trl import LiveFeedbackSDPOTrainer
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json
 from text2grad.tasks import Task
@@ -99,58 +95,6 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
         model=model,
         reward_funcs=total_reward,
         args=GRPOConfig(**trl_settings(config), num_generations=GENERATIONS, epsilon=config.clip_range),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        callbacks=[examine],
-    )
-    trainer.train()
-    return examine.curve
-
-
-class FromPrompts:
-    """A critic of profiles that reads the notes from the prompt, since TRL's SDPO passes nothing else on."""
-
-    def __init__(self, critic: Critic):
-        self.critic, self.name = critic, critic.name
-
-    def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[dict] | None = None
-    ) -> list[Feedback | FeedbackError]:
-        return self.critic(prompts, responses, [record_of(prompt, prompt) for prompt in prompts])
-
-
-def sdpo_settings(config: PolicyConfig) -> SDPOConfig:
-    """SDPO's own loss, as in its paper.
-
-    Jensen-Shannon divergence on the policy's top 100 tokens with a tail, and a teacher whose weights are a moving
-    average. No other rollout is shown to it: the critique is all that it reads.
-    """
-    return SDPOConfig(
-        **trl_settings(config),
-        num_generations=GENERATIONS,
-        distillation_mode="topk_logits",
-        distillation_topk=SDPO.teacher_top_k,
-        distillation_alpha=0.5,
-        distillation_add_tail=True,
-        teacher_model_kind="ema",
-        teacher_update_rate=SDPO.teacher_rate,
-        use_successful_as_teacher=False,
-        include_environment_feedback=True,
-        reprompt_template="{prompt}{feedback}",
-        feedback_template="\n\n{feedback_raw}",
-    )
-
-
-def train_sdpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
-    """The curve of held-out quality of TRL's SDPOTrainer, whose teacher reads the critique of each rollout."""
-    tokenizer = load_tokenizer(config.model)
-    model = load_model(config.model, torch.float32)
-    examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
-    rows = [{"prompt": PROFILES.messages(PROFILES.prompt(record))} for record in load_json(config.data_path)]
-    trainer = LiveFeedbackSDPOTrainer(
-        model,
-        critic=FromPrompts(critic),
-        args=sdpo_settings(config),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         callbacks=[examine],

@@ -219,7 +219,7 @@ def test_audits_are_pooled_by_their_tokens():
 # The command
 
 
-STUDIES = ("convergence", "ablations", "questions", "reward_models", "ahead", "teacher")
+STUDIES = ("convergence", "ablations", "questions", "ahead", "teacher")
 
 
 def test_the_pages_show_what_the_stored_studies_say():

@@ -1,70 +1,16 @@
-"""The synthetic task's reward models and teachers: what they learn from, and policies that learn of them."""
+"""The synthetic task's methods run, and what its teachers and verifiers say is true."""
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 
-from benchmarks.convergence import Study
-from benchmarks.micro.methods import Learnt, method_of
+from benchmarks.micro.methods import method_of
 from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol
-from benchmarks.micro.reward_models import annotated_records
 from benchmarks.micro.rewriting import rewrite
-from benchmarks.micro.runs import Materials, config_of, critic_of, run_method, training_prompts
-from benchmarks.micro.task import PROFILES, entirely_right, make_record, read_statements, score_statements
-from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
-from tests.benchmarks.test_convergence import small_study
+from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
+from benchmarks.micro.task import entirely_right, make_record, read_statements, score_statements
 from text2grad.records import load_json
-
-PROMPT = "Name: Nora\nJob: baker\nHome: Porto"
-PAIR = Pair("7", PROMPT, "Nora is a baker by trade. Nora lives in Porto.", "Nora lives in Turin.", 7.0, -3.0, "")
-
-
-def test_both_responses_of_a_pair_become_judgements():
-    chosen, rejected = annotated_records([PAIR])
-    assert [chosen["id"], rejected["id"]] == ["7-chosen", "7-rejected"]
-    assert PROFILES.prompt(chosen) == PROFILES.prompt(rejected) == PROMPT
-    assert chosen["good_spans"] == ["is a baker by trade", "lives in Porto"] and chosen["poor_spans"] == []
-    assert rejected["poor_spans"] == ["lives in Turin"] and "scores" not in rejected
-    z = PROFILES.render_feedback(PROFILES.feedback(rejected))
-    assert json.loads(z) == {
-        "textual_feedback": "It gets Nora's home wrong: the notes say Porto. It does not mention Nora's job.",
-        "good_spans": [],
-        "poor_spans": ["lives in Turin"],
-    }
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory) -> Study:
-    methods = ["text2grad_reward_model-24", "text2grad_reward_model_no_critique-24", "ppo_reward_model-24", "ppo_sum"]
-    sizes = {"steps": 1, "held_out": 4, "base_steps": 10, "reward_model_steps": 3}
-    return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-3], **sizes)
-
-
-@pytest.mark.slow
-def test_both_kinds_learn_from_the_same_pairs(study):
-    models = study.materials.reward_models
-    assert set(models) == {Learnt("critique", 24), Learnt("spans", 24), Learnt("scalar", 24)}
-    pairs = load_pairs(study.folder / "reward_model-24-pairs.json")
-    learnt = load_json(study.folder / "nl_reward_model-no_critique-24-annotations.json")
-    assert [row["response"] for row in learnt] == [
-        text for pair in pairs.values() for text in (pair.chosen, pair.rejected)
-    ]
-    trained = load_json(Path(models[Learnt("spans", 24)]) / "reward_model.json")
-    assert trained["data"]["training"] + trained["data"]["validation"] == len(learnt) and not trained["data"]["dropped"]
-
-
-@pytest.mark.slow
-def test_rewards_are_the_trained_models(study):
-    critic = critic_of(method_of("text2grad_reward_model-24"), 1, study.materials, study.protocol)
-    assert critic.name.startswith("nl_reward_model-24@")
-    curves, _, _ = study.train_all()
-    assert all([row["step"] for row in runs[0]] == [0, 1] for runs in curves.values())
-    starts = {json.dumps(runs[0][0]) for runs in curves.values()}
-    assert len(starts) == 1
-
 
 NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
 
@@ -100,7 +46,7 @@ def test_a_verifier_wants_every_note_in_order_and_nothing_else():
     assert not entirely_right(NORA, "Nora earns a living as a baker. Nora lives in Porto.")
 
 
-@pytest.mark.parametrize("name", ["flip-50-gate_distill", "sdpo_trl", "critique_grpo", "capo"])
+@pytest.mark.parametrize("name", ["flip-50-gate_distill", "critique_grpo", "capo"])
 def test_the_methods_run(tmp_path, name):
     base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
     assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
