@@ -113,9 +113,17 @@ class Batch:
         return part._with(cut)
 
     def micro_batches(self, size: int) -> Iterator[tuple[list[int], Batch]]:
-        """``size`` rows at a time and their indices, neighbours of like length together: little padding."""
+        """``size`` rows at a time and their indices: a prompt's rows together, and else those of like length.
+
+        So the prompt is read once (:mod:`text2grad.models.packed`), and there is little padding.
+        """
         lengths = (self.prompt_mask.sum(1) + self.response_mask.sum(1)).tolist()
-        order = sorted(range(len(self)), key=lengths.__getitem__)
+        prompts = self.groups.tolist()
+        longest, first = dict[int, int](), dict[int, int]()
+        for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+            longest[prompt] = max(longest.get(prompt, 0), length)
+            first.setdefault(prompt, row)
+        order = sorted(range(len(self)), key=lambda row: (longest[prompts[row]], first[prompts[row]], lengths[row]))
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             yield rows, self.select(rows)

@@ -8,11 +8,24 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
-from text2grad.models.packed import pack
+from text2grad.models.packed import pack, shared_prefixes
 
 IDS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[0] * 3 + [1] * 8, [1] * 11, [0] * 5 + [1] * 4 + [0] * 2, [1] * 2 + [0] * 9])
-TARGET = torch.randn(4, 11, 97, generator=torch.Generator().manual_seed(1))
+TARGET = torch.randn(6, 11, 97, generator=torch.Generator().manual_seed(1))
+
+
+GROUPS = torch.tensor(
+    [
+        [5, 6, 7, 8, 9, 20, 21, 22, 23],
+        [5, 6, 7, 8, 9, 20, 21, 30, 0],
+        [4, 6, 11, 12, 13, 14, 15, 40, 41],
+        [5, 6, 7, 8, 9, 20, 21, 22, 23],
+        [4, 6, 11, 12, 13, 14, 15, 50, 0],
+        [0, 0, 60, 61, 62, 63, 64, 65, 66],
+    ]
+)
+"""Padded with 0; two prompts of seven tokens with responses, two of them equal, and a row that begins like no other."""
 
 
 def packs(decoder, monkeypatch) -> list[int]:
@@ -36,12 +49,13 @@ def adapted(model, dropout: float = 0.0, **options):
     return model
 
 
-def loss_and_gradients(model, positions: bool = True):
+def loss_and_gradients(model, ids=IDS, mask=MASK):
     """The logits at the tokens against a fixed target, and every gradient."""
     model.zero_grad()
-    where = {"position_ids": (MASK.cumsum(-1) - 1).clamp(min=0)} if positions else {}
-    logits = model(input_ids=IDS, attention_mask=MASK, use_cache=False, **where).logits
-    loss = ((logits - TARGET) ** 2 * MASK[..., None]).mean()
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    target = TARGET.view(-1, 97)[: ids.numel()].view(*ids.shape, 97)
+    loss = ((logits - target) ** 2 * mask[..., None]).mean()
     loss.backward()
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
@@ -65,6 +79,23 @@ def test_loss_and_gradients_are_those_of_transformers(family, kind, monkeypatch)
     theirs = loss_and_gradients(plain.train())
     assert not calls
     assert_alike(loss_and_gradients(fast.train()), theirs)
+    assert calls
+
+
+def test_what_rows_begin_with_is_read_once(monkeypatch):
+    rows = [row[row > 0] for row in GROUPS]
+    ids, lengths = torch.cat(rows), [len(row) for row in rows]
+    segments, order, read = shared_prefixes(ids, lengths)
+    assert sorted(map(sorted, segments)) == [[1, 2, 2, 7], [1, 2, 7], [7]]  # 29 tokens of 50
+    assert len(order) == 29 and torch.equal(ids[order][read], ids)
+    assert shared_prefixes(ids[:16], [8, 8]) is None  # nothing in common
+    assert shared_prefixes(torch.arange(7).repeat(3), [7] * 3)[0] == [[6, 1, 1, 1]]  # each keeps a token of its own
+
+    plain = randomised(FAMILIES["llama"]())
+    fast = adapted(pack(copy.deepcopy(plain))).train()
+    calls = packs(fast, monkeypatch)
+    ours = loss_and_gradients(fast, GROUPS, (GROUPS > 0).long())
+    assert_alike(ours, loss_and_gradients(adapted(plain).train(), GROUPS, (GROUPS > 0).long()))
     assert calls
 
 

@@ -3,16 +3,17 @@
 A row may be a tree of depth two: tokens that several continuations share, then each continuation, which sees the
 shared tokens and itself (``nl_reward_model/rows.py`` makes such rows).
 
-What makes it fast: no position is padding and no attention mask is built; an adapter's products run in the number type
-of the model, where PEFT converts each input to float32. :func:`pack` changes a loaded model in place. It computes
-what it did before, within rounding: ``tests/text2grad/test_packed.py`` holds states and gradients against transformers'
-own forward pass. ``TEXT2GRAD_PACKED=0`` in the environment leaves models as transformers made them, also where a
-reward model judges.
+What makes it fast: no position is padding and no attention mask is built; a prompt that several rows begin with is read
+once, forwards and backwards; an adapter's products run in the number type of the model, where PEFT converts each input
+to float32. :func:`pack` changes a loaded model in place. It computes what it did before, within rounding:
+``tests/text2grad/test_packed.py`` holds states and gradients against transformers' own forward pass.
+``TEXT2GRAD_PACKED=0`` in the environment leaves models as transformers made them, also where a reward model judges.
 """
 
 import os
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from os.path import commonprefix
 from types import MethodType
 from typing import Any
 
@@ -25,6 +26,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from text2grad.models.decoder import rotated, supports
 
+_WORTH_SHARING = 0.25
+"""The share of a batch's tokens that shared prefixes must save: below it, short pieces of attention cost as much."""
 _SHORT = 512
 """Keys up to which plain products are the faster attention with gradients: PyTorch's fused one is slow backwards."""
 
@@ -145,8 +148,12 @@ def hidden_states(
         segments: for each row how many tokens its continuations share, then the length of each continuation.
     """
     chosen = attention_mask.bool()
+    ids, read = input_ids[chosen], None
     rows = [[length] for length in attention_mask.sum(-1).tolist()] if segments is None else segments
-    x = decoder.embed_tokens(input_ids)[chosen]
+    if segments is None and (shared := shared_prefixes(ids, [row[0] for row in rows])):
+        rows, order, read = shared
+        ids = ids[order]
+    x = decoder.embed_tokens(ids)
     positions = torch.cat(
         [torch.arange(length) + (row[0] if part else 0) for row in rows for part, length in enumerate(row)]
     )
@@ -154,7 +161,50 @@ def hidden_states(
     for layer in decoder.layers:
         x = _block(layer, x, cos, sin, rows)
     states = _norm(decoder.norm, x)
+    states = states if read is None else states[read]
     return states.new_zeros(*input_ids.shape, states.shape[-1]).masked_scatter(chosen[..., None], states)
+
+
+def shared_prefixes(ids: Tensor, lengths: list[int]) -> tuple[list[list[int]], Tensor, Tensor] | None:
+    """Rows that begin alike as trees, in the way that leaves the fewest tokens; None where few would be saved.
+
+    Args:
+        ids: ``[N]``, the tokens of all rows, one row after the other.
+        lengths: of the rows.
+
+    Returns:
+        the trees' segments as :func:`hidden_states` takes them; which tokens are read, ``[M]``; and where among these
+        each token's state is, ``[N]``.
+    """
+    starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    tokens = [row.tolist() for row in ids.split(lengths)]
+    alike = sorted(range(len(tokens)), key=tokens.__getitem__)
+    # Neighbours in this order have the longest prefixes in common, and each keeps a token of its own.
+    common = [len(commonprefix([tokens[a][:-1], tokens[b][:-1]])) for a, b in pairwise(alike)]
+    # best[n]: the most tokens that trees of the first n of these rows save, and where the last of them begins.
+    best = [(0, 0)]
+    for end in range(1, len(alike) + 1):
+        best.append((best[-1][0], end - 1))
+        prefix = max(lengths)
+        for at in range(end - 2, -1, -1):
+            prefix = min(prefix, common[at])
+            best[end] = max(best[end], (best[at][0] + (end - at - 1) * prefix, at))
+    if best[-1][0] < _WORTH_SHARING * len(ids):
+        return None
+    segments, order, end = list[list[int]](), list[int](), len(alike)
+    read = ids.new_empty(len(ids))
+    while end:
+        at = best[end][1]
+        rows, own = alike[at:end], min(common[at : end - 1], default=0)
+        root = len(order)
+        order += range(starts[rows[0]], starts[rows[0]] + own)
+        for row in rows:
+            read[starts[row] : starts[row] + own] = torch.arange(root, root + own)
+            read[starts[row] + own : starts[row] + lengths[row]] = torch.arange(lengths[row] - own) + len(order)
+            order += range(starts[row] + own, starts[row] + lengths[row])
+        segments.append([own, *(lengths[row] - own for row in rows)] if own else [lengths[rows[0]]])
+        end = at
+    return segments, torch.tensor(order), read
 
 
 def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: list[list[int]]) -> Tensor:
