@@ -1,4 +1,4 @@
-"""An LLM as a judge of two systems' responses, in both orders: win rate, its interval, and the judge's position bias.
+"""An LLM as a judge of two systems, in both orders: win rate, its interval, and the judge's position bias.
 
     python evaluation/judge.py --task slf5k --data_path text2grad.json --system text2grad \\
         --baseline ppo.json --baseline_system ppo --judge openai:gpt-4o --output_path judge.result.json
@@ -9,6 +9,10 @@ removes that pull. ``position_bias`` is how much more often the judge took the f
 ``--orders one`` each pair is judged once, in an order drawn at random: half the price, and the bias is noise instead.
 For win-rate curves over training, judge each checkpoint against the same baseline with its ``--step``. An interrupted
 run asks nothing twice.
+
+With ``--feedback true`` the systems are reward models, and what is compared is their feedback on the same responses
+(paper, Table 1, W : T : L): both files are what ``2_infer.py`` writes, and the question is the task's ``pairwise.txt``.
+Feedback that could not be read loses against feedback that could.
 """
 
 import random
@@ -16,13 +20,22 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, Literal
 
-from evaluation.results import Figure, load_responses, print_failures, print_metrics, print_next_step, save_result
+from evaluation.results import (
+    Figure,
+    load_responses,
+    print_failures,
+    print_metrics,
+    print_next_step,
+    prompt_of,
+    save_result,
+)
 from text2grad.configs import TASK_HELP, check_values, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
-from text2grad.prompts import load_prompt, prompt_path
-from text2grad.records import check_output
-from text2grad.tasks import Task, get_task
+from text2grad.feedback import Feedback, FeedbackError
+from text2grad.prompts import Prompt, find_prompt, load_prompt, prompt_path
+from text2grad.records import check_output, load_records
+from text2grad.tasks import Record, Task, get_task
 
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
 
@@ -44,8 +57,11 @@ class WinRateConfig:
     baseline_system: str = setting(MISSING, "the other system's name")
     output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     judge_prompt: str | None = setting(
-        None, "the judge's prompt; by default evaluation/<task>/judge_prompt.txt", "--prompt_file"
+        None,
+        "the judge's prompt; by default evaluation/<task>/judge_prompt.txt, for feedback pairwise.txt",
+        "--prompt_file",
     )
+    feedback: bool = setting(False, "compare two reward models' feedback on the same responses (2_infer.py writes it)")
     orders: Literal["both", "one"] = setting("both", "show each pair in both orders, or in one drawn at random")
     step: int | None = setting(None, "the checkpoint's training step, for win-rate curves")
     seed: int = setting(42, "draws the orders and the sequence of requests")
@@ -57,18 +73,45 @@ class WinRateConfig:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 
 
-def pair_figures(verdicts: Mapping[str, Mapping[str, str]], both: bool) -> dict[str, Figure]:
+@dataclass(frozen=True)
+class Pair:
+    """What the judge compares.
+
+    Attributes:
+        fields: of the prompt, besides the two texts.
+        own, other: the system's text and the baseline's; None for feedback that could not be read.
+    """
+
+    fields: Mapping[str, str]
+    own: str | None
+    other: str | None
+
+    @property
+    def settled(self) -> float | None:
+        """The system's points where there is nothing to ask."""
+        if self.own == self.other:
+            return 0.5
+        return float(self.other is None) if self.own is None or self.other is None else None
+
+
+def pair_figures(
+    verdicts: Mapping[str, Mapping[str, str]], both: bool, settled: Mapping[str, float] | None = None
+) -> dict[str, Figure]:
     """Figures of the system against the baseline.
 
     Args:
-        verdicts: pair id -> order (``ab``, ``ba``) -> the place that won; an empty mapping for two equal texts.
+        verdicts: pair id -> order (``ab``, ``ba``) -> the place that won; an empty mapping for a pair that is settled.
         both: every pair was judged in both orders.
+        settled: the system's points in those; ½ by default.
     """
     for_system = {
         key: {order: _POINTS[won] if order == "ab" else 1 - _POINTS[won] for order, won in judged.items()}
         for key, judged in verdicts.items()
     }
-    score = {key: sum(points.values()) / len(points) if points else 0.5 for key, points in for_system.items()}
+    score = {
+        key: sum(points.values()) / len(points) if points else (settled or {}).get(key, 0.5)
+        for key, points in for_system.items()
+    }
     lead = {"first": 1, "tie": 0, "second": -1}
     bias = {key: (sum(lead[won] for won in judged.values()), len(judged)) for key, judged in verdicts.items() if judged}
     figures = {
@@ -98,18 +141,14 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     """Judge every pair, write ``config.output_path``, and return the result."""
     task = get_task(config.task)
     check_output(config.output_path)
-    prompt = load_prompt(
-        config.judge_prompt or prompt_path(task, "judge"),
-        required=("prompt", "first", "second"),
-        offered=("prompt", "first", "second"),
-    )
-    pairs = _pairs(config, task)
-    orders = orders_of([key for key, pair in pairs.items() if pair[1] != pair[2]], config.orders, config.seed)
+    prompt = _prompt(config, task)
+    pairs = (_feedback_pairs if config.feedback else _response_pairs)(config, task)
+    orders = orders_of([key for key, pair in pairs.items() if pair.settled is None], config.orders, config.seed)
     questions = {}
-    for key, (x, own, other) in pairs.items():
+    for key, pair in pairs.items():
         for order in orders.get(key, []):
-            first, second = (own, other) if order == "ab" else (other, own)
-            questions[f"{key}|{order}"] = prompt.fill({"prompt": x, "first": first, "second": second})
+            first, second = (pair.own, pair.other) if order == "ab" else (pair.other, pair.own)
+            questions[f"{key}|{order}"] = prompt.fill({**pair.fields, "first": first or "", "second": second or ""})
     sequence = list(questions)
     random.Random(config.seed).shuffle(sequence)
     outcome = judge.ask(
@@ -128,6 +167,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     figures = pair_figures(
         {key: {order: verdict["winner"] for order, verdict in verdicts.items()} for key, verdicts in complete.items()},
         config.orders == "both",
+        {key: points for key, pair in pairs.items() if (points := pair.settled) is not None},
     )
     figures["judge_failures"] = Figure.mean({key: key not in complete for key in pairs})
     result = save_result(
@@ -136,7 +176,7 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
         benchmark=f"judge against {config.baseline_system}",
         system=config.system,
         figures=figures,
-        responses={key: own for key, (_, own, _) in pairs.items()},
+        responses={key: pair.own or "" for key, pair in pairs.items()},
         settings={**asdict(judge.config), **asdict(config), "judge_prompt": prompt.text},
         extra={
             "baseline": config.baseline_system,
@@ -147,15 +187,23 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
             **({"changes": outcome.changes} if outcome.changes else {}),
         },
     )
-    title = f"{config.system} against {config.baseline_system} on {len(pairs)} prompts, judged by {judge.config.judge}"
+    title = f"{config.system} against {config.baseline_system}, {len(pairs)} pairs, judged by {judge.config.judge}"
     print_metrics(result["metrics"], f"{title} -> {config.output_path}")
     print_failures(outcome.failures, "judgements")
     print_next_step(config.output_path, task=task)
     return result
 
 
-def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]:
-    """Pair id -> (x, the system's response, the baseline's)."""
+def _prompt(config: WinRateConfig, task: Task) -> Prompt:
+    if config.feedback:
+        path = find_prompt(task, "reward_model", config.judge_prompt or "pairwise")
+        return load_prompt(path, required=("response", "first", "second"))
+    names = ("prompt", "first", "second")
+    return load_prompt(config.judge_prompt or prompt_path(task, "judge"), required=names, offered=names)
+
+
+def _response_pairs(config: WinRateConfig, task: Task) -> dict[str, Pair]:
+    """Both systems' responses to the same prompts."""
     own, other = load_responses(config.data_path, task), load_responses(config.baseline, task)
     by_prompt = {task.prompt(record).strip(): task.response(record) for record in other.values()}
     pairs = {}
@@ -165,12 +213,53 @@ def _pairs(config: WinRateConfig, task: Task) -> dict[str, tuple[str, str, str]]
             task.response(other[key]) if key in other and task.prompt(other[key]).strip() == x else by_prompt.get(x)
         )
         if against is not None:
-            pairs[key] = (x, task.response(record), against)
+            pairs[key] = Pair({"prompt": x}, task.response(record), against)
     if not pairs:
         raise InputError(f"{config.data_path} and {config.baseline} have no prompt in common; answer the same prompts")
     if len(pairs) < len(own):
         print(f"{len(own) - len(pairs)} of {len(own)} prompts have no answer in {config.baseline} and are left out")
     return dict(list(pairs.items())[: config.limit])
+
+
+def _feedback_pairs(config: WinRateConfig, task: Task) -> dict[str, Pair]:
+    """Both reward models' feedback on the same responses; ids say which are about responses to one prompt.
+
+    Raises:
+        InputError: a file without feedback, nothing in common, or other responses under the same ids.
+    """
+    own, other = load_records(config.data_path, task), load_records(config.baseline, task)
+    pairs: dict[str, Pair] = {}
+    names: dict[str, str] = {}
+    for number, (key, record) in enumerate(own.items()):
+        if key not in other:
+            continue
+        if task.response(other[key]) != task.response(record):
+            raise InputError(f"{config.baseline}: record {key!r} is about another response than in {config.data_path}")
+        texts = _read(record, key, config.data_path, task), _read(other[key], key, config.baseline, task)
+        name = names.setdefault(task.prompt(record).strip(), prompt_of(key))
+        if texts != (None, None):
+            pairs[f"{name}@{number}"] = Pair(task.prompt_fields(record), *texts)
+    if not pairs:
+        raise InputError(f"{config.data_path} and {config.baseline} have no response in common; run 2_infer.py on one")
+    return dict(list(pairs.items())[: config.limit])
+
+
+def _read(record: Record, key: str, path: str, task: Task) -> str | None:
+    """A record's feedback as the judge reads it."""
+    if "predicted" not in record:
+        raise InputError(f"{path}: record {key!r} has no feedback of a model ('predicted'); run 2_infer.py first")
+    try:
+        return None if record["predicted"] is None else _shown(task.fields.from_dict(record["predicted"]), task)
+    except FeedbackError:
+        return None
+
+
+def _shown(feedback: Feedback, task: Task) -> str:
+    lines = [feedback.critique or "(no critique)"]
+    for slot in ("good", "poor"):
+        quotes = [f"- {quote}" if "\n" not in quote else f"-\n{quote}" for quote in getattr(feedback, slot)]
+        lines += ["", f"{getattr(task.fields, slot)}:", *(quotes or ["(none)"])]
+    return "\n".join(lines)
 
 
 @command

@@ -34,7 +34,6 @@ FORMER = {
     "nl_reward_model.infer:InferConfig": "model=model_path data_path=dataset_path,responses output_path=output_file "
     "max_prompt_tokens=prompt_max_length max_new_tokens=max_tokens dtype=precision prompt=prompt_file,prompt_variant",
     "nl_reward_model.measures.metrics:MetricsConfig": "feedback_path=input_file,results_path output_path=output_file",
-    "nl_reward_model.measures.pairwise:CompareFeedbackConfig": "prompt=prompt_file output_path=output_file",
     "nl_reward_model.merge_lora:MergeConfig": "model=lora_model,model_path output_dir=save_dir",
     "nl_gradient_policy_optimization.config:PolicyConfig": f"{TRAINED} critic=annotator save_every=save_steps "
     "learning_rate=lr rollouts_per_device=batch_size epochs=num_train_epochs kl_coef=beta",
@@ -110,10 +109,9 @@ def test_a_former_spelling_sets_the_same_setting_on_the_command_line_and_in_yaml
     expected = str([value]) if "list" in kind else value
     found = getattr(parse(config, args=[*without(config, name), f"--{alias}", value]), name)
     assert str(found).removesuffix(".0") == expected
-    if config.__name__ != "CompareFeedbackConfig":  # whose required settings have to be flags
-        (tmp_path / "settings.yaml").write_text(f"{alias}: {value}\n")
-        read = getattr(parse(config, args=[*without(config, name), "--config", str(tmp_path / "settings.yaml")]), name)
-        assert str(read).removesuffix(".0") in (expected, value)
+    (tmp_path / "settings.yaml").write_text(f"{alias}: {value}\n")
+    read = getattr(parse(config, args=[*without(config, name), "--config", str(tmp_path / "settings.yaml")]), name)
+    assert str(read).removesuffix(".0") in (expected, value)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
 from tests.processes import flags, run_command
 from text2grad.errors import InputError
+from text2grad.feedback import Feedback
 from text2grad.records import save_json
+from text2grad.tasks import get_task
 
 QUALITY = re.compile(r"quality (-?\d+\.\d+)")
 PAIRS = 200
@@ -278,3 +280,67 @@ def test_a_password_in_the_judges_address_is_written_nowhere(systems, tmp_path):
         server.url = server.url.replace("http://", "http://me:hunter2@")
         judged(server, systems, tmp_path / "r.json", "one")
     assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir())
+
+
+# Two reward models' feedback
+
+
+def reviews(body: dict) -> list[str]:
+    """The two reviews as the judge is shown them."""
+    text = body["messages"][-1]["content"].split("Reply with one JSON object")[0]
+    return text.split("FIRST REVIEW\n")[1].split("SECOND REVIEW\n")
+
+
+def likes_best(body: dict) -> str:
+    first, second = ("BEST" in review for review in reviews(body))
+    return json.dumps({"winner": "tie" if first == second else "first" if first else "second"})
+
+
+def compared(folder: Path, server: FaultServer, mine: list[str | None], theirs: list[str | None], **changed) -> dict:
+    """The judge on critiques by number, None for one that could not be read; ``changed`` is a change of all records."""
+    for name, critiques in (("mine", mine), ("theirs", theirs)):
+        rows = {}
+        for number, critique in enumerate(critiques):
+            said = critique and get_task("slf5k").fields.to_dict(Feedback(critique, ["sum"], []))
+            rows[f"r{number}"] = {"post": f"post {number}", "generated_summary": f"sum {number}", "predicted": said}
+            rows[f"r{number}"] |= changed if name == "theirs" or "post" in changed else {}
+        save_json(folder / f"{name}.json", rows)
+    pair = WinRateConfig(
+        task="slf5k", data_path=str(folder / "mine.json"), system="a", baseline=str(folder / "theirs.json"),
+        baseline_system="b", output_path=str(folder / "out.json"), feedback=True,
+    )  # fmt: skip
+    with open_judge(JudgeConfig(judge=f"{server.url}#judge"), pair.output_path) as judge:
+        return compare_pairwise(judge, pair)
+
+
+def test_feedback_is_compared_as_responses_are(tmp_path):
+    own = ["BEST a"] * 6 + ["plain b"] * 3 + ["plain c"]
+    with FaultServer(likes_best) as server:
+        result = compared(tmp_path, server, own, ["plain d"] * 6 + ["BEST e"] * 3 + ["plain f"])
+    assert len(server.requests) == 20
+    got = {name: result["metrics"][name]["value"] for name in ("wins", "ties", "losses", "win_rate", "position_bias")}
+    assert got == pytest.approx({"wins": 0.6, "ties": 0.1, "losses": 0.3, "win_rate": 0.65, "position_bias": 0})
+    prompt = server.requests[0]["messages"][-1]["content"]
+    assert "good_spans:\n- sum" in prompt and "poor_spans:\n(none)" in prompt and "post " in prompt
+
+
+def test_what_cannot_be_read_loses_and_equal_feedback_ties_without_a_question(tmp_path):
+    with FaultServer(likes_best) as server:
+        result = compared(tmp_path, server, ["a", None, "same", None], [None, "b", "same", None])
+    assert server.requests == [] and result["n"] == 3
+    got = {name: metric["value"] for name, metric in result["metrics"].items()}
+    assert got["wins"] == got["losses"] == got["ties"] == pytest.approx(1 / 3) and "position_bias" not in got
+
+
+def test_feedback_on_responses_to_one_prompt_counts_together(tmp_path):
+    with FaultServer(likes_best) as server:
+        result = compared(tmp_path, server, ["BEST a"] * 20, ["plain b"] * 20, post="one post")
+    assert result["n"] == 20 and result["metrics"]["win_rate"]["n"] == 1  # an interval needs several prompts
+
+
+def test_feedback_that_does_not_belong_together_is_refused(tmp_path):
+    with FaultServer(likes_best) as server:
+        with pytest.raises(InputError, match="another response"):
+            compared(tmp_path, server, ["a"], ["b"], generated_summary="another")
+        with pytest.raises(InputError, match="no response in common"):
+            compared(tmp_path, server, [None], [None])
