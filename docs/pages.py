@@ -44,7 +44,7 @@ SETTINGS = {
     "policy": {
         "nl_gradient_policy_optimization.config": [
             "RunSettings", "PolicySettings", "SamplingSettings", "CriticSettings", "RewardSettings", "PPOSettings",
-            "OptimiserSettings", "OutputSettings", "AuditSettings", "RefreshSettings",
+            "OptimiserSettings", "OutputSettings", "AuditSettings",
         ],
         **{f"nl_gradient_policy_optimization.algorithms.{module}": kinds for module, kinds in _algorithms().items()},
     },
