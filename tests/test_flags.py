@@ -1,10 +1,12 @@
 """Published and former spellings of a flag set one setting each; every script explains its settings."""
 
 import importlib
+import json
 import runpy
 import shlex
 import sys
 from dataclasses import MISSING, Field, fields
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from nl_reward_model.merge_lora import MergeConfig
 from rm_data_anno.annotate import AnnotateConfig
 from rm_data_anno.slf5k.variations import SummaryVariationsConfig
 from tests.conftest import ROOT
-from text2grad.configs import parse
+from text2grad.configs import TaskConfig, parse
 from text2grad.errors import InputError
 
 DATA, OUTPUT = "data_path=dataset_path,input_file,responses", "output_path=output_file,output"
@@ -71,6 +73,7 @@ ALIASES = [
     for name, _, others in (part.partition("=") for part in line.split())
     for alias in others.split(",")
 ]
+KEYS = ["a-key-of-a-form-that-no-one-knows", "openai:sk-proj-0123456789abcdefghijABCD", "hf_0123456789abcdefghijABCD"]
 VALUES = {"dtype": "float16", "output_path": "x.jsonl", "prompt": "no_cot"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
@@ -130,6 +133,27 @@ def test_a_value_that_is_no_choice_is_refused(tmp_path, capsys, place, name):
     (tmp_path / "settings.yaml").write_text(f"{name}: other\n")
     with pytest.raises(InputError, match=f"--{name} 'other'.*choose one of"):
         parse(config, args=[*without(config, name), "--config", str(tmp_path / "settings.yaml")])
+
+
+@pytest.mark.promise("no_key", "clear_sentence", cases=25)
+@pytest.mark.parametrize("place", FORMER)
+def test_a_key_in_any_setting_is_refused_and_not_repeated(tmp_path, monkeypatch, place):
+    config, file = config_of(place), tmp_path / "settings.yaml"
+    monkeypatch.setenv("SOME_API_KEY", "a-key-of-a-form-that-no-one-knows")
+    texts = [name for name, each in settings_of(config).items() if each.type in ("str", str) and name != "task"]
+    for name, key in product(texts, KEYS):
+        file.write_text(json.dumps({name: key}))
+        for given in ([f"--{name}", key], ["--config", str(file)]):
+            with pytest.raises(InputError, match="environment") as refused:
+                parse(config, args=[*without(config, name), *given])
+            assert key.rpartition(":")[2] not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["http://host/v1?api_key=sk-0123456789abcdefghij#m", "runs/sk-learn-2024-sweep-of-rates"]
+)
+def test_an_address_may_hold_a_key_and_a_name_may_look_like_one_from_afar(value):
+    assert parse(TaskConfig, args=["--task", value]).task == value
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import yaml
 
 from text2grad.errors import InputError
+from text2grad.safety.redaction import is_misplaced
 
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
 _LIMITS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
@@ -88,6 +89,7 @@ def parse(
     at which each changed nothing, and what to write in its place.
     """
     args = list(sys.argv[1:] if args is None else args)
+    check_no_key("command line:", args)
     if {"-h", "--help", "--help_all"} & set(args):
         shown = [kind.shown_flags(args) if hasattr(kind, "shown_flags") else kind for kind in dataclasses]
         print(help_text(*shown, everything="--help_all" in args, default_config=default_config))
@@ -176,10 +178,11 @@ def current_names(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_values(config: Any) -> None:
-    """Raise ``InputError`` for a value that is none of its field's choices, not finite, or out of bounds."""
+    """Raise ``InputError`` for a value that is none of its field's choices, not finite, out of bounds, or a key."""
     hints = get_type_hints(type(config))
     for each in fields(config):
         name, value, choices = each.name, getattr(config, each.name), _choices(hints[each.name])
+        check_no_key(f"--{name}", value)
         if choices and value not in choices:
             raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
         if isinstance(value, float) and not math.isfinite(value):
@@ -187,6 +190,12 @@ def check_values(config: Any) -> None:
         for limit, bound in getattr(each.metadata.get("help"), "limits", {}).items():
             if value is not None and not _LIMITS[limit](value, bound):
                 raise InputError(f"--{name} must be {limit.replace('_', ' ')} {bound:g}, not {value}")
+
+
+def check_no_key(name: str, value: Any) -> None:
+    """Raise ``InputError`` for a key in a setting: settings are stored and shown."""
+    if is_misplaced(value):
+        raise InputError(f"{name} holds an API key; keys go into the environment (OPENAI_API_KEY, HF_TOKEN)")
 
 
 def check_given(config: Any, *names: str) -> None:
@@ -333,7 +342,8 @@ def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no settings; write one `name: value` a line")
     names = _names(dataclasses)
-    for key in value:
+    for key, item in value.items():
         if key not in names:
             raise InputError(f"{path}: {_unknown(str(key), names, dataclasses)}")
+        check_no_key(f"{path}: {key}", item)
     return {names[key]: item for key, item in value.items()}

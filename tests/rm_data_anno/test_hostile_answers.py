@@ -103,6 +103,20 @@ def test_a_key_that_cannot_be_sent_is_an_input_error(monkeypatch, key):
 
 
 @pytest.mark.promise("no_key")
+def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    with FaultServer(judge) as server:
+        for key in (SECRET, f"openai:{SECRET}"):
+            with pytest.raises(InputError, match="OPENAI_API_KEY") as refused:
+                annotate("slf5k", setting(tmp_path, server, posts(2), model=key))
+            assert SECRET not in str(refused.value)
+        with pytest.raises(InputError, match="OPENAI_API_KEY"):
+            ChatClient(server.url, SECRET)
+        assert not server.requests
+    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+@pytest.mark.promise("no_key")
 @pytest.mark.parametrize("place", ["content", "finish_reason", "refusal"])
 def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)

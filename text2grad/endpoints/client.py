@@ -26,6 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
+from text2grad.configs import check_no_key
 from text2grad.endpoints.answers import UnreadableReplyError, limit_error, read_answer
 from text2grad.endpoints.http import DeadlineError, within
 from text2grad.endpoints.pacing import Pacer, retry_after
@@ -171,6 +172,7 @@ class ChatClient:
         max_tokens: int = 1024,
         cache: ReplyCache | None = None,
     ):
+        check_no_key("the model's name", model)
         self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
         official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
         if official and not self._key:

@@ -9,7 +9,8 @@ from typing import Any
 
 MARK = "[redacted]"
 SHORTEST_KEY = 16  # characters; shorter keys are dummies for local servers, and occur in ordinary text
-_KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
+_KEY_VARIABLES = re.compile(r"(?:API_?KEY|ACCESS_KEY|TOKEN|SECRET)$", re.I)
+_KEY = re.compile(r"(?<![\w-])(?:sk-|hf_|gsk_|gh[pousr]_|xai-|AIza)[\w-]*?(?=\w{0,40}\d)\w{16,}[\w-]*", re.A)
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@]+@")
 _QUERY = re.compile(r"([?&;][\w.-]*(?:key|token|secret|password|passwd|auth|sig|signature|credential)=)[^&;#\s]+", re.I)
 _HEADER = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]{8,}")
@@ -31,10 +32,24 @@ def holds_key(text: str, key: str) -> bool:
     return len(key) >= SHORTEST_KEY and key in text
 
 
+def is_misplaced(setting: Any) -> bool:
+    """Whether a setting holds a key where none belongs; in an address it belongs, and is redacted there."""
+    if isinstance(setting, list | tuple):
+        return any(map(is_misplaced, setting))
+    return isinstance(setting, str) and _without_keys(rest := _without_credentials(setting)) != rest
+
+
 def _text(text: str) -> str:
-    for name in _KEYS:
-        key = os.environ.get(name) or ""
-        if holds_key(text, key):
-            text = text.replace(key, MARK)
+    return _without_keys(_without_credentials(text))
+
+
+def _without_credentials(text: str) -> str:
     text = _CREDENTIALS.sub(f"{MARK}@", text)
     return _HEADER.sub(rf"\1 {MARK}", _QUERY.sub(rf"\1{MARK}", text))
+
+
+def _without_keys(text: str) -> str:
+    for name, key in os.environ.items():
+        if holds_key(text, key) and _KEY_VARIABLES.search(name):
+            text = text.replace(key, MARK)
+    return _KEY.sub(MARK, text)
