@@ -24,7 +24,6 @@ from benchmarks.micro.noise import KINDS, NoisyCritic
 from benchmarks.micro.policy import make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
-from benchmarks.real_posts import pooled
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -210,12 +209,6 @@ def test_differences_are_those_of_paired_seeds():
     assert set(against.values()) == {"verdict"}
 
 
-def test_audits_are_pooled_by_their_tokens():
-    rows = [{"audit/flip_rate": 0.5, "audit/signed": 10.0}, {}, {"audit/flip_rate": 0.0, "audit/signed": 30.0}]
-    assert pooled(rows, "audit/flip_rate", "audit/signed") == 0.125
-    assert pooled([{}], "audit/flip_rate", "audit/signed") is None
-
-
 # The command
 
 
@@ -276,14 +269,14 @@ def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
 
 
 @pytest.mark.slow
-def test_both_methods_on_real_posts_end_in_a_table_and_curves(run_script, tmp_path):
+def test_both_methods_on_real_posts_end_in_one_report(run_script, tmp_path):
     posts = ROOT / "quickstart" / "data" / "posts_validation.json"
     settings = {"data_path": posts, "output_dir": tmp_path / "runs", "model": tiny_model(tmp_path / "model")}
-    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1, "figures_dir": tmp_path / "figures"}
+    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1}
     flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
-    done = run_script("benchmarks/real_posts.py", *flags)
-    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert rows[1:] == ["the model as it was", "Text2Grad", "PPO, sum of δ at the last token"]
-    assert (tmp_path / "figures" / "real_posts.svg").is_file() and (tmp_path / "runs" / "report.html").is_file()
+    run_script("benchmarks/real_posts.py", *flags)
+    report = load_json(tmp_path / "runs" / "report.json")
+    assert [system["name"] for system in report["tables"][0]["systems"]] == ["base", "text2grad", "ppo_last_sum"]
+    assert (tmp_path / "runs" / "figures" / "slf5k-delta-mean.svg").is_file()
     held_out, trained = (load_json(tmp_path / "runs" / f"{part}.json") for part in ("held_out", "train"))
     assert len(held_out) == 3 and not set(held_out) & set(trained)
