@@ -45,7 +45,7 @@ Sweep = dict[str, dict[str, Estimate]]
 class StudyConfig(Protocol):
     """One study: which methods, and the protocol that they share."""
 
-    REMOVED = EARLIER
+    REMOVED = EARLIER | {"threads": (1, "is 1 in every study; leave it out")}
 
     study: str = setting("", "the study's name: of its figures and its JSON")
     methods: list[str] = setting([], "methods to compare; benchmarks/micro/methods.py lists them")
@@ -58,7 +58,6 @@ class StudyConfig(Protocol):
     output_dir: str = setting("runs/benchmarks/convergence", "folder of the runs")
     report_dir: str = setting("runs/benchmarks/figures", "folder of the figures and the JSON")
     stored: str = setting("", "JSON of a finished study: it is printed and drawn again, without training")
-    threads: int = setting(1, "cores to use")
 
     def check(self) -> None:
         needed = ["study", "methods", "learning_rates", "seeds"]
@@ -134,9 +133,9 @@ class Study:
 
     def result(self) -> StudyResult:
         curves, chosen, sweep = self.train_all()
-        seconds, threads = sorted(self.processor_seconds), self.config.threads
+        seconds = sorted(self.processor_seconds)
         facts = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {threads} used, torch {torch.__version__}",
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 used, torch {torch.__version__}",
             "runs": len(seconds),
             "processor_minutes": round(sum(seconds) / 60, 1),
             "median_seconds_per_run": round(seconds[len(seconds) // 2], 1),
@@ -235,7 +234,7 @@ def draw_study(config: StudyConfig, curves: Runs) -> None:
 def main() -> None:
     config = parse(StudyConfig)
     config.check()
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(1)
     disable_progress_bar()
     disable_transformers_progress_bar()
     if config.stored:

@@ -25,6 +25,7 @@ from text2grad.models import model_path
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = "nl_gradient_policy_optimization"
 GIB = 2**30
+WEIGHT = 2  # bytes: bfloat16
 SHAPES = {
     "llama-8b": {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14336},
     "llama-70b": {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672},
@@ -53,8 +54,6 @@ class Job:
     lora_dropout: float = setting(0.05, "dropout of the adapters")
     optimizer: Literal["adafactor", "adamw"] = setting("adafactor", "the optimiser")
     checkpointing: bool = setting(True, "recompute activations in the backward pass")
-    weight_bytes: int = setting(2, "bytes of a weight: 2 for bfloat16, 4 for float32")
-    critic_parameters: float = setting(0.0, "weights of a reward model in the same process")
 
     @property
     def tokens(self) -> int:
@@ -62,9 +61,18 @@ class Job:
         return self.micro_batch * (self.prompt + self.response)
 
 
+EARLIER = {
+    "weight_bytes": (2, "is no setting any more: weights are bfloat16"),
+    "critic_parameters": (0.0, "is no setting any more; add 2 bytes a weight of a critic in the same process"),
+}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
+
 @dataclass
 class PlanConfig(Job):
     """A policy step, and the machines that run it."""
+
+    REMOVED = EARLIER
 
     model: str = setting("llama-8b", f"{', '.join(SHAPES)}, a folder or a hub id", "--model_path")
     task: Literal["slf5k", "kodcode", "ultrafeedback"] = setting("slf5k", "the task whose launcher is named")
@@ -121,7 +129,7 @@ def step_memory(shape: Shape, job: Job, zero: int = 0, ranks: int = 1, served: b
     ZeRO-1 shards the optimiser's state, 2 the gradients too, 3 the weights too (Rajbhandari et al. 2020, section 5);
     ``zero=0`` is a run without DeepSpeed; ``served``: a vLLM server on other GPUs samples.
     """
-    size = job.weight_bytes
+    size = WEIGHT
     share = {part: ranks if zero >= stage else 1 for part, stage in (("state", 1), ("gradients", 2), ("weights", 3))}
     trained = shape.adapter or shape.parameters
     trained_size = 4 if shape.adapter and not zero else size  # peft keeps adapters in float32, DeepSpeed one dtype
@@ -131,7 +139,6 @@ def step_memory(shape: Shape, job: Job, zero: int = 0, ranks: int = 1, served: b
         "gradients": trained_size * trained / share["gradients"],
         "optimiser": _state(job, zero, trained_size) * trained / share["state"],
         "reference": 0 if shape.adapter else size * shape.parameters,  # whole on every rank, under ZeRO-3 too
-        "critic": size * job.critic_parameters,
         "bucket": size * BUCKET if zero == 3 else 0,  # ZeRO-1 and 2 have one in the backward pass only
     }
     largest = max(LIVE, shape.vocabulary * shape.hidden)
@@ -177,7 +184,7 @@ def _step(shape: Shape, job: Job, zero: int, trained_size: int) -> int:
 
 def _block(shape: Shape, job: Job, trained_size: int) -> int:
     """Bytes that one block keeps per token for its backward pass."""
-    size, hidden, query, inner = job.weight_bytes, shape.hidden, shape.query, shape.intermediate
+    size, hidden, query, inner = WEIGHT, shape.hidden, shape.query, shape.intermediate
     kept = 2 * 4 * hidden + 3 * size * inner  # two norms, which work in float32; gate, its activation, up
     # Queries, keys, values and what comes out; a padding mask makes keys and values be repeated for all heads.
     kept += size * 2 * (query + (query if job.micro_batch > 1 else shape.key_value))
@@ -191,14 +198,14 @@ def _block(shape: Shape, job: Job, trained_size: int) -> int:
 
 def _passing(shape: Shape, job: Job, trained_size: int) -> int:
     """Bytes per token at work inside a block and gone after it: the feed-forward part, the adapter's sums with it."""
-    size = job.weight_bytes
+    size = WEIGHT
     inner = 2 * size + 2 * trained_size if shape.adapter else 3 * size
     return 2 * size * shape.hidden + inner * shape.intermediate
 
 
 def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool) -> float:
     """Bytes that sampling adds: ZeRO-3 gathers all weights for it, unless a vLLM server samples."""
-    size = job.weight_bytes
+    size = WEIGHT
     if served:  # weights go there one by one, an adapter added in float32
         return max(size * shape.vocabulary * shape.hidden, (size + 8) * shape.hidden * shape.intermediate)
     whole: float = size * shape.parameters + trained_size * shape.adapter if zero == 3 else 0
@@ -210,7 +217,7 @@ def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool
 def serving_gpus(shape: Shape, job: Job, gpu: str, ranks: int) -> int:
     """GPUs, a power of two, that a vLLM server needs for the weights and the cache of all ranks' rollouts."""
     cache = job.rollouts * ranks * (job.prompt + job.response) * shape.layers * 2 * shape.key_value
-    needed = job.weight_bytes * (shape.parameters + cache) / (0.8 * GPUS[gpu] * GIB)
+    needed = WEIGHT * (shape.parameters + cache) / (0.8 * GPUS[gpu] * GIB)
     return 2 ** math.ceil(math.log2(max(needed, 1)))
 
 

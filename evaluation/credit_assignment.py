@@ -36,17 +36,21 @@ from text2grad.records import check_output, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks.commands import say_next
 
+EARLIER = {"first_step": (0, "is no setting any more; give a file with the rollouts that count")}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
 
 @dataclass
 class CreditConfig:
     """Which rollouts, and how they are credited."""
+
+    REMOVED = EARLIER
 
     rollouts: str = setting(MISSING, "a run's rollouts.jsonl", "--data_path")
     output_path: str = setting(MISSING, "the figures, as JSON", "--output_file", "--output")
     plot: str | None = setting(None, "the plot: .svg, .pdf or .png")
     gamma: float = setting(1.0, "γ")
     lam: float = setting(0.95, "λ")
-    first_step: int = setting(0, "only rollouts from this step on")
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma * self.lam <= 1:
@@ -55,17 +59,17 @@ class CreditConfig:
             raise InputError(f"--plot {self.plot}: must end in .svg, .pdf or .png")
 
 
-def load_rollouts(path: str, first_step: int = 0) -> dict[str, list[np.ndarray]]:
+def load_rollouts(path: str) -> dict[str, list[np.ndarray]]:
     """δ per token of each rollout that has feedback, [T], by prompt."""
     by_prompt: dict[str, list[np.ndarray]] = {}
     for number, row in enumerate(load_json(path), 1):
         if not isinstance(row, dict) or not isinstance(row.get("deltas", 0), list | None):
             raise InputError(f"{path}: line {number} has no 'deltas'; give the rollouts.jsonl of a training run")
-        if row.get("step", 0) >= first_step and row["deltas"]:
+        if row["deltas"]:
             key = str(row.get("prompt", row.get("id", number)))
             by_prompt.setdefault(key, []).append(np.array(row["deltas"], dtype=float))
     if not by_prompt:
-        raise InputError(f"{path}: holds no rollouts with a critic's δ from step {first_step} on")
+        raise InputError(f"{path}: holds no rollouts with a critic's δ")
     return by_prompt
 
 
@@ -140,7 +144,7 @@ def main() -> None:
     for path in filter(None, (config.output_path, config.plot)):
         check_output(path)
     decay = config.gamma * config.lam
-    by_prompt = load_rollouts(config.rollouts, config.first_step)
+    by_prompt = load_rollouts(config.rollouts)
     figures, gaps = label_figures(by_prompt, decay), gaps_by_distance(by_prompt, decay)
     rollouts = [deltas for group in by_prompt.values() for deltas in group]
     result: dict[str, Any] = {

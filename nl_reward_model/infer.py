@@ -30,9 +30,19 @@ from text2grad.tasks.commands import say_next, stage_command
 WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
 
+EARLIER = {
+    "served_model": ("", "is the part of --base_url after its #"),
+    "opinion": (0, "is no setting any more; --critic_votes of training asks for several"),
+    "temperature": (0.7, "is no setting any more; decoding is greedy"),
+}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
+
 @dataclass
 class InferConfig(Endpoint):
     """Lengths are in tokens; where not given they are those that the model was trained with."""
+
+    REMOVED = EARLIER
 
     model: str = setting("", "the reward model: adapter, merged, or checkpoint folder", "--model_path")
     data_path: str = setting(
@@ -57,13 +67,10 @@ class InferConfig(Endpoint):
     max_new_tokens: int | None = setting(None, "tokens that the feedback may have", "--max_tokens")
     batch_size: int = setting(8, "responses decoded together")
     lookahead: int = setting(4, "tokens guessed and checked per forward pass; 0 for none")
-    opinion: int = setting(0, "0: greedy decoding; any other: another opinion, sampled, the same at each asking")
-    temperature: float = setting(0.7, "of such an opinion")
     dtype: DtypeName = setting("auto", "number type of the weights; auto is what the device is fast in", "--precision")
     gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
-    base_url: str | None = setting(None, "a server (http://HOST:PORT/v1) that runs the model")
-    served_model: str = setting("", "the model's name there; --model if not given")
+    base_url: str | None = setting(None, "http://HOST:PORT/v1#NAME of a server that runs the model; NAME: --model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,10 +78,10 @@ class InferConfig(Endpoint):
         check_given(self, "model", "data_path", "output_path")
         if not self.critique and not self.prompt:
             raise InputError("--critique: is for a model that is no trained reward model; it needs --prompt")
-        if self.base_url and (self.constrained != "none" or self.opinion):
-            raise InputError("--constrained and --opinion work in process only; do not give --base_url with them")
-        if self.opinion < 0 or self.temperature <= 0:
-            raise InputError("--opinion must be 0 or more, and --temperature more than 0")
+        if self.base_url and "#" not in self.base_url:
+            self.base_url += f"#{self.model}"
+        if self.base_url and self.constrained != "none":
+            raise InputError("--constrained works in process only; do not give --base_url with it")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit {self.limit}: must be at least 1")
 
@@ -101,13 +108,12 @@ def infer(task: str | Task, config: InferConfig) -> None:
         lambda ids, batch: write(batch),
         journal=f"{config.output_path}.journal.jsonl",
         settings={
-            "model": f"{config.base_url}#{config.served_model or config.model}" if config.base_url else config.model,
+            "model": config.base_url or config.model,
             "prompt": prompt.fingerprint,
             "prompt_max_length": description.prompt_max_length,
             "max_length": description.max_length,
             "max_new_tokens": description.max_new_tokens,
             "constrained": config.constrained,
-            **({"opinion": config.opinion, "temperature": config.temperature} if config.opinion else {}),
         },
         batch_size=config.concurrency if config.base_url else config.batch_size,
         result_type=str,
@@ -180,12 +186,11 @@ def _in_process(task: Task, description: RewardModelDescription, prompt: Prompt,
         batch_size=config.batch_size,
         constrained=config.constrained,
         lookahead=config.lookahead,
-        temperature=config.temperature,
     )
 
     def write(batch: list[Record]) -> list[str | FeedbackError]:
         prompts, responses = [task.prompt(item) for item in batch], [task.response(item) for item in batch]
-        return critic.write(prompts, responses, batch, number=config.opinion)
+        return critic.write(prompts, responses, batch)
 
     return write
 
@@ -217,8 +222,8 @@ def _placed(config: InferConfig):
 def _served(task: Task, description: RewardModelDescription, prompt: Prompt, config: InferConfig) -> WriteFeedback:
     from text2grad.endpoints.client import ChatClient, ChatError
 
-    name, length = config.served_model or config.model, description.prompt_max_length
-    client = ChatClient(config.base_url, name, max_tokens=description.max_new_tokens, **config.client_options())
+    options, length = config.client_options(), description.prompt_max_length
+    client = ChatClient.from_spec(str(config.base_url), max_tokens=description.max_new_tokens, **options)
     asked = RewardPrompt(prompt, task, load_tokenizer(config.model), length, description.shorten)
 
     def ask(record: Record) -> str | FeedbackError:

