@@ -4,8 +4,9 @@
     bash quickstart/run.sh --smoke            the same steps in about a minute, with a tiny random model
     bash quickstart/run.sh --seed 2 --run_dir runs/seed2
     bash quickstart/run.sh --critic programmatic --run_dir runs/by_rules
+    bash quickstart/run.sh --code             short Python functions, with their unit tests as critic; runs/code
 
-Run the same command again to continue an interrupted run. quickstart/steps.py has the six steps.
+Run the same command again to continue an interrupted run. quickstart/steps.py has the steps.
 """
 
 import argparse
@@ -28,16 +29,20 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--smoke", action="store_true", help="a tiny random model, whose figures mean nothing")
-    parser.add_argument("--seed", type=int, default=42, help="seed of steps 1, 3 and 4 (42)")
+    parser.add_argument("--code", action="store_true", help="Python functions judged by unit tests, in place of posts")
+    parser.add_argument("--seed", type=int, default=42, help="seed of sampling and training (42)")
     parser.add_argument(
         "--critic",
-        default="reward_model",
-        help="who gives feedback in step 4: reward_model (the default, made in step 3), programmatic, or any critic",
+        help="who gives the policy feedback: reward_model (made in step 3, the default), programmatic (rules, or with "
+        "--code unit tests, the default there), or any critic",
     )
-    parser.add_argument("--run_dir", type=Path, help="folder of the run (runs/quickstart, with --smoke runs/smoke)")
+    parser.add_argument("--run_dir", type=Path, help="folder of the run (runs/quickstart, smoke, code or smoke_code)")
     chosen = parser.parse_args(args)
     if chosen.run_dir is None:
-        chosen.run_dir = ROOT / "runs" / ("smoke" if chosen.smoke else "quickstart")
+        whole, small = ("code", "smoke_code") if chosen.code else ("quickstart", "smoke")
+        chosen.run_dir = ROOT / "runs" / (small if chosen.smoke else whole)
+    if chosen.critic is None:
+        chosen.critic = "programmatic" if chosen.code else "reward_model"
     return chosen
 
 
@@ -51,10 +56,11 @@ def main() -> None:
     os.environ["TEXT2GRAD_NEXT"] = "0"  # the steps follow each other here
     warnings.filterwarnings("ignore", category=FutureWarning)
     print("loading the libraries", file=sys.stderr, flush=True)
-    from quickstart.steps import Quickstart  # torch and all the rest
+    from quickstart.steps import CodeTour, PostsTour  # torch and all the rest
 
+    tour = CodeTour if chosen.code else PostsTour
     run = run.relative_to(ROOT) if run.is_relative_to(ROOT) else run
-    Quickstart(run, chosen.smoke, chosen.seed, chosen.critic).run()
+    tour(run, chosen.smoke, chosen.seed, chosen.critic).run()
 
 
 if __name__ == "__main__":

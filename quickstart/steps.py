@@ -1,9 +1,10 @@
-"""The six steps of the quickstart, by the functions of the four stages.
+"""The steps of the quickstart's two tours, by the functions of the four stages.
 
 Each step writes files below the run's folder, and repeats nothing that an earlier call finished.
 """
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 from evaluation import report
 from evaluation.generate import GenerateConfig, generate
+from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summaries
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize
@@ -25,21 +27,22 @@ from text2grad.models.tiny import make_tiny_model
 from text2grad.records import load_records
 from text2grad.tasks import get_task
 
-TASK = "slf5k"
-POSTS = Path("quickstart/data/posts_train.json")
-HELD_OUT = Path("quickstart/data/posts_validation.json")
+DATA = Path("quickstart/data")
 RULES = "text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic"
 SYSTEMS = ("base", "text2grad")
 
 
-class Quickstart:
-    """One run.
+class Tour:
+    """What both tours do: answer held-out prompts before and after a training, and report.
 
     Args:
-        run: its folder.
+        run: the tour's folder.
         smoke: take a tiny random model, and little of everything.
-        critic: who gives feedback in step 4; ``reward_model`` is the one of step 3.
+        critic: who gives feedback to the policy.
     """
+
+    task: str
+    prefix = ""  # of the settings' files
 
     def __init__(self, run: Path, smoke: bool, seed: int, critic: str):
         self.run_dir, self.smoke, self.seed, self.critic = run, smoke, seed, critic
@@ -51,101 +54,53 @@ class Quickstart:
         if self.smoke:
             say("A tiny random model: the figures of this run mean nothing")
             make_tiny_model(self.model)
-        say("1/6  The base model answers the posts")
-        self.answer()
-        say("2/6  Each answer gets a critique, and quotes of what is good and poor in it")
-        self.annotate()
-        say("3/6  A reward model learns to write such feedback, and writes it on posts that nobody trained on")
-        self.train_reward_model()
-        say("4/6  The policy learns from the feedback, token by token")
-        self.train_policy()
-        say("5/6  Before and after, on posts that nobody trained on")
-        self.evaluate()
-        say("6/6  The report")
-        self.report()
+        self.steps()
         note = "; its figures mean nothing: the model is random" if self.smoke else ""
         print(f"\nopen {self.run_dir / 'report.html'} in a browser{note}")
 
-    def answer(self) -> None:
-        limit = 8 if self.smoke else 32
-        policy = self._answers(POSTS, "answers.json", limit=limit, model=self.model, seed=self.seed)
-        self._answers(HELD_OUT, "unseen.json", policy, num_samples=1, model=self.model, seed=self.seed)
+    def steps(self) -> None:
+        raise NotImplementedError
 
-    def annotate(self) -> None:
-        for answers, annotated in (("answers.json", "annotated.json"), ("unseen.json", "unseen.annotated.json")):
-            source, target = self._file(answers), self._file(annotated)
-            annotate(TASK, AnnotateConfig(critic=RULES, data_path=source, output_path=target))
+    def measure(self, system: str) -> None:
+        """Write the held-out result of a system."""
+        raise NotImplementedError
 
-    def train_reward_model(self) -> None:
-        config = self._settings(
-            RewardModelConfig,
-            file="reward_model.yaml",
-            model=self.model if self.smoke else "quickstart/reward_model",  # made by quickstart/reward_model.sh
-            seed=self.seed,
-            data_path=self._file("annotated.json"),
-            output_dir=self._file("reward_model"),
-        )
-        train(TASK, config)
-        clear()
-        judgements = self._file("judgements.json")
-        infer(
-            TASK,
-            InferConfig(
-                model=self._file("reward_model"),
-                constrained="quotes",
-                data_path=self._file("unseen.annotated.json"),
-                output_path=judgements,
-            ),
-        )
-        measure_feedback(TASK, MetricsConfig(data_path=judgements, output_path=self._file("reward_model.metrics.json")))
-        clear()
-
-    def train_policy(self) -> None:
-        critic = self._file("reward_model") if self.critic == "reward_model" else self.critic
-        # The rules audit a quarter of the answers, for the log only, unless they are the critic themselves.
-        audit = {} if critic == "programmatic" else {"audit_critic": "programmatic", "audit_share": 0.25}
+    def train_policy(self, prompts: Path, critic: str, **audit: Any) -> None:
         config = self._settings(
             PolicyConfig,
-            file="policy.yaml",
+            file=f"{self.prefix}policy.yaml",
             model=self.model,
             seed=self.seed,
-            data_path=POSTS,
+            data_path=prompts,
             critic=critic,
             output_dir=self._file("policy"),
             **audit,
         )
-        optimize(TASK, config)
+        optimize(self.task, config)
         clear()
 
-    def evaluate(self) -> None:
-        for system in SYSTEMS:
+    def evaluate(self, prompts: Path, systems: Sequence[str] = SYSTEMS) -> None:
+        for system in systems:
             model = self.model if system == "base" else self._file("policy/policy")
-            self._answers(HELD_OUT, f"held_out.{system}.json", settings="held_out.yaml", model=model)
-            evaluate_summaries(
-                SummaryEvaluationConfig(
-                    data_path=self._file(f"held_out.{system}.json"),
-                    system=system,
-                    critic="programmatic",
-                    output_path=self._file(f"held_out.{system}.result.json"),
-                )
-            )
+            self._answers(prompts, f"held_out.{system}.json", settings="held_out.yaml", model=model)
+            self.measure(system)
             clear()
 
-    def report(self) -> None:
-        args = [self._file("policy"), "--baseline", "base", "--output_path", self._file("report.html")]
-        args += ["--annotation", self._file("annotated.json.report.json")]
-        args += ["--reward_model", self._file("reward_model.metrics.json")]
-        args += ["--results", *(self._file(f"held_out.{system}.result.json") for system in SYSTEMS)]
-        report.main(args)
+    def report(self, *args: str) -> None:
+        results = [self._file(f"held_out.{system}.result.json") for system in SYSTEMS]
+        output = ["--output_path", self._file("report.html")]
+        report.main([self._file("policy"), "--baseline", "base", *output, *args, "--results", *results])
 
     def _answers(
-        self, posts: Path, name: str, policy: Policy | None = None, settings: str = "answers.yaml", **given: Any
+        self, prompts: Path, name: str, policy: Policy | None = None, settings: str = "answers.yaml", **given: Any
     ) -> Policy:
-        """Have a policy, by default the model that is given, answer posts; returns it."""
+        """Have a policy, by default the model that is given, answer prompts; returns it."""
         kinds = (GenerateConfig, AnsweringConfig, SamplingConfig)
-        what, who, how = self._settings(*kinds, file=settings, data_path=posts, output_path=self._file(name), **given)
+        what, who, how = self._settings(
+            *kinds, file=self.prefix + settings, data_path=prompts, output_path=self._file(name), **given
+        )
         policy = policy or load_policy(who)
-        if not generate(policy, load_records(what.data_path, get_task(TASK), responses=False), what, how):
+        if not generate(policy, load_records(what.data_path, get_task(self.task), responses=False), what, how):
             raise SystemExit(1)
         return policy
 
@@ -156,6 +111,99 @@ class Quickstart:
 
     def _file(self, name: str) -> str:
         return str(self.run_dir / name)
+
+
+class PostsTour(Tour):
+    """Summaries of posts: rules annotate, a reward model learns from them, the policy from the reward model."""
+
+    task = "slf5k"
+    train, held_out = DATA / "posts_train.json", DATA / "posts_validation.json"
+
+    def steps(self) -> None:
+        say("1/6  The base model answers the posts")
+        self.answer()
+        say("2/6  Each answer gets a critique, and quotes of what is good and poor in it")
+        self.annotate()
+        say("3/6  A reward model learns to write such feedback, and writes it on posts that nobody trained on")
+        self.train_reward_model()
+        say("4/6  The policy learns from the feedback, token by token")
+        # The rules audit a quarter of the answers, for the log only, unless they are the critic themselves.
+        audit = {} if self.critic == "programmatic" else {"audit_critic": "programmatic", "audit_share": 0.25}
+        critic = self._file("reward_model") if self.critic == "reward_model" else self.critic
+        self.train_policy(self.train, critic, **audit)
+        say("5/6  Before and after, on posts that nobody trained on")
+        self.evaluate(self.held_out)
+        say("6/6  The report")
+        annotation, metrics = self._file("annotated.json.report.json"), self._file("reward_model.metrics.json")
+        self.report("--annotation", annotation, "--reward_model", metrics)
+
+    def measure(self, system: str) -> None:
+        evaluate_summaries(
+            SummaryEvaluationConfig(
+                data_path=self._file(f"held_out.{system}.json"),
+                system=system,
+                critic="programmatic",
+                output_path=self._file(f"held_out.{system}.result.json"),
+            )
+        )
+
+    def answer(self) -> None:
+        limit = 8 if self.smoke else 32
+        policy = self._answers(self.train, "answers.json", limit=limit, model=self.model, seed=self.seed)
+        self._answers(self.held_out, "unseen.json", policy, num_samples=1, model=self.model, seed=self.seed)
+
+    def annotate(self) -> None:
+        for answers, annotated in (("answers.json", "annotated.json"), ("unseen.json", "unseen.annotated.json")):
+            source, target = self._file(answers), self._file(annotated)
+            annotate(self.task, AnnotateConfig(critic=RULES, data_path=source, output_path=target))
+
+    def train_reward_model(self) -> None:
+        config = self._settings(
+            RewardModelConfig,
+            file="reward_model.yaml",
+            model=self.model if self.smoke else "quickstart/reward_model",  # made by quickstart/reward_model.sh
+            seed=self.seed,
+            data_path=self._file("annotated.json"),
+            output_dir=self._file("reward_model"),
+        )
+        train(self.task, config)
+        clear()
+        judgements = self._file("judgements.json")
+        infer(
+            self.task,
+            InferConfig(
+                model=self._file("reward_model"),
+                constrained="quotes",
+                data_path=self._file("unseen.annotated.json"),
+                output_path=judgements,
+            ),
+        )
+        measure_feedback(
+            self.task, MetricsConfig(data_path=judgements, output_path=self._file("reward_model.metrics.json"))
+        )
+        clear()
+
+
+class CodeTour(Tour):
+    """Small Python functions: the unit tests are the critic, and blame the lines that led to a failure."""
+
+    task = "kodcode"
+    prefix = "code_"
+    train, held_out = DATA / "code_train.json", DATA / "code_test.json"
+
+    def steps(self) -> None:
+        say("1/4  The base model writes programs that nobody trains on, and their unit tests run")
+        self.evaluate(self.held_out, ["base"])
+        say("2/4  The policy learns from the tests: which line failed, and how many pass")
+        self.train_policy(self.train, self.critic)
+        say("3/4  The same programs again, by the policy")
+        self.evaluate(self.held_out, ["text2grad"])
+        say("4/4  The report")
+        self.report()
+
+    def measure(self, system: str) -> None:
+        answers, result = self._file(f"held_out.{system}.json"), self._file(f"held_out.{system}.result.json")
+        evaluate_programs(ProgramEvaluationConfig(data_path=answers, system=system, output_path=result))
 
 
 def say(text: str) -> None:

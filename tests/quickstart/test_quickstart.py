@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,34 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path,
     assert {name: (run / name).read_bytes() for name in kept} == before
     assert {path: path.stat().st_mtime_ns for path in weights} == weights
     assert weights
+
+
+def test_the_code_tour_trains_on_unit_tests_and_ends_with_a_report(tmp_path, run_script):
+    run = tmp_path / "run"
+    told = run_script("quickstart/run.py", "--code", "--smoke", "--run_dir", run)
+    assert f"open {run}/report.html" in told.stdout
+    rows = [json.loads(line) for line in (run / "policy" / "rollouts.jsonl").read_text().splitlines()]
+    assert {row["critique"].split(".")[0] for row in rows} == {"No test can run"}  # noise is no program
+    assert all(row["verdict"] == -1 and row["poor"] for row in rows)
+    results = [json.loads((run / f"held_out.{system}.result.json").read_text()) for system in ("base", "text2grad")]
+    assert [result["metrics"]["pass@1"]["value"] for result in results] == [0, 0]
+    assert all(sum(result["errors"].values()) == 4 for result in results)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_each_sample_question_has_a_solution_that_its_own_tests_pass(part):
+    """The tests are plain functions: what the sandbox would do is not asked here."""
+    other = "test" if part == "train" else "train"
+    records, others = (json.loads((ROOT / f"quickstart/data/code_{name}.json").read_text()) for name in (part, other))
+    assert not {record["question_id"] for record in records} & {record["question_id"] for record in others}
+    for record in records:
+        space: dict[str, Any] = {}
+        exec(record["solution"], space)
+        exec(record["test"].replace("from solution import", "# tests"), space)
+        tests = [value for name, value in space.items() if name.startswith("test_")]
+        assert len(tests) >= 2
+        for test in tests:
+            test()
 
 
 def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_script):
