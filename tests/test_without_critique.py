@@ -98,12 +98,17 @@ def test_a_reward_model_learns_and_judges_without_a_critique(tmp_path, capsys):
     assert [bool(each.good_at or each.poor_at) for each in shown] == [bool(row["matched"]) for row in judged]
 
 
-def test_a_served_reward_model_says_itself_that_it_writes_none(tmp_path):
+@pytest.mark.parametrize("critique", [False, True])
+def test_a_served_reward_model_is_asked_for_the_fields_that_it_learnt(tmp_path, critique):
     prompt = load_prompt(reward_records.prompt_file(tmp_path))
-    RewardModelDescription("slf5k", "tiny", 120, 300, "tail", 99, critique=False).save(tmp_path / "adapter", prompt)
-    with FaultServer(lambda body: SPANS) as server:
+    RewardModelDescription("slf5k", "tiny", 120, 300, "tail", 99, critique=critique).save(tmp_path / "adapter", prompt)
+    written = {**({"textual_feedback": "It left."} if critique else {}), **json.loads(SPANS)}
+    with FaultServer(lambda body: json.dumps(written)) as server:
         critic = load_critic(f"{server.url}#rm", "slf5k", prompt=tmp_path / "adapter" / "reward_prompt.txt")
-        assert critic(["A dog left."], ["Dog 1 ran off; what now?"]) == [WITHOUT]
+        (feedback,) = critic(["A dog left."], ["Dog 1 ran off; what now?"])
+        schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert feedback == replace(WITHOUT, critique="It left." * critique)
+    assert list(schema["properties"]) == list(written)
 
 
 def test_a_policy_is_trained_by_spans_alone(tmp_path):

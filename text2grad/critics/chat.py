@@ -102,6 +102,7 @@ class ChatCritic:
         fit: Callable[[dict[str, str]], dict[str, str]] = dict
         if described := served_reward_model(path, task):
             description, reward_prompt = described
+            task = description.task_learnt(task)
             variant = variant if description.critique else "spans"
             if reward_prompt:
                 fit = partial(reward_prompt.fit, room=description.max_length - 1)
