@@ -1,14 +1,16 @@
 """The flags of stage 3's scripts: each explains itself, former and other stages' spellings set the same settings."""
 
 import importlib
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
-from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.config import REMOVED, PolicyConfig
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -118,6 +120,8 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
         (["--learning_rte", "1"], "did you mean learning_rate"),
         (["--repeat_ngram", "3"], "critic of your own"),
         (["--top_p", "0.9"], "--temperature"),
+        (["--epsilon", "0.2"], "is --clip_range here"),
+        (["--load_in_8bit", "true"], "16-bit weights"),
         (["--teacher", "gate", "--critique_coef", "0.1"], "different algorithms"),
         (["--algorithm", "grpo", "--teacher_scale", "0.3"], "--algorithm teacher"),
     ],
@@ -125,6 +129,11 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
 def test_flags_that_do_not_exist_or_belong_elsewhere_say_what_to_write(flags, word):
     with pytest.raises(InputError, match=word):
         parse(PolicyConfig, args=[*REQUIRED, *flags])
+
+
+def test_what_to_write_instead_is_a_setting():
+    named = {flag for _, instead in REMOVED.values() for flag in re.findall(r"--(\w+)", instead)}
+    assert named <= {item.name for item in fields(PolicyConfig.flags())}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
