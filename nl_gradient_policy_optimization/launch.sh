@@ -9,7 +9,10 @@ set -uo pipefail
 # shellcheck source=text2grad/journal/launching.sh
 . "$(dirname "$0")/../text2grad/journal/launching.sh"
 nodes=${NODES:-1}
-processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')}
+processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count() or 1)')} || {
+    echo "error: run \`source env.sh\` first" >&2
+    exit 2
+}
 command=(python)
 if [ "$((processes * nodes))" -gt 1 ]; then
     command=(torchrun --standalone --nproc_per_node "$processes")

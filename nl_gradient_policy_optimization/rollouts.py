@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from text2grad.errors import InputError
 from text2grad.models import chat_ids
 from text2grad.records import load_json
 from text2grad.safety.gate import UnreadableError, read_json
+from text2grad.safety.gate import shown as quoted
 from text2grad.tasks import Interval, Record, Task
 from text2grad.token_text import token_spans
 
@@ -212,9 +214,10 @@ def _step_of(line: bytes) -> float:
 
 
 def shown(row: dict[str, Any]) -> str:
-    """A rollout's row for the eye: response, critique, and what was praised and blamed."""
-    lines = [f"step {row['step']}, {row['id']}: {row['response']!r}", f"  critique: {row['critique'] or row['error']}"]
-    lines += [f"  + {quote}" for quote in row["good"]] + [f"  − {quote}" for quote in row["poor"]]
+    """A rollout's row for the eye: response, critique, and what was praised and blamed. Long texts are cut."""
+    lines = [f"step {row['step']}, {row['id']}: {quoted(row['response'], 600)}"]
+    said = {"critique: ": [row["critique"] or row["error"] or ""], "+ ": row["good"], "− ": row["poor"]}
+    lines += [f"  {sign}{shorten(text, 600, placeholder=' …')}" for sign, texts in said.items() for text in texts]
     return "\n".join(lines)
 
 

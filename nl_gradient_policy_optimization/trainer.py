@@ -115,7 +115,7 @@ class NLGradientTrainer:
         with self.pauses:
             for step in bar:
                 metrics = self.step(step)
-                bar.set_postfix(shown_figures(metrics, self.config.kl))
+                bar.set_postfix(shown_figures(metrics, self.config))
                 reasons = [observer.stop_reason(metrics) for observer in self.observers]
                 reason, asked = next(filter(None, reasons), ""), self.pauses.asked_anywhere()
                 due = step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0)

@@ -7,6 +7,7 @@ import torch
 from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.sampling import sampler_difference
 from text2grad.advantages import Reduce, explained_variance
@@ -133,11 +134,12 @@ def measure_effect(batch: Batch, reduce: Reduce) -> dict[str, float]:
     return result
 
 
-def shown_figures(metrics: Mapping[str, float], kl: str) -> dict[str, str]:
-    """The few of a step that the progress bar shows."""
+def shown_figures(metrics: Mapping[str, float], config: PolicyConfig) -> dict[str, str]:
+    """The few of a step that the progress bar shows; a scalar reward model gives no δ."""
+    name, key = ("reward", "reward/mean") if config.critic.startswith("scalar:") else ("δ", "delta/mean")
     return {
-        "δ": f"{metrics['delta/mean']:+.3f}",
-        "KL": f"{metrics[f'kl/{kl}']:.3g}",
+        name: f"{metrics[key]:+.3f}",
+        "KL": f"{metrics[f'kl/{config.kl}']:.3g}",
         "H": f"{metrics['entropy']:.2f}",
         "spans": f"{metrics['spans/matched']:.0f}",
     }
