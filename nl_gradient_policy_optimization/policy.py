@@ -19,11 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.losses.kl import full_kl, sampled_kl
-from text2grad.models import base_model
+from text2grad.models import base_model, cpu_has_bfloat16
 
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
 """Vocabulary scores of one chunk where its length is left open: 256 MiB in float32, a few times that at work."""
+SCORES_IN_CACHE = 2**22
+"""The same for a pass without gradient on a CPU, which has nothing to compute again for more chunks."""
 
 
 class Scores(NamedTuple):
@@ -159,11 +161,14 @@ class PolicyScorer(nn.Module):
                 yield self.model.get_base_model()
 
     def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> tuple[Tensor, ...]:
-        count = -(-len(tensors[0]) // self.chunk)
+        size = self.chunk
+        if not torch.is_grad_enabled() and tensors[0].device.type == "cpu":
+            size = min(size, max(1, SCORES_IN_CACHE // self.config.get_text_config().vocab_size))
+        count = -(-len(tensors[0]) // size)
         if most := self._most_chunks(count):
             pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
         else:
-            pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
+            pieces = list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
         call = partial(checkpoint, function, use_reentrant=False) if recompute else function
         return tuple(torch.cat(parts) for parts in zip(*(call(*piece, **options) for piece in pieces), strict=True))
@@ -280,7 +285,8 @@ class _Float32Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         wide = x.float()
-        return torch.cat([wide @ block.float().T for block in weight.split(_rows(weight))], -1)
+        with _products_of_16_bits(weight):
+            return torch.cat([wide @ block.float().T for block in weight.split(_rows(weight))], -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -294,6 +300,24 @@ class _Float32Product(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             to_weight = torch.cat([(part.T @ x.float()).to(weight.dtype) for part in parts])
         return to_x, to_weight
+
+
+@contextmanager
+def _products_of_16_bits(weight: Tensor) -> Iterator[None]:
+    """Inside the block, float32 products may round their factors to 16 bits: for factors that have no more, the same.
+
+    The sums stay float32. On a CPU with bfloat16 instructions this takes half the time.
+    """
+    backend, kind = (torch.backends.cuda, "tf32") if weight.is_cuda else (torch.backends.mkldnn, "bf16")
+    possible = weight.is_cuda or (weight.dtype == torch.bfloat16 and cpu_has_bfloat16())
+    if not possible or not hasattr(backend.matmul, "fp32_precision"):  # torch before 2.9
+        yield
+        return
+    before, backend.matmul.fp32_precision = backend.matmul.fp32_precision, kind
+    try:
+        yield
+    finally:
+        backend.matmul.fp32_precision = before
 
 
 def _rows(weight: Tensor) -> int:

@@ -12,6 +12,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     card_header,
     card_loading,
     chat_ids,
+    cpu_has_bfloat16,
     end_token_ids,
     from_hub,
     is_adapter,

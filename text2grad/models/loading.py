@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -278,7 +279,7 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
     device = torch.device(device or best_device())
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if _cpu_has_bf16() else torch.float32
+    return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
 
 
 def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -331,7 +332,9 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     load_tokenizer(adapter).save_pretrained(output)
 
 
-def _cpu_has_bf16() -> bool:
+@functools.cache
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself."""
     flags = Path("/proc/cpuinfo")
     return flags.is_file() and bool({"avx512_bf16", "amx_bf16"} & set(flags.read_text().split()))
 
