@@ -35,7 +35,7 @@ def test_delta_by_hand(tmp_path):
 def test_own_critic(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = run("own_critic.ipynb", tmp_path)
-    assert found["feedback"].good == ["Please"] and found["feedback"].poor == ["NOW", "!!!"]
+    assert found["feedback"].good == ["Please", "deposit"] and found["feedback"].poor == ["NOW", "!!!"]
     assert [row["step"] for row in found["rows"]] == [1, 2, 3] and len(found["rollouts"]) == 24
 
 

@@ -150,7 +150,8 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
         text2grad = [sys.executable, "-m", "text2grad"]
         save_json(folder / "a.json", {"t3_1": {"post": "A post.", "generated_summary": "A good summary."}})
         flags = ["--task", "slf5k", "--critic", spec]
-        _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, **environment)
+        said = _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, **environment)
+        assert "in a checkout of the repository, python nl_reward_model/train_rm.py" in said
         assert load_json(folder / "a.annotated.json")["t3_1"]["good_spans"] == ["good"]
         serving = subprocess.Popen(
             [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | environment,

@@ -46,7 +46,8 @@ def line_chart(chart: dict[str, Any]) -> str:
         axes.set_xlabel("step")
         axes.grid(axis="y", linewidth=0.4)
         written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None, "Title": _printable(chart["title"])})
+        facts = {"Date": None, "Title": _printable(chart["title"])}
+        figure.savefig(written, format="svg", metadata=facts, transparent=True)
     return re.sub(r"(?<=>)\s+(?=<)|<metadata>.*?</metadata>", "", written.getvalue(), flags=re.DOTALL)
 
 

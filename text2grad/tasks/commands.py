@@ -29,7 +29,8 @@ def stage_command(stage: str, task: Task | str, source: str = "") -> str:
     own, general = _SCRIPTS[stage]
     if (PROJECT / own.format(name)).is_file():
         return f"python {own.format(name)}"
-    return f"python {general} --task {source or name}"
+    place = "" if (PROJECT / general).is_file() else "in a checkout of the repository, "
+    return f"{place}python {general} --task {source or name}"
 
 
 def own_task(task: Task) -> str:
