@@ -206,8 +206,8 @@ def _passing(shape: Shape, job: Job, trained_size: int) -> int:
 def _sampling(shape: Shape, job: Job, zero: int, trained_size: int, served: bool) -> float:
     """Bytes that sampling adds: ZeRO-3 gathers all weights for it, unless a vLLM server samples."""
     size = WEIGHT
-    if served:  # weights go there one by one, an adapter added in float32
-        return max(size * shape.vocabulary * shape.hidden, (size + 8) * shape.hidden * shape.intermediate)
+    if served:  # the adapter is gathered, and saved for it
+        return trained_size * shape.adapter
     whole: float = size * shape.parameters + trained_size * shape.adapter if zero == 3 else 0
     cache: float = job.rollouts * (job.prompt + job.response) * shape.layers * 2 * shape.key_value * size
     cache += cache / shape.layers  # a layer's cache is copied as it grows
@@ -239,16 +239,9 @@ def policy_settings(job: Job) -> dict[str, Any]:
 def launch_lines(args: PlanConfig, job: Job, zero: int, servers: int) -> list[str]:
     """The commands that start the run, and its vLLM server where ``servers`` GPUs sample."""
     model = HUB_IDS.get(args.model, args.model)
-    generation, server = "transformers", []
-    if servers and job.lora_r:  # adapters are loaded into the server over HTTP
-        generation = "vllm_server"
-        server = [f"bash {STAGE}/serve_vllm.sh {model} --host 0.0.0.0 --tensor-parallel-size {servers} "
-                  f"--max-lora-rank {job.lora_r}"]  # fmt: skip
-    elif servers:  # whole weights need NCCL
-        generation = "vllm_nccl"
-        server = [f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --tensor-parallel-size {servers} "
-                  """--weight-transfer-config '{"backend": "nccl"}' --logprobs-mode processed_logprobs"""]  # fmt: skip
-    settings = {"model": model, **policy_settings(job), "generation": generation}
+    server = [f"bash {STAGE}/serve_vllm.sh {model} --host 0.0.0.0 --tensor-parallel-size {servers} "
+              f"--max-lora-rank {job.lora_r}"] if servers else []  # fmt: skip
+    settings = {"model": model, **policy_settings(job), "generation": "vllm_server" if servers else "transformers"}
     settings["vllm_url"] = "http://HOST:8000" if servers else []
     own = parse(PolicyConfig, args=["--config", str(ROOT / STAGE / args.task / "config.yaml")])
     line = f"bash {STAGE}/{args.task}/train_{args.task}.sh --data_path DATA --critic CRITIC --output_dir runs/new"
@@ -264,7 +257,9 @@ def plan(args: PlanConfig) -> str:
     job = Job(**{each.name: getattr(args, each.name) for each in fields(Job)})
     shape, ranks = shape_of(load_config(args.model), job.lora_r), args.gpus * args.nodes
     servers = serving_gpus(shape, job, args.gpu, ranks)
-    ways = [(0, 0), (1, 0), (2, 0), (3, 0), (3, servers)] if ranks > 1 else [(0, 0)]
+    ways = [(0, 0), (1, 0), (2, 0), (3, 0)] if ranks > 1 else [(0, 0)]
+    if ranks > 1 and job.lora_r:  # adapters are loaded into the server over HTTP
+        ways.append((3, servers))
     rows, chosen = [], None
     for zero, serving in ways:
         sharded = replace(job, optimizer="adamw") if zero else job  # DeepSpeed and Adafactor do not go together

@@ -98,6 +98,7 @@ REMOVED = {
     "load_in_8bit": (False, _NOT_QUANTISED),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
     "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME RUN/policy` uploads the result with its card"),
+    "vllm_gpu_memory": (0.3, "is no setting any more: a server of vLLM takes --gpu-memory-utilization"),
     "logging_steps": (None, "is 1 in every run; leave it out"),
     "overwrite_output_dir": (None, "is no setting: a run goes on in its folder; choose another --output_dir"),
     "resume_from_checkpoint": (None, "is no setting: the same command goes on from the newest checkpoint"),
@@ -172,21 +173,16 @@ class SamplingSettings:
         above=0,
     )
     temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike", above=0)
-    generation: Literal[
-        "auto", "transformers", "decoder", "continuous", "vllm_server", "vllm_nccl", "vllm_colocate"
-    ] = setting(
+    generation: Literal["auto", "transformers", "decoder", "vllm_server"] = setting(
         "auto", "what samples; decoder: our own, for Llama-like models on a CPU; auto: decoder or else transformers"
     )
     generation_batch_size: int = setting(0, "responses sampled together on a device; 0: all of a step's")
-    vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers; for vllm_nccl of one")
+    vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers")
     vllm_timeout: float = setting(600.0, "for vllm_server: seconds that a request may take, or a server stay away")
-    vllm_gpu_memory: float = setting(0.3, "for vllm_colocate: share of each GPU's memory")
 
     def _check_sampling(self) -> None:
-        if self.generation in ("vllm_server", "vllm_nccl") and not self.vllm_url:
-            raise InputError(f"--generation {self.generation} needs --vllm_url http://HOST:PORT, where the server is")
-        if self.generation == "vllm_nccl" and len(self.vllm_url) > 1:
-            raise InputError("--generation vllm_nccl takes one --vllm_url; vllm_server takes several")
+        if self.generation == "vllm_server" and not self.vllm_url:
+            raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")
 
 
 @dataclass

@@ -23,7 +23,7 @@ RUN_FILE = "run.json"
 _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
     "log_rollouts_every", "report_to", "merge", "critic_concurrency", "critic_timeout",
-    "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout", "vllm_gpu_memory",
+    "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
     "audit_critic", "audit_share", "audit_prompt",
 }  # fmt: skip
 """Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""

@@ -6,7 +6,6 @@ say of top-p, top-k or repetition is left aside: π_old would not be what sample
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +17,7 @@ from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import padded
 from nl_gradient_policy_optimization.vllm_server import SamplerError, VLLMServerSampler
-from nl_gradient_policy_optimization.weights import gathered, merged_parameters
+from nl_gradient_policy_optimization.weights import gathered
 from text2grad.advantages import Reduce
 from text2grad.errors import InputError
 from text2grad.models import base_model
@@ -56,13 +55,11 @@ def make_sampler(
         return DecoderSampler(model, end_ids, config)
     if config.generation == "vllm_server":
         return VLLMServerSampler(model, wrapped, end_ids, config, accelerator)
-    if config.generation in ("auto", "transformers", "continuous"):
-        return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
-    return VLLMSampler(model, tokenizer, end_ids, config, accelerator)
+    return TransformersSampler(model, wrapped, tokenizer, end_ids, config)
 
 
 class TransformersSampler:
-    """``generate`` on batches padded on the left, or ``generate_batch`` (continuous batching): the policy itself."""
+    """``generate`` on batches padded on the left: the policy itself."""
 
     def __init__(
         self,
@@ -72,8 +69,7 @@ class TransformersSampler:
         end_ids: list[int],
         config: PolicyConfig,
     ):
-        self.model, self.wrapped, self.continuous = model, wrapped, config.generation == "continuous"
-        self.pad_id = tokenizer.pad_token_id
+        self.model, self.wrapped, self.pad_id = model, wrapped, tokenizer.pad_token_id
         self.end_ids, self.batch_size = end_ids, config.generation_batch_size
         self.settings = GenerationConfig(
             do_sample=True,
@@ -98,9 +94,6 @@ class TransformersSampler:
             _own_settings(base, self.settings),
             _without_checkpointing(base),
         ):
-            if self.continuous:
-                yield self._continuously(base, prompts), None
-                return
             size = self.batch_size or len(prompts)
             for start in range(0, len(prompts), size):
                 yield self._batch(base, prompts[start : start + size]), None
@@ -111,18 +104,6 @@ class TransformersSampler:
         mask = padded([[1] * len(ids) for ids in prompts], torch.long, "left").to(device)
         output = base.generate(input_ids=inputs, attention_mask=mask, generation_config=self.settings)
         return [cut_at_end(ids, self.end_ids) for ids in output[:, inputs.shape[1] :].tolist()]
-
-    def _continuously(self, base: Any, prompts: list[list[int]]) -> list[list[int]]:
-        from transformers.generation import ContinuousBatchingConfig
-
-        # Half of the memory stays free for the updates.
-        memory = ContinuousBatchingConfig(max_memory_percent=0.5)
-        done = base.generate_batch(
-            prompts, generation_config=self.settings, continuous_batching_config=memory, progress_bar=False
-        )
-        # Requests are named req_0, req_1, … and come back in the order in which they ended.
-        replies = [done[name] for name in sorted(done, key=lambda name: int(name.rpartition("_")[2]))]
-        return [cut_at_end(reply.generated_tokens, self.end_ids) for reply in replies]
 
 
 class DecoderSampler:
@@ -151,54 +132,6 @@ class DecoderSampler:
             chosen = prompts[start : start + size]
             sampled = decoder.sample(chosen, self.max_new_tokens, self.end_ids, temperature=self.temperature)
             yield [row.ids for row in sampled], [row.logprobs for row in sampled]
-
-
-class VLLMSampler:
-    """vLLM through TRL: a server on other GPUs that gets all weights over NCCL, or an engine beside the policy on each.
-
-    vLLM rounds differently, so its log-probabilities come back too: the loss corrects for the difference.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
-        end_ids: list[int],
-        config: PolicyConfig,
-        accelerator: Accelerator,
-    ):
-        if find_spec("vllm") is None:
-            raise InputError("--generation: vLLM is not installed; pip install 'trl[vllm]', or use transformers")
-        from trl.generation.vllm_generation import VLLMGeneration
-
-        class Engine(VLLMGeneration):
-            def _iter_named_params(self):
-                # TRL folds the adapter into the weights and out again: in bfloat16 they drift a little each time.
-                yield from merged_parameters(self.model)
-
-        self.end_ids = end_ids
-        self.engine = Engine(
-            model,
-            accelerator,
-            tokenizer,
-            mode="colocate" if config.generation == "vllm_colocate" else "server",
-            server_base_url=config.vllm_url[0] if config.vllm_url else None,
-            gpu_memory_utilization=config.vllm_gpu_memory,
-            max_model_length=config.max_prompt_tokens + config.max_new_tokens,
-            max_num_seqs=config.rollouts_per_device,
-            temperature=config.temperature,
-            max_completion_length=config.max_new_tokens,
-            generation_kwargs={"stop_token_ids": end_ids},
-        )
-
-    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
-        self.engine.sync_weights()
-        _, sampled, logprobs, _ = self.engine.generate(prompts, images=None, num_generations=1)
-        responses = [cut_at_end(list(ids), self.end_ids) for ids in sampled]
-        yield (
-            responses,
-            [[token[0] for token in row[: len(ids)]] for row, ids in zip(logprobs, responses, strict=True)],
-        )
 
 
 def check_sampler(batch: Batch, generation: str, reduce: Reduce) -> None:

@@ -172,7 +172,7 @@ class VLLMServerSampler:
         if not hasattr(model, "peft_config"):
             raise InputError(
                 "--generation vllm_server loads the adapter into the server after each update; with --lora_r 0 there "
-                "is none: use vllm_nccl or transformers"
+                "is none: use transformers"
             )
         self.model, self.wrapped, self.end_ids, self.config = model, wrapped, end_ids, config
         self.accelerator = accelerator

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from peft import set_peft_model_state_dict
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from text2grad.models import base_model
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -102,24 +100,6 @@ def save_model(policy: Any, folder: Path) -> None:
         policy.save_pretrained(folder, selected_adapters=["default"])
     else:
         policy.save_pretrained(folder)
-
-
-def merged_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The causal LM's weights under its own names, one at a time, the adapter added to a copy of each adapted one.
-
-    Under ZeRO-3 each is gathered for as long as it is looked at; so every rank has to iterate.
-    """
-    base = base_model(model)
-    layers = {name: module for name, module in base.named_modules() if isinstance(module, LoraLayer)}
-    for name, parameter in base.named_parameters():
-        if ".lora_" in name:
-            continue
-        layer = layers.get(name.partition(".base_layer.")[0]) if name.endswith(".base_layer.weight") else None
-        with gathered(model, [parameter, *(layer.parameters() if layer else ())]):
-            weight = parameter.data
-            if layer:
-                weight = (weight.float() + layer.get_delta_weight("default").float()).to(weight.dtype)
-            yield name.replace(".base_layer", ""), weight
 
 
 @contextmanager

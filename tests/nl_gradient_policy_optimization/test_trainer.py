@@ -17,7 +17,6 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
 from nl_gradient_policy_optimization.schedule import learning_rate_share
-from nl_gradient_policy_optimization.weights import merged_parameters
 from tests.processes import run_ranks
 from tests.tiny_runs import (
     POSTS,
@@ -390,34 +389,9 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
         assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]
 
 
-def test_merged_parameters_are_the_merged_model(tmp_path):
-    trainer = optimize("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    found = dict(merged_parameters(trainer.learner.scorer.model))
-    before = {name: p.clone() for name, p in trainer.learner.scorer.named_parameters()}
-    assert all(torch.equal(before[name], p) for name, p in trainer.learner.scorer.named_parameters())
-    expected = dict(trainer.learner.scorer.model.merge_and_unload().named_parameters())
-    assert found.keys() == expected.keys()
-    for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight)
-
-
 def test_a_sampler_of_its_own_rounding_is_corrected_for():
     old, sampled = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-1.0, -1.2, -9.0, math.nan])
     assert sampler_correction(old, sampled).tolist() == pytest.approx([1.0, math.exp(0.2), 2.0, 1.0])
-
-
-@pytest.mark.slow
-def test_continuous_batching_samples_the_same_distribution(tmp_path):
-    config = tiny_config(tmp_path, generation="continuous", max_new_tokens=6, rollouts_per_device=40)
-    trainer = prepare("slf5k", config, ScriptedRewards())
-    (rollouts,) = trainer.collector.sample([f"post-{index % 5}" for index in range(40)])
-    for index, rollout in enumerate(rollouts):
-        assert rollout.id == f"post-{index % 5}"
-        assert len(rollout.response_ids) == 6 or rollout.finished
-    assert len({tuple(rollout.response_ids) for rollout in rollouts}) == 40
-    batch = trainer.collector.score(rollouts)
-    surprise, entropy = (column.sum() / batch.response_mask.sum() for column in (-batch.old_logprobs, batch.entropy))
-    assert surprise.item() == pytest.approx(entropy.item(), abs=0.1)
 
 
 def test_prompts_come_from_a_data_set_too(tmp_path):

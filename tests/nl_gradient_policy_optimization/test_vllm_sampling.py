@@ -94,7 +94,7 @@ def test_a_server_that_stays_away_costs_no_finished_step(tmp_path, model, monkey
 @pytest.mark.parametrize(
     ("server", "settings", "message"),
     [
-        ({}, {"lora_r": 0}, "vllm_nccl"),
+        ({}, {"lora_r": 0}, "use transformers"),
         ({"longest": 500}, {}, "takes 500 tokens.*--max-model-len"),
         ({}, {"vllm_url": []}, "needs --vllm_url"),
         ({"highest_rank": 8}, {}, "max_lora_rank 8.*--max-lora-rank"),
