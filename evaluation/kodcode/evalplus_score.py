@@ -3,20 +3,15 @@
     python evaluation/kodcode/evalplus_score.py --dataset humaneval --base_only true --samples samples.jsonl \\
         --system base --output_path humaneval.result.json
 
-Two faults of EvalPlus 0.3.1 are worked around:
-
-- It silently takes an existing result file for the result of other samples. Here its verdicts are kept under a name
-  that holds a hash of samples and problems, and are reused only for the same ones.
-- It counts right programs for HumanEval/32 as wrong: the branch that checks roots by the polynomial leaves the loop
-  without noting the success. So that problem's programs are run again here, by EvalPlus' own rule (|p(root)| ≤ atol at
-  every input); ``evalplus_printed`` in the result file holds the figure without this correction.
+EvalPlus 0.3.1 silently takes an existing result file for that of other samples. Here its verdicts are kept under a name
+that holds a hash of samples and problems, and are reused only for the same ones. Its figures are left as they are, to
+be compared with published ones: it counts right programs for HumanEval/32 as wrong.
 """
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +25,6 @@ from text2grad.records import check_output, fingerprint, load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.sandbox import REPORT_VARIABLE, Sandbox
 
-ROOTS = "HumanEval/32"
 _EVALPLUS = f"""
 import os, shutil, subprocess, sys
 report = int(os.environ.pop("{REPORT_VARIABLE}"))
@@ -43,13 +37,6 @@ if done.returncode == 0:
         with os.fdopen(report, "wb") as report:
             shutil.copyfileobj(results, report)
 sys.exit(done.returncode)
-"""
-_CALL_ALL = f"""
-import json, os, sys
-names = {{}}
-exec(open("/box/solution.py").read(), names)
-roots = [float(names["find_zero"](*arguments)) for arguments in json.load(open("/box/inputs.json"))]
-os.write(int(os.environ["{REPORT_VARIABLE}"]), json.dumps(roots).encode())
 """
 
 
@@ -97,11 +84,8 @@ def main() -> None:
         save_json(
             kept, run_evalplus(config.dataset, samples, problems, config.base_only, sandbox, workers), indent=None
         )
-    verdicts, printed = read_verdicts(load_json(kept), samples)
-    if ROOTS in samples and problems[ROOTS]["entry_point"] == "find_zero":
-        verdicts = recheck_roots(verdicts, samples[ROOTS], problems[ROOTS], config.base_only, sandbox)
+    verdicts = read_verdicts(load_json(kept), samples)
     figures = pass_figures({task: [row["base"] for row in rows] for task, rows in verdicts.items()}, config.k)
-    printed_figures = pass_figures({task: [row["base"] for row in rows] for task, rows in printed.items()}, config.k)
     if not config.base_only:
         both = {task: [row["base"] and row["plus"] for row in rows] for task, rows in verdicts.items()}
         figures |= pass_figures(both, config.k, "plus_")
@@ -113,10 +97,7 @@ def main() -> None:
         figures=figures,
         responses={task: programs[0] for task, programs in samples.items()},
         settings={**asdict(config), "problems": len(problems), "attempted": len(samples)},
-        extra={
-            "verdicts": verdicts,
-            "evalplus_printed": {name: figure.value() for name, figure in printed_figures.items()},
-        },
+        extra={"verdicts": verdicts},
     )
     print_metrics(
         result["metrics"], f"{config.system} on {len(samples)} of {len(problems)} problems -> {config.output_path}"
@@ -168,49 +149,15 @@ def run_evalplus(
     return results
 
 
-def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]]) -> tuple[dict, dict]:
-    """Task id -> one ``{"base", "plus"}`` per program, twice (one to correct, one as EvalPlus has it)."""
-
-    def verdicts() -> dict[str, list[dict[str, bool]]]:
-        return {
-            task: [
-                {"base": row["base_status"] == "pass", "plus": row["plus_status"] == "pass"}
-                for row in results["eval"][task]
-            ]
-            for task in samples
-        }
-
-    return verdicts(), verdicts()
-
-
-def recheck_roots(
-    verdicts: dict[str, list[dict[str, bool]]],
-    programs: Sequence[str],
-    problem: dict,
-    base_only: bool,
-    sandbox: Sandbox,
-) -> dict[str, list[dict[str, bool]]]:
-    """HumanEval/32's verdicts by the rule that EvalPlus states: a root is right where |p(root)| ≤ atol."""
-    tolerance, brief = problem["atol"] or 1e-4, replace(sandbox, seconds=min(60.0, sandbox.seconds))
-
-    def right(program: str, inputs: Sequence[list]) -> bool:
-        files = {"solution.py": program, "inputs.json": json.dumps(inputs), "call.py": _CALL_ALL}
-        outcome = brief.run(files, [sandbox.python, "/box/call.py"])
-        try:
-            roots = read_json(outcome.report)
-            if not all(type(root) in (int, float) and math.isfinite(root) for root in roots):
-                return False
-            values = [
-                sum(c * root**power for power, c in enumerate(args[0]))
-                for args, root in zip(inputs, roots, strict=True)
-            ]
-            return all(abs(value) <= tolerance for value in values)
-        except (ValueError, TypeError, OverflowError):
-            return False  # it raised, never came to an end, or reported what no root is
-
-    names = ["base"] if base_only else ["base", "plus"]
-    rows = [{name: right(program, problem[f"{name}_input"]) for name in names} for program in programs]
-    return {**verdicts, ROOTS: [{"plus": False, **row} for row in rows]}
+def read_verdicts(results: dict[str, Any], samples: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, bool]]]:
+    """Task id -> one ``{"base", "plus"}`` per program."""
+    return {
+        task: [
+            {"base": row["base_status"] == "pass", "plus": row["plus_status"] == "pass"}
+            for row in results["eval"][task]
+        ]
+        for task in samples
+    }
 
 
 def _lines(rows) -> str:

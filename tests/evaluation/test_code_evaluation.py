@@ -13,7 +13,7 @@ from evaluation.results import figures_of, load_result
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
-from text2grad.sandbox import REPORT_VARIABLE, Sandbox
+from text2grad.sandbox import Sandbox
 
 
 def has_isolation() -> bool:
@@ -133,21 +133,6 @@ def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
     return {**load_result(tmp_path / "r.json"), "stdout": result.stdout}
 
 
-def test_reports_that_hold_no_roots_are_wrong_answers():
-    """Programs for HumanEval/32 are run again, and may write into their report."""
-    from evaluation.kodcode.evalplus_score import ROOTS, recheck_roots
-
-    payloads = [b"5", b"null", b'{"a": 1}', b"[[1]]", b'["x"]', b"[1e999]", b"[true]", b"[]", b"\xff", b"[" * 100_000]
-    payloads += [b"[" + b"1" * 900 + b"]", b"[" + b"1" * 5000 + b"]"]
-    forged = [
-        f"import os\nos.write(int(os.environ[{REPORT_VARIABLE!r}]), {payload!r})\nos._exit(0)" for payload in payloads
-    ]
-    right = "def find_zero(coefficients): return -coefficients[0] / coefficients[1]"
-    problem = {"base_input": [[[1.0, 2.0]]], "atol": 1e-4}
-    verdicts = recheck_roots({}, [*forged, right], problem, True, Sandbox(seconds=20))[ROOTS]
-    assert [row["base"] for row in verdicts] == [False] * len(forged) + [True]
-
-
 @needs_evalplus
 def test_human_evals_converted_inputs_tell_right_from_wrong(human_eval):
     _, problems = human_eval
@@ -159,30 +144,28 @@ def test_human_evals_converted_inputs_tell_right_from_wrong(human_eval):
 
 @needs_evalplus
 @pytest.mark.slow
-def test_canonical_solutions_score_1_and_a_bad_subset_the_right_share(run_script, human_eval, tmp_path):
+def test_canonical_solutions_pass_and_a_bad_subset_does_not(run_script, human_eval, tmp_path):
     _, problems = human_eval
     right = [{"task_id": key, "solution": p["prompt"] + p["canonical_solution"]} for key, p in problems.items()]
     result = score(run_script, tmp_path, right, "--base_only")
-    assert result["metrics"]["pass@1"] == {"value": 1.0, "low": 1.0, "high": 1.0, "n": 164}
-    assert result["evalplus_printed"]["pass@1"] == pytest.approx(163 / 164)  # HumanEval/32
+    assert result["metrics"]["pass@1"]["value"] == pytest.approx(163 / 164)  # EvalPlus' own fault: HumanEval/32
     again = score(run_script, tmp_path, right, "--base_only")
     assert "tested before" in again["stdout"] and again["metrics"] == result["metrics"]
 
-    bad = [*random.Random(0).sample([key for key in problems if key != "HumanEval/32"], 40), "HumanEval/32"]
+    bad = random.Random(0).sample([key for key in problems if key != "HumanEval/32"], 40)
     faults = ["    return None\n", "    raise ValueError\n", "    return [\n", "    import os; os._exit(0)\n"]
     for number, key in enumerate(bad):
-        body = "    return 3.0\n" if key == "HumanEval/32" else faults[number % 4]
         row = next(row for row in right if row["task_id"] == key)
-        row["solution"] = problems[key]["prompt"] + body
+        row["solution"] = problems[key]["prompt"] + faults[number % 4]
     result = score(run_script, tmp_path, right, "--base_only")
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((164 - 41) / 164)
-    assert {key for key, record in result["records"].items() if record["pass@1"] == 0} == set(bad)
+    assert {key for key, record in result["records"].items() if record["pass@1"] == 0} == {*bad, "HumanEval/32"}
 
 
 @needs_evalplus
 def test_a_few_problems_with_several_samples_and_additional_tests(run_script, human_eval, tmp_path):
     _, problems = human_eval
-    chosen = {key: problems[f"HumanEval/{key}"] for key in (0, 2, 32)}
+    chosen = {key: problems[f"HumanEval/{key}"] for key in (0, 2, 5)}
     extended = [{**p, "plus_input": p["base_input"][:1] + _more_inputs(p)} for p in problems.values()]
     save_json(tmp_path / "plus.jsonl", extended)
     canonical = {key: p["prompt"] + p["canonical_solution"] for key, p in chosen.items()}
