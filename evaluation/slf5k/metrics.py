@@ -41,17 +41,6 @@ def bleu(responses: Texts, references: Texts) -> Figure:
     return Figure(rows, "bleu", each)
 
 
-def novelty(responses: Texts, posts: Texts, n: int) -> Figure:
-    """The share of a response's n-grams of words that are not in its post, mean over responses that have any."""
-    shares = {}
-    for key, response in responses.items():
-        grams = _ngrams(words(response), n)
-        if grams:
-            known = set(_ngrams(words(posts[key]), n))
-            shares[key] = sum(gram not in known for gram in grams) / len(grams)
-    return Figure.mean(shares)
-
-
 def longest_copy(responses: Texts, posts: Texts) -> Figure:
     """Length in words of the longest run of words that response and post share."""
     lengths = {}
@@ -98,9 +87,6 @@ def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str,
         figures |= rouge(responses, references) | {"bleu": bleu(responses, references)}
     return figures | {
         "words": Figure.mean({key: len(words(response)) for key, response in responses.items()}),
-        "novelty_1": novelty(responses, posts, 1),
-        "novelty_2": novelty(responses, posts, 2),
-        "novelty_3": novelty(responses, posts, 3),
         "longest_copy": longest_copy(responses, posts),
         "copied_words": copied_words(responses, posts),
         "facts_told": facts_told(responses, posts),

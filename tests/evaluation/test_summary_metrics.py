@@ -10,7 +10,7 @@ import torch
 
 from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
-from evaluation.slf5k.metrics import bleu, longest_copy, novelty, rouge, text_figures
+from evaluation.slf5k.metrics import bleu, longest_copy, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore, perplexity
 from tests.tiny import tiny_model, tokenizer
 from text2grad.records import load_json, load_records, save_json
@@ -126,12 +126,9 @@ def test_perplexity_is_exp_of_transformers_own_loss(tmp_path, family):
     assert set(figure.rows) == {"a", "b", "c"}
 
 
-def test_novelty_and_longest_copy_by_hand():
+def test_longest_copy_by_hand():
     posts = {"a": "My boss refused the raise. I am angry!", "b": "One two."}
     responses = {"a": "The boss refused the raise, I'm angry", "b": ""}
-    # words of a: the boss refused the raise i'm angry
-    assert novelty(responses, posts, 1).each == {"a": pytest.approx(1 / 7)}
-    assert novelty(responses, posts, 2).each == {"a": pytest.approx(3 / 6)}
     assert longest_copy(responses, posts).each == {"a": 4, "b": 0}
 
 
@@ -140,7 +137,6 @@ def test_an_empty_answer_scores_nothing_and_breaks_nothing():
     figures = text_figures(texts, posts, {"a": "A reference.", "b": "my boss said no"})
     assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}
     assert figures["words"].each == {"a": 0, "b": 4}
-    assert figures["novelty_3"].summary()["n"] == 1
 
 
 def test_comparisons_from_files_equal_those_in_memory(tmp_path):
