@@ -1,4 +1,4 @@
-"""Several machines: two launches with a rank each, and the job files for Slurm and Kubernetes."""
+"""Several machines: two launches with a rank each, and the job file for Slurm."""
 
 import os
 import signal
@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import ROOT
 from tests.processes import free_port
@@ -17,7 +16,6 @@ from tests.tiny_runs import rows, tiny_flags, untimed
 
 STAGE = ROOT / "nl_gradient_policy_optimization"
 STEPS = 16  # enough that a kill which takes a second or two falls in the middle
-VARIABLES = {"NODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
 
 def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
@@ -50,23 +48,6 @@ def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     lines = (STAGE / "cluster" / "slurm.sh").read_text().splitlines()
     directives = dict(line[len("#SBATCH --") :].partition("=")[::2] for line in lines if line.startswith("#SBATCH "))
     assert directives["ntasks-per-node"] == "1" and directives["nodes"] == "2" and "requeue" in directives
-
-
-def test_kubernetes_starts_one_launcher_in_each_pod():
-    service, job = yaml.safe_load_all((STAGE / "cluster" / "kubernetes.yaml").read_text())
-    spec = job["spec"]
-    (container,) = spec["template"]["spec"]["containers"]
-    variables = {each["name"]: each["value"] for each in container["env"]}
-    assert int(variables["NODES"]) == spec["completions"] == spec["parallelism"]
-    assert variables.keys() | {"NODE_RANK"} == VARIABLES and spec["completionMode"] == "Indexed"
-    name, subdomain = job["metadata"]["name"], spec["template"]["spec"]["subdomain"]
-    assert variables["MASTER_ADDR"] == f"{name}-0.{subdomain}" and subdomain == service["metadata"]["name"]
-    assert service["spec"]["clusterIP"] == "None" and service["spec"]["selector"] == {"job-name": name}
-    (words,) = container["args"]
-    script = next(word for word in words.split() if word.endswith(".sh"))
-    assert (ROOT / script).is_file() and words.startswith("NODE_RANK=$JOB_COMPLETION_INDEX ")
-    mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
 
 
 def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **settings: object) -> subprocess.Popen:
