@@ -42,6 +42,7 @@ _NO_REFRESH = (
     "reward model on them too, and go on with it as --critic and --allow_changed true (docs/audit.md)"
 )
 _NOT_QUANTISED = "is no setting: an adapter trains on 16-bit weights; 8B takes 17.8 GiB on paper"
+_ENGINE = "is no setting: it belongs to the command that starts the vLLM server (serve_vllm.sh)"
 _TRL_NAMES = {
     "--model": "model_name_or_path sft_model_path",
     "--critic": "reward_funcs",
@@ -67,7 +68,6 @@ _TRL_NAMES = {
     "--lr_schedule": "lr_scheduler_type",
     "--warmup_ratio": "warmup_steps",
     "--generation vllm_server with --vllm_url": "use_vllm vllm_mode vllm_server_host vllm_server_base_url",
-    "--vllm_gpu_memory": "vllm_gpu_memory_utilization",
     "--log_rollouts_every": "log_completions num_completions_to_print",
     "--save_every": "save_strategy",
     "--method": "run_name",
@@ -98,7 +98,8 @@ REMOVED = {
     "load_in_8bit": (False, _NOT_QUANTISED),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),
     "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME RUN/policy` uploads the result with its card"),
-    "vllm_gpu_memory": (0.3, "is no setting any more: a server of vLLM takes --gpu-memory-utilization"),
+    "vllm_gpu_memory": (0.3, _ENGINE),
+    "vllm_gpu_memory_utilization": (None, _ENGINE),
     "logging_steps": (None, "is 1 in every run; leave it out"),
     "overwrite_output_dir": (None, "is no setting: a run goes on in its folder; choose another --output_dir"),
     "resume_from_checkpoint": (None, "is no setting: the same command goes on from the newest checkpoint"),
