@@ -8,8 +8,6 @@ import pytest
 
 from text2grad.critics.programs.ultrafeedback.critic import _SAID, AnswerCritic
 from text2grad.critics.programs.ultrafeedback.demands import demands
-from text2grad.critics.programs.ultrafeedback.faults import arithmetic
-from text2grad.critics.programs.ultrafeedback.reading import read_answer, read_request
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.tasks import get_task
@@ -53,13 +51,6 @@ BREACHES = [
     ("Give the steps as a numbered list.", "1. Mix.\n2. Bake.", "Mix and bake.", "Mix and bake"),
     ("Create a table with the planets.", "| a | b |\n|---|---|\n| c | d |", "Mars is red.", "Mars is red"),
     ("Write a Python script that prints hi.", "```python\nprint('hi')\n```", "You can print it.", "You can print it"),
-    ("Return the result as JSON.", '{"a": 1}', "The result is one.", "The result is one."),
-    ("Return valid JSON.", '```json\n[1, 2]\n```', "{a: 1, }", "a: 1"),
-    ("Answer in all caps: who rules?", "THE QUEEN.", "The queen.", "queen."),
-    ("Reply in lowercase.", "fine by me.", "Fine by me.", "Fine"),
-    ("Translate to French: the cat is here.", "Le chat est sur le lit.", "The cat is on the table and is big", "The"),
-    ("Answer in Russian: how are you?", "У меня всё хорошо.", "I am fine and you are too.", "I am fine"),
-    ("Is it wet? Answer yes or no.", "Yes.", "It depends on the place.", "It depends on the place"),
     ('Describe it without using the word "big".', "It is large.", "It is big and red.", "big"),
     ('Mention the word "moon".', "The moon is up.", "The sun is up.", "The sun is up"),
     ('Start with "Dear reader".', "Dear reader, listen.", "Listen to me.", "Listen to me"),
@@ -137,37 +128,6 @@ def test_faults(kind):
     assert feedback.poor
     assert _SAID[kind] in feedback.critique
     assert delta(feedback, FAULTS[kind]) < delta(judge(ROME, GOOD), GOOD)
-
-
-@pytest.mark.parametrize(
-    ("answer", "wrong"),
-    [
-        ("The shirts cost 2 * 10 = 20 dollars and the sum is 20 + 30 = 60.", ["20 + 30 is 50"]),
-        ("The sum is 20 + 30 + 40 = 90 and 10 ÷ 4 = 2.5.", []),
-        ("So $1,000 - $250 = $750, and 7 / 3 = 2.33.", []),
-        ("Points first: 2 + 3 * 4 = 20.", ["2 + 3 * 4 is 14"]),
-        ("Let x = 5 and y = 2x + 1 = 12, then a_1 + 2 = 5.", []),
-        ("Dividing by zero, 1 / 0 = 7, is not defined.", []),
-        ("In 2019-2020 = the first season.", []),
-    ],
-)
-def test_arithmetic(answer, wrong):
-    assert [fault.detail for fault in arithmetic(read_answer(answer, read_request("Sums.")))] == wrong
-
-
-PASSAGE = (
-    "Summarize the following text: In 1998 the company hired 40 people in Leeds. It sold bicycles to schools and, "
-    "after a slow start, doubled its revenue within four years. In 2005 the founders moved the workshop to an old "
-    "mill, where they also opened a small museum about the history of cycling in the north of England."
-)
-
-
-def test_numbers_that_a_given_text_does_not_have():
-    true = "The company hired 40 people in Leeds in 1998, sold bicycles to schools and moved to an old mill in 2005."
-    false = true.replace("1998", "1987")
-    assert judge(PASSAGE, true).poor == []
-    assert judge(PASSAGE, false).poor == ["1987,"]
-    assert judge("When was the company founded?", "The company was founded in Leeds in 1987.").poor == []
 
 
 def test_requests_about_the_assistant_may_be_answered():

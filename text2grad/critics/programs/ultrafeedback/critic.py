@@ -9,7 +9,6 @@ Poor, each with its reason in the critique:
 - *copying*: sentences that say the request back, unless the request brings a text to work on;
 - *repetition*: sentences said before, a run of eight words said before, a word three times in a row;
 - *filler*: openers, closing courtesies, stock phrases, and sentences that would fit any request;
-- *arithmetic*: equations that do not hold; *numbers* that a given text does not have, where the request is about one;
 - *no language*: heaps of words that are neither sentences nor list items;
 - *no end*: the clause that a length limit cut off.
 
@@ -99,8 +98,6 @@ _SAID = {
     "copying": "Says the request back",
     "repetition": "Repeats itself",
     "filler": "Fills space with phrases that fit any request",
-    "arithmetic": "Miscalculates",
-    "numbers": "Names numbers that the given text does not have",
     "no language": "Heaps up words without sentences",
     "no end": "Breaks off",
 }

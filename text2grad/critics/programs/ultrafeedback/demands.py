@@ -1,10 +1,9 @@
 """What a request demands of the form of its answer, and where an answer does not obey.
 
 Only demands that a program can check without doubt: numbers of items, sentences, paragraphs, words and characters;
-lists, tables, code, JSON; capitals; the language; words to use or to avoid, and to begin or end with; yes or no.
+lists, tables and code; words to use or to avoid, and to begin or end with.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -187,76 +186,6 @@ def _program(request: str, answer: str) -> Iterator[Demand]:
         yield Demand("code", [] if code_intervals(answer) or "`" in answer else _first(answer))
 
 
-def _json(request: str, answer: str) -> Iterator[Demand]:
-    if not re.search(
-        r"\b(?:in|as|return|output|respond with|valid)\s+(?:a |an |only |valid |the )*json\b", request, re.I
-    ):
-        return
-    if re.search(r"\b(?:script|function|program|code|python|javascript|library)\b", request, re.IGNORECASE):
-        return
-    texts = [match[1] for match in _FENCE.finditer(answer)] or [answer]
-    for text in texts:
-        try:
-            json.loads(text)
-            yield Demand("JSON", [])
-            return
-        except (json.JSONDecodeError, RecursionError):
-            continue
-    yield Demand("JSON", [(0, len(answer))] if "{" not in answer and "[" not in answer else _first(answer))
-
-
-def _capitals(request: str, answer: str) -> Iterator[Demand]:
-    if re.search(
-        r"\b(?:all|only)(?: in)? (?:caps|capitals|capital letters|uppercase)\b|\bin uppercase\b", request, re.I
-    ):
-        yield Demand("capital letters", [match.span() for match in re.finditer(r"\S*[a-z]\S*", answer)])
-    elif re.search(r"\b(?:all|only)(?: in)? lower ?case\b|\bin lower ?case\b|\bno capital letters\b", request, re.I):
-        yield Demand("lower case", [match.span() for match in re.finditer(r"\S*[A-Z]\S*", answer)])
-
-
-_FREQUENT = {
-    "english": listed("the and of to in is that it for you with are this on as be not or have from by at"),
-    "french": listed("le la les des et est une un dans que pour qui sur pas avec vous je il elle nous ce cette du au"),
-    "spanish": listed("el la los las y es una un en que para por con no se su como más pero del al lo está son"),
-    "german": listed("der die das und ist ein eine nicht mit für auf den dem zu von im sie ich es wird sind auch"),
-    "italian": listed("il lo la gli le e è una un di che per non con si del della sono come anche nel alla"),
-    "portuguese": listed("o a os as e é uma um em que para não com se do da dos das mais como por ao são"),
-    "dutch": listed("de het een en is van dat niet met voor op zijn te in ik je die aan er maar ook wordt"),
-}
-_SCRIPTS = {
-    "russian": "а-яё", "ukrainian": "а-яіїєґ", "greek": "α-ω", "arabic": "\u0600-\u06ff", "hebrew": "\u05d0-\u05ea",
-    "hindi": "\u0900-\u097f", "chinese": "\u4e00-\u9fff", "japanese": "\u3040-\u30ff\u4e00-\u9fff",
-    "korean": "\uac00-\ud7af", "thai": "\u0e00-\u0e7f",
-}  # fmt: skip
-
-
-def _language(request: str, answer: str) -> Iterator[Demand]:
-    names = "|".join([*_FREQUENT, *_SCRIPTS])
-    match = re.search(rf"\b(?:in|into|to) ({names})\b(?!['’-])", request, re.IGNORECASE)
-    if match is None:
-        return
-    asked = r"\b(?:write|answer|reply|respond|translate|say|explain|give)\b"
-    if not re.search(asked, request[: match.start()], re.I):
-        return
-    name = match[1].lower()
-    used = [word.key for word in words(answer)]
-    if not used:
-        return
-    if name in _SCRIPTS:
-        kept = bool(re.search(f"[{_SCRIPTS[name]}]", answer, re.IGNORECASE))
-    else:
-        counts = {language: sum(word in frequent for word in used) for language, frequent in _FREQUENT.items()}
-        kept = counts[name] >= max(counts.values()) or len(used) < 6
-    yield Demand(name.capitalize(), [] if kept else [(0, len(answer))])
-
-
-def _yes_or_no(request: str, answer: str) -> Iterator[Demand]:
-    if re.search(r"\b(?:answer|reply|respond)\b[^.?!\n]{0,25}\byes['\"”]? or ['\"“]?no\b", request, re.IGNORECASE):
-        plain = re.match(r"\W*(?:yes|no)\b", answer, re.IGNORECASE)
-        parts = _sentences(answer)
-        yield Demand("yes or no", parts[1:] if plain else parts[:1])
-
-
 def _wording(request: str, answer: str) -> Iterator[Demand]:
     low = answer.lower()
     avoid = (
@@ -289,9 +218,5 @@ _RULES: tuple[Callable[[str, str], Iterator[Demand]], ...] = (
     _length,
     _lists_and_tables,
     _program,
-    _json,
-    _capitals,
-    _language,
-    _yes_or_no,
     _wording,
 )

@@ -47,10 +47,6 @@ _STOCK = re.compile(rf"\b{_PHRASES}\b", re.IGNORECASE)
 _FILLER = re.compile(
     rf"(?:\A|(?<=[.!?\n]))\s*{_OPENERS}\s*[!,.:]|\b{_CLOSERS}\b[^.!?\n]*[.!?]?|\b{_PHRASES}\b", re.IGNORECASE
 )
-_NUMBER = r"\$?\d[\d,]*(?:\.\d+)?"
-_EQUATION = re.compile(
-    rf"(?<![\w.,/^])((?:{_NUMBER}\s*[-+*×x÷/−]\s*)+{_NUMBER})\s*=\s*\$?(-?\d[\d,]*(?:\.\d+)?)(?![\d%\w/^])"
-)
 _REFERRING = listed(
     "it they this these that those such he she their its his her you your we our i my them him there please"
 )
@@ -169,54 +165,6 @@ def filler(answer: Answer) -> Iterator[Fault]:
                 yield Fault("filler", start, end)
 
 
-def arithmetic(answer: Answer) -> Iterator[Fault]:
-    """Equations that do not hold."""
-    for match in _EQUATION.finditer(answer.text):
-        terms = re.split(r"\s*([-+*×x÷/−])\s*", match[1].replace("$", "").replace(",", ""))
-        result = _value(terms)
-        stated = float(match[2].replace(",", ""))
-        decimals = len(match[2].partition(".")[2])
-        if result is not None and abs(result - stated) > 0.51 * 10**-decimals + 1e-9 * abs(result):
-            touched = words_in(answer, *match.span())
-            if touched:
-                yield Fault("arithmetic", *touched, f"{match[1].strip()} is {result:g}")
-
-
-def _value(terms: list[str]) -> float | None:
-    """The value of numbers with operators between them, points before strokes."""
-    total, product = 0.0, float(terms[0])
-    for operator, text in zip(terms[1::2], terms[2::2], strict=True):
-        number = float(text)
-        if operator in "*×x":
-            product *= number
-        elif operator in "÷/":
-            if number == 0:
-                return None
-            product /= number
-        else:
-            total += product
-            product = number if operator == "+" else -number
-    return total + product
-
-
-def numbers(answer: Answer) -> Iterator[Fault]:
-    """Numbers that the request's own text does not have; results of equations and list marks aside."""
-    if not answer.request.own_text or len(answer.request.numbers) < 2 or answer.request.creative:
-        return
-    given = set(answer.request.numbers)
-    values = [float(text) for text in given if _plain(text)]
-    sums = {f"{one + sign * other:g}" for one in values for other in values for sign in (1, -1)}
-    for match in _EQUATION.finditer(answer.text):
-        sums.add(match[2].replace(",", ""))
-    for i, word in enumerate(answer.words):
-        if word.is_number and _plain(word.concept) and len(word.concept) > 1 and word.concept not in given | sums:
-            yield Fault("numbers", i, i + 1)
-
-
-def _plain(text: str) -> bool:
-    return bool(re.fullmatch(r"\d+(?:\.\d+)?", text))
-
-
 def no_language(answer: Answer) -> Iterator[Fault]:
     """Prose without verbs or the small words that hold it together, or in an order that English does not have; and
     lists of words where the request asks for no list."""
@@ -272,8 +220,6 @@ RULES: tuple[Callable[[Answer], Iterator[Fault]], ...] = (
     copying,
     repetition,
     filler,
-    arithmetic,
-    numbers,
     no_language,
     no_end,
 )

@@ -99,7 +99,6 @@ class Request:
     text: str
     topic: frozenset[str]  # concepts of its uncommon words; of its other content words where it has none
     runs: frozenset[tuple[str, ...]]
-    numbers: frozenset[str]
     needed: float
     known: frozenset[str]  # concepts that an answer says nothing new by saying
     own_text: bool  # it brings a text to work on
@@ -156,7 +155,6 @@ def read_request(text: str) -> Request:
         text=text,
         topic=frozenset(topic),
         runs=frozenset(gram for _, gram in ngrams([word.key for word in found], COPY_RUN)),
-        numbers=frozenset(given),
         needed=YES_OR_NO if _YES_OR_NO.search(text) else SHORT_ANSWER if brief or fact or exercise else LONG_ANSWER,
         known=frozenset() if own_text or exercise else frozenset(topic),
         own_text=own_text,
