@@ -4,7 +4,7 @@
 #   source env.sh             the same, and activate it
 #   PYTHON=python3.12 bash env.sh    choose the interpreter (3.11 or newer)
 #   VENV=/scratch/me/venv bash env.sh    choose the environment's folder
-#   bash env.sh --vllm        also .venv-vllm with vLLM, which brings a torch of its own (VLLM_VENV chooses the folder)
+#   bash env.sh --vllm        also .venv-vllm with vLLM, with its own torch (VLLM_VENV chooses the folder)
 # Without an NVIDIA GPU it takes the CPU build of torch (3 GB in all), and with one PyPI's build, for CUDA 13. To choose:
 #   LOCKED=1 bash env.sh      exactly the files of requirements.lock, by checksum: PyPI's, for CUDA 13
 #   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu126 bash env.sh    for CUDA 12 (not tried)
@@ -18,7 +18,7 @@ _text2grad_setup() (
         owner=$(sed -n 2p "$venv/.installed")
         if [ "$owner" != "$(pwd -P)" ] && [[ ":${PYTHONPATH:-}:" != *":$PWD:"* ]]; then
             echo "warning: $venv runs the code in $owner, not the code here;" \
-                "export PYTHONPATH=$PWD, or give this checkout an environment of its own (VENV=.venv-2)" >&2
+                "export PYTHONPATH=$PWD, or give this checkout its own environment (VENV=.venv-2)" >&2
         fi
         exit 0
     fi

@@ -162,7 +162,7 @@ def main() -> None:
         plot_credit(config.plot, gaps)
         print(f"  plot -> {config.plot}")
     else:
-        say_next("--plot credit.svg draws the gaps beside the theory's curve")
+        say_next("--plot credit.svg draws the gaps next to the theoretical curve")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def programs(config: CodeSuite) -> list[Benchmark]:
     found = []
     for name in chosen:
         if name not in ("humaneval", "mbpp"):
-            raise InputError(f"--benchmarks {name}: choose of humaneval and mbpp")
+            raise InputError(f"--benchmarks {name}: choose from humaneval and mbpp")
         samples, result = out / f"{name}.jsonl", out / f"{name}.result.json"
         data = getattr(config, f"{name}_path")
         shared = ["--dataset", name, *given(config, "base_only", data_path=f"{name}_path")]
@@ -229,7 +229,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
     only, skip = config.only.split(), config.skip.split()
     for name in [*only, *skip]:
         if name not in needs:
-            raise InputError(f"there is no benchmark {name}; choose of: {' '.join(needs)}")
+            raise InputError(f"there is no benchmark {name}; choose from: {' '.join(needs)}")
     for name in only:
         if name not in {benchmark.name for benchmark in benchmarks}:
             raise InputError(f"--only {name} needs {needs[name]}")

@@ -113,7 +113,7 @@ class Checkpoints:
         free = shutil.disk_usage(self.run).free
         if free < 1.1 * size:
             raise InputError(
-                f"{self.run}: no room for checkpoint-{step}: it needs about {size / 1e6:.0f} MB and the disk has "
+                f"{self.run}: no space for checkpoint-{step}: it needs about {size / 1e6:.0f} MB and the disk has "
                 f"{free / 1e6:.0f} MB left; free some, or lower --save_total_limit, and run the same command again"
             )
 

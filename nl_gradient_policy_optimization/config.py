@@ -148,9 +148,9 @@ class PolicySettings:
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
         "auto", "of the model's weights; auto: what the device computes fast", "--precision"
     )
-    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights", at_least=0)
     lora_alpha: int = setting(32, "LoRA's alpha")
-    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only", at_least=0, below=1)
     lora_target_modules: list[str] = setting(["all-linear"], "names of the layers to adapt, or all-linear")
     deepspeed: str = setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
@@ -160,7 +160,7 @@ class PolicySettings:
 class SamplingSettings:
     """The rollouts."""
 
-    rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size")
+    rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size", above=0)
     rollouts_per_prompt: int = setting(1, "responses to each prompt of a step", above=0)
     rollouts_ahead: bool = setting(
         False, "sample the next step's responses before this step's updates, so that an API critic can score them then"
@@ -177,9 +177,11 @@ class SamplingSettings:
     generation: Literal["auto", "transformers", "decoder", "vllm_server"] = setting(
         "auto", "what samples; decoder: our own, for Llama-like models on a CPU; auto: decoder or else transformers"
     )
-    generation_batch_size: int = setting(0, "responses sampled together on a device; 0: all of a step's")
+    generation_batch_size: int = setting(0, "responses sampled together on a device; 0: all of a step's", at_least=0)
     vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers")
-    vllm_timeout: float = setting(600.0, "for vllm_server: seconds that a request may take, or a server stay away")
+    vllm_timeout: float = setting(
+        600.0, "for vllm_server: seconds that a request may take, or a server stay away", above=0
+    )
 
     def _check_sampling(self) -> None:
         if self.generation == "vllm_server" and not self.vllm_url:
@@ -205,14 +207,16 @@ class CriticSettings(CriticEndpoint):
         "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes",
         at_least=0,
     )
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch")
+    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
     critic_constrained: Literal["none", "quotes"] = setting(
         "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
     )
     critic_votes: int = setting(
         1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ", at_least=1
     )
-    max_critic_failures: float = setting(0.5, "stop when more than this share of a step's critiques failed")
+    max_critic_failures: float = setting(
+        0.5, "stop when more than this share of a step's critiques failed", at_least=0, at_most=1
+    )
     run_tests: bool | None = setting(
         None,
         "run each response's unit tests and show the critic their log; by default where its prompt has a place for it",
@@ -232,30 +236,32 @@ class RewardSettings:
         0.0, "on the last token: this much where the critic found nothing poor, its negative where it did"
     )
     unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
-    min_response_tokens: int = setting(0, "responses with fewer tokens get --short_reward for each that is missing")
+    min_response_tokens: int = setting(
+        0, "responses with fewer tokens get --short_reward for each that is missing", at_least=0
+    )
     short_reward: float = setting(-1.0, "added on the last token for each token short of --min_response_tokens")
     kl: KLKind = setting("full", "kind of KL per token")
-    kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)", "--beta")
+    kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)", "--beta", at_least=0)
     kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
-    kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %")
+    kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %", above=0)
 
 
 @dataclass
 class PPOSettings:
     """Advantages and the loss."""
 
-    gamma: float = setting(1.0, "discount γ")
-    lam: float = setting(0.95, "λ of the advantage estimate")
+    gamma: float = setting(1.0, "discount γ", at_least=0, at_most=1)
+    lam: float = setting(0.95, "λ of the advantage estimate", at_least=0, at_most=1)
     value_target: Literal["lambda", "rewards"] = setting(
         "lambda", "what the value head learns: A + V, or the discounted sum of the rewards to come"
     )
     ppo_epochs: int = setting(4, "passes of updates over a step's rollouts", above=0)
     minibatches: int = setting(1, "updates per pass", above=0)
     micro_batch_size: int = setting(1, "responses in one forward and backward pass", above=0)
-    clip_range: float = setting(0.2, "ε of PPO's ratio clip")
+    clip_range: float = setting(0.2, "ε of PPO's ratio clip", above=0)
     value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
-    value_coef: float = setting(0.1, "c_v, weight of the value loss")
-    entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus")
+    value_coef: float = setting(0.1, "c_v, weight of the value loss", at_least=0)
+    entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus", at_least=0)
 
 
 @dataclass
@@ -265,12 +271,12 @@ class OptimiserSettings:
     optimizer: Literal["auto", "adafactor", "adamw"] = setting(
         "auto", "of the policy; auto: adafactor, as in the paper, or with --deepspeed adamw"
     )
-    learning_rate: float = setting(1e-6, "of the policy", "--lr")
+    learning_rate: float = setting(1e-6, "of the policy", "--lr", at_least=0)
     lr_schedule: Literal["linear", "cosine", "constant"] = setting("linear", "of the learning rate, over all updates")
-    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises")
-    weight_decay: float = setting(0.0, "of the policy's weights")
-    max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm")
-    value_learning_rate: float = setting(1e-2, "of the value head")
+    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises", at_least=0, at_most=1)
+    weight_decay: float = setting(0.0, "of the policy's weights", at_least=0)
+    max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm", above=0)
+    value_learning_rate: float = setting(1e-2, "of the value head", at_least=0)
     kl_limit: float | None = setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
 
 
@@ -279,7 +285,10 @@ class OutputSettings:
     """Checkpoints and logs."""
 
     save_every: int = setting(
-        50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps"
+        50,
+        "steps between checkpoints (one more is written at the end); 0: only at the end",
+        "--save_steps",
+        at_least=0,
     )
     save_total_limit: int = setting(2, "checkpoints to keep", above=0)
     keep_policies: bool | None = setting(
@@ -287,7 +296,9 @@ class OutputSettings:
         "keep the policy of every checkpoint in RUN/policies, to evaluate it; by default adapters, no whole models",
     )
     log_rollouts_every: int = setting(
-        10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never"
+        10,
+        "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never",
+        at_least=0,
     )
     report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
     merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")

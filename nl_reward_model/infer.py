@@ -77,7 +77,7 @@ class InferConfig(Endpoint):
         check_values(self)
         check_given(self, "model", "data_path", "output_path")
         if not self.critique and not self.prompt:
-            raise InputError("--critique: is for a model that is no trained reward model; it needs --prompt")
+            raise InputError("--critique: is for a model that is not a trained reward model; it needs --prompt")
         if self.base_url and "#" not in self.base_url:
             self.base_url += f"#{self.model}"
         if self.base_url and self.constrained != "none":

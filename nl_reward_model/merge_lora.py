@@ -54,10 +54,7 @@ def merge(config: MergeConfig) -> None:
         if isinstance(error, InputError):
             raise
         trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{adapter}: does not fit {base or 'its base'} ({reason}); it was trained from {trained}"
-        ) from None
+        raise InputError(f"{adapter}: does not fit {base or 'its base'}; it was trained from {trained}") from error
     if not config.merge_and_save:
         print(f"{adapter}: fits its base; nothing written (--merge_and_save False)")
         return

@@ -89,7 +89,7 @@ class AnnotateConfig(ChatOptions):
         """The critic that ``critic`` names, or ``base_url`` and ``model``. ``chat`` is the default's former name."""
         if self.critic not in (None, "chat"):
             if is_endpoint(self.critic) and (self.base_url or self.model):
-                raise InputError(f"--critic {self.critic}: names endpoint and model; leave --base_url and --model away")
+                raise InputError(f"--critic {self.critic}: names endpoint and model; leave --base_url and --model out")
             return self.critic
         model = self.model or DEFAULT_CRITIC.removeprefix("openai:")
         return f"{self.base_url}#{model}" if self.base_url else f"openai:{model}"
@@ -318,7 +318,7 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
     if outcome.failures:
         print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
     if outcome.stopped:
-        print(f"{left} left: {outcome.stopped}; the same command goes on from here", file=sys.stderr)
+        print(f"{left} left: {outcome.stopped}; run the same command again to continue", file=sys.stderr)
     if outcome.failures or outcome.stopped:
         raise SystemExit(1)
     say_next(

@@ -143,7 +143,7 @@ def read_export(
         exported: _ExportedTask = checked(_ExportedTask, item, f"{path}: task {number}")
         record_id = exported.data.id
         if record_id not in responses:
-            raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which --data_path does not hold")
+            raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which is not in --data_path")
         if exported.data.response not in (None, responses[record_id]):
             raise InputError(f"{path}: record {record_id!r} has another response than in --data_path; give that file")
         where = f"{path}: record {record_id!r}"

@@ -144,7 +144,7 @@ def main() -> None:
     names = sys.argv[1:]
     if "--show" not in names:
         if unknown := set(names) - set(INTEGRATIONS):
-            sys.exit(f"error: there is no integration {', '.join(unknown)}; choose of {', '.join(INTEGRATIONS)}")
+            sys.exit(f"error: there is no integration {', '.join(unknown)}; choose from {', '.join(INTEGRATIONS)}")
         for name in names or INTEGRATIONS:
             print(f"== {name}", flush=True)
             note(name, *run(name))

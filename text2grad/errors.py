@@ -110,12 +110,12 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             print(
-                f"error: {error.filename or 'a file'}: no room left on the disk; make some and run again",
+                f"error: {error.filename or 'a file'}: the disk is full; free some space and run again",
                 file=sys.stderr,
             )
             raise SystemExit(2) from None
         except MemoryError:
-            print("error: out of memory; look at ulimit -v, or take a smaller model or batch", file=sys.stderr)
+            print("error: out of memory; raise ulimit -v, or use a smaller model or batch", file=sys.stderr)
             raise SystemExit(2) from None
         except (InputError, StopRunError) as error:
             print(f"error: {redacted(str(error))}", file=sys.stderr)
@@ -123,7 +123,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
             name = signal.Signals(number).name
-            print(f"\ninterrupted ({name}); run the same command again to go on from here", file=sys.stderr)
+            print(f"\ninterrupted ({name}); run the same command again to continue", file=sys.stderr)
             raise SystemExit(128 + number) from None
 
     return _leaving_its_code(wrapped)

@@ -261,7 +261,7 @@ def is_score(value: object) -> bool:
 
 def _check_encodable(text: str, name: str) -> None:
     if not storable(text):
-        raise FeedbackError(f"{name!r} holds half of a surrogate pair, which no file can store: {shown(text)}")
+        raise FeedbackError(f"{name!r} contains a lone surrogate, which no file can store: {shown(text)}")
 
 
 def json_objects(text: str) -> tuple[list[dict], str]:
@@ -272,7 +272,7 @@ def json_objects(text: str) -> tuple[list[dict], str]:
     if len(text) > _LONGEST_REPLY:
         return [], f"the reply has {len(text)} characters, more than {_LONGEST_REPLY}"
     if not storable(text):
-        return [], f"the reply holds half of a surrogate pair, which no file can store: {shown(text)}"
+        return [], f"the reply contains a lone surrogate, which no file can store: {shown(text)}"
     decoder = json.JSONDecoder(strict=False, object_pairs_hook=unique_keys, parse_int=whole_number)
     objects: list[dict] = []
     problem = f"no JSON object in the reply ({shown(text)})" if text.strip() else "the reply is empty"

@@ -246,7 +246,7 @@ def save_bytes(path: str | Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "make room" if full else "look at the disk and its limits"
+            remedy = "free some space" if full else "look at the disk and its limits"
             raise InputError(f"{path}: cannot be written ({error.strerror}); {remedy} and run again") from None
         raise
 
@@ -276,7 +276,7 @@ def check_writable(path: str | Path) -> None:
 def check_own_file(path: Path) -> Path:
     """The path of a file that only this program writes; ``InputError`` where a link, a pipe or a folder is there."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path}: is no file of this program's; move it")
+        raise InputError(f"{path}: was not written by this program; move it")
     return path
 
 
@@ -287,7 +287,7 @@ def check_folder(path: str | Path, empty: bool = False) -> None:
     """
     path = Path(path)
     if os.path.lexists(path) and not path.is_dir():
-        raise InputError(f"{path}: is no folder; move it, or choose another output folder")
+        raise InputError(f"{path}: is not a folder; move it, or choose another output folder")
     if empty and path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path}: holds files already; delete it, or choose another output folder")
 
@@ -311,7 +311,7 @@ def check_output(path: str | Path) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise InputError(f"{path}: is no regular file; choose another output path")
+        raise InputError(f"{path}: is not a regular file; choose another output path")
     content = path.read_bytes()
     if content and _ledger_row(path, content) not in known:
         raise InputError(

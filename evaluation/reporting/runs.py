@@ -110,9 +110,9 @@ def load_run(folder: str | Path) -> Run:
     from evaluation import schemas
 
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give a run's output folder, which holds run.json")
     where = folder / "run.json"
+    if not where.is_file():
+        raise InputError(f"{where}: no such file; give the output folder of a training run")
     about = _storable(load_json(where))
     checked(PolicyRun, about, where, _REMEDY)
     schemas.check_task(about, where)

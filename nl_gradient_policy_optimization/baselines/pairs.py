@@ -104,7 +104,7 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
     if outcome.failures:
         print(f"{len(outcome.failures)} of {len(records)} responses have no verdict: left out")
     if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; what is done is kept, run again to go on")
+        raise InputError(f"{outcome.stopped}; finished work is kept; run the same command again to continue")
     return outcome.results, source
 
 

@@ -154,7 +154,7 @@ def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Promp
 
 def _complete(outcome: Outcome) -> Outcome:
     if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; what is done is kept, run the same command again to go on")
+        raise InputError(f"{outcome.stopped}; finished work is kept; run the same command again to continue")
     return outcome
 
 

@@ -148,7 +148,7 @@ def test_a_file_never_names_code_to_run(tmp_path, run_script):
 
 
 RUN_FAULTS = [
-    ("run.json", None, "no such file"),
+    ("run.json", None, "no such file; give the output folder"),
     ("run.json", "{", "not JSON"),
     ("run.json", '{"task": "x", "method": "m", "seed": 1}', "--task"),
     ("run.json", '{"task": "slf5k", "method": "m", "seed": 1.5}', "seed"),
@@ -228,7 +228,7 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
     run = write_run(tmp_path / "run", [hand_made(1)])
     output = tmp_path / "out" / "report.html"
     for args, told in [
-        ([tmp_path / "none"], "no such folder; give a run's output folder"),
+        ([tmp_path / "none"], "no such file; give the output folder"),
         ([run, run], "given twice; name each run folder once"),
         ([], "nothing to report; give run folders, or result files with --results"),
         ([run, "--baseline", "dpo"], "--baseline 'dpo'"),

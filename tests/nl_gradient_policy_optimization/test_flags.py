@@ -121,6 +121,7 @@ def test_a_misspelt_setting_in_a_file_is_named_with_its_neighbour(tmp_path):
         (["--repeat_ngram", "3"], "critic of your own"),
         (["--top_p", "0.9"], "--temperature"),
         (["--epsilon", "0.2"], "is --clip_range here"),
+        (["--learning_rate", "-1"], "at least 0"),
         (["--load_in_8bit", "true"], "16-bit weights"),
         (["--teacher", "gate", "--critique_coef", "0.1"], "different algorithms"),
         (["--algorithm", "grpo", "--teacher_scale", "0.3"], "--algorithm teacher"),

@@ -195,7 +195,7 @@ def test_a_full_disk_is_noticed_before_writing(tmp_path):
     config = tiny_config(tmp_path)
     checkpoints = Checkpoints(tmp_path, 2, make_accelerator(config))
     with (
-        pytest.raises(InputError, match=r"no room for checkpoint-7.*save_total_limit"),
+        pytest.raises(InputError, match=r"no space for checkpoint-7.*save_total_limit"),
         checkpoints.write(7, {}, 10**18),
     ):
         pass

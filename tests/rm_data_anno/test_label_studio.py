@@ -216,7 +216,7 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[0]["data"].update(id="t3_z"), "which --data_path does not hold"),
+        (lambda rows: rows[0]["data"].update(id="t3_z"), "which is not in --data_path"),
         (lambda rows: rows[0]["data"].update(response="other"), "has another response"),
         (lambda rows: rows[0]["annotations"][0]["result"].pop(), "has no critique"),
         (lambda rows: rows[0]["annotations"][0]["result"][0]["value"].update(labels=["fine"]), "are good and poor"),

@@ -60,7 +60,7 @@ def test_a_lock_or_a_ledger_that_leads_elsewhere_is_not_followed(tmp_path, name)
     for place in (lambda path: path.symlink_to(mine), os.mkfifo, os.mkdir):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         place(folder / name)
-        with pytest.raises(InputError, match=f"{name}: is no file of this program's"):
+        with pytest.raises(InputError, match=f"{name}: was not written by this program"):
             claimed(folder, "policy").__enter__() if name == ".lock" else check_output(folder / "output.json")
     assert mine.read_text() == "precious"
 

@@ -99,7 +99,7 @@ BROKEN = [
     ("text", "the item: "),
     ({"prompt": "x", "response": "y" * 1001}, "1001 characters"),
     ({"prompt": "x", "response": "good", "other": 1}, "'other': "),
-    ({"prompt": "x", "response": "good \ud800"}, "half of a surrogate pair"),
+    ({"prompt": "x", "response": "good \ud800"}, "a lone surrogate"),
     ({"prompt": "x", "response": "good", "record": []}, "'record': "),
 ]
 
@@ -241,7 +241,7 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
             time.sleep(1.0)  # all four are asked by then, and the slow response takes two seconds
             code, out = server.stop()
             assert all(isinstance(each, Feedback) for answer in answers for each in answer.result(60))
-        assert (code, out.splitlines()[-1]) == (0, "stopped; every request that had come was answered")
+        assert (code, out.splitlines()[-1]) == (0, "stopped; every request was answered")
         assert "secret: /home/someone/model" in (tmp_path / "log").read_text()  # the reason is in the log
     finally:
         server.process.kill()

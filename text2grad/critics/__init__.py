@@ -165,7 +165,7 @@ class OwnCritic:
                 )
             if isinstance(item, Feedback) and (problem := _fault_of(item)):
                 raise InputError(f"{self.name}: returned feedback that cannot be used: {problem}")
-        half = FeedbackError(f"{self.name}: its feedback holds half of a surrogate pair, which no file can store")
+        half = FeedbackError(f"{self.name}: its feedback contains a lone surrogate, which no file can store")
         return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in given]
 
     def _ask(self, *row: Any) -> Feedback | FeedbackError:

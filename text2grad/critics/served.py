@@ -51,7 +51,7 @@ class ServedCritic:
         self._told = time.monotonic() - _NEXT_NOTICE
         about = self._send("/health", None)
         if about.get("task") != task.name:
-            raise InputError(f"served:{redacted(url)}: holds a critic of {shown(about.get('task'))}, not {task.name}")
+            raise InputError(f"served:{redacted(url)}: serves a critic of {shown(about.get('task'))}, not {task.name}")
         self.name = f"served:{redacted(self.url)}#{as_storable(str(about.get('critic')))[:200]}"
 
     def __call__(
@@ -74,7 +74,7 @@ class ServedCritic:
         if not isinstance(given, list) or len(given) != len(sendable):
             raise InputError(f"{redacted(self.url)}: did not answer each item; is this text2grad serve?")
         answers = iter(given)
-        half = FeedbackError("it holds half of a surrogate pair, which cannot be sent")
+        half = FeedbackError("it contains a lone surrogate, which cannot be sent")
         return [_feedback(next(answers)) if item in sendable else half for item in items]
 
     def _send(self, path: str, body: dict | None) -> dict[str, Any]:

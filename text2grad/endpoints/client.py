@@ -183,7 +183,7 @@ class ChatClient:
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
             raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
         if not re.fullmatch(r"[!-~]*", self._key.strip()):
-            raise InputError("the API key holds characters that no key has (only ASCII is sent); check OPENAI_API_KEY")
+            raise InputError("the API key has characters that no key has (only ASCII is sent); check OPENAI_API_KEY")
         self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
         self.concurrency = concurrency
         self.price = load_price(model, prices, batch=self.batch)
@@ -248,7 +248,7 @@ class ChatClient:
         """
         request = ChatRequest(list(messages), schema, logprobs, max_tokens or self.max_tokens, scope)
         if not all(storable(message["content"]) for message in messages):
-            raise ChatError("the question holds half of a surrogate pair, which cannot be sent")
+            raise ChatError("the question contains a lone surrogate, which cannot be sent")
         key = self.key(request)
         return self.recall(key) or self.answer(request, key)
 
@@ -287,7 +287,7 @@ class ChatClient:
 
         def stop() -> None:
             self.stop()
-            print("\nwaiting for requests in flight; Ctrl-C again leaves at once", file=sys.stderr)
+            print("\nwaiting for requests in flight; Ctrl-C again quits at once", file=sys.stderr)
 
         with when_interrupted(stop):
             yield

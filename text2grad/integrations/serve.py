@@ -90,7 +90,7 @@ def checked_token(host: str) -> str | None:
     """
     token = os.environ.get(TOKEN) or None
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-        raise InputError(f"{TOKEN}: may hold printable ASCII without spaces only; choose another token")
+        raise InputError(f"{TOKEN}: may contain only printable ASCII without spaces; choose another token")
     try:
         local = host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -132,7 +132,7 @@ def serve(task: Task, config: ServeConfig) -> None:
     address = f"http://{shown_host}:{listening.getsockname()[1]}"
     print(f"{task.name}: {service.about()['critic']} on {address}; use it with --critic served:{address}", flush=True)
     server.run(sockets=[listening])
-    print("stopped; every request that had come was answered", flush=True)
+    print("stopped; every request was answered", flush=True)
 
 
 @command

@@ -35,7 +35,7 @@ class LockedLog:
         self._lock = threading.Lock()
         check_writable(self.path)
         if self.path.exists() and not self.path.is_file():
-            raise InputError(f"{self.path}: is no regular file; choose another output path")
+            raise InputError(f"{self.path}: is not a regular file; choose another output path")
         try:
             self._file = self.path.open("a+b", buffering=0)
         except OSError as error:
@@ -105,9 +105,9 @@ class LockedLog:
         with self._lock:
             while (problem := self._written(line)) is not None:
                 if time.monotonic() >= until:
-                    raise StopRunError(f"{self.path}: cannot be written ({problem}); make room and run again")
+                    raise StopRunError(f"{self.path}: cannot be written ({problem}); free some space and run again")
                 if not told:
-                    tqdm.write(f"{self.path}: cannot be written ({problem}); waiting for room", file=sys.stderr)
+                    tqdm.write(f"{self.path}: cannot be written ({problem}); waiting for space", file=sys.stderr)
                     told = True
                 time.sleep(1.0)
 
@@ -115,7 +115,7 @@ class LockedLog:
         """``StopRunError`` where the disk has no room for what is about to be paid for."""
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < _ROOM:
-            raise StopRunError(f"{self.path}: the disk is full; make room and run again")
+            raise StopRunError(f"{self.path}: the disk is full; free some space and run again")
 
     def _written(self, line: bytes) -> str | None:
         """Why a line could not be written; None where it is."""

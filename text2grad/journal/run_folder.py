@@ -92,14 +92,14 @@ def first_rank() -> bool:
     """
     rank, processes = _number("RANK", 0), _number("WORLD_SIZE", 1)
     if processes > 1 and not os.environ.get("MASTER_ADDR"):
-        raise InputError(f"WORLD_SIZE={processes}: tells of others, without MASTER_ADDR; unset it or use torchrun")
+        raise InputError(f"WORLD_SIZE={processes}: is set without MASTER_ADDR; unset it or use torchrun")
     return processes < 2 or rank == 0
 
 
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable) or str(default)
     if not text.isdecimal() or len(text) > 9:
-        raise InputError(f"{variable}={text[:40]}: is no number; unset the variable, or start with torchrun")
+        raise InputError(f"{variable}={text[:40]}: is not a number; unset the variable, or start with torchrun")
     return int(text)
 
 

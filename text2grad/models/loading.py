@@ -11,7 +11,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import getaddrinfo
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
@@ -373,9 +376,20 @@ def from_hub(load: Callable[..., Any], path: str, **options: Any) -> Any:
 
     if Path(path).is_dir():  # a bar is for downloads
         logging.disable_progress_bar()
+    elif _without_network():
+        options["local_files_only"] = True  # the cache, in place of a minute of retries
     with _told(path):
         _check_sizes(Path(path) / "config.json")
         return load(path, trust_remote_code=False, **options)  # False refuses; without it a terminal is asked
+
+
+def _without_network() -> bool:
+    from huggingface_hub import constants
+
+    try:
+        return not getproxies() and not getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return True
 
 
 @contextmanager

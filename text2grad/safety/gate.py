@@ -69,14 +69,14 @@ def fault(value: Any, finite: bool = True) -> str | None:
             return f"it nests more than {DEEPEST} lists and objects"
         if isinstance(item, str):
             if not storable(item):
-                return f"{where or 'it'} holds half of a surrogate pair: {shown(item)}"
+                return f"{where or 'it'} contains a lone surrogate: {shown(item)}"
         elif isinstance(item, float):
             if finite and not math.isfinite(item):
                 return f"{where or 'it'} holds {item}, which is no number of JSON"
         elif isinstance(item, dict):
             for key, part in item.items():
                 if isinstance(key, str) and not storable(key):
-                    return f"a field's name holds half of a surrogate pair: {shown(key)}"
+                    return f"a field's name contains a lone surrogate: {shown(key)}"
                 waiting.append((part, depth + 1, where or f"its field {shown(key)}"))
         elif isinstance(item, list | tuple):
             waiting += [(part, depth + 1, where) for part in item]
