@@ -44,15 +44,14 @@ _NO_REFRESH = (
 _NOT_QUANTISED = "is no setting: an adapter trains on 16-bit weights; 8B takes 17.8 GiB on paper"
 _ENGINE = "is no setting: it belongs to the command that starts the vLLM server (serve_vllm.sh)"
 _TRL_NAMES = {
-    "--model": "model_name_or_path sft_model_path",
+    "--model": "sft_model_path",
     "--critic": "reward_funcs",
     "--reward_model": "reward_model_path reward_model_name_or_path",
-    "--data_path": "dataset_name",
     "--micro_batch_size": "per_device_train_batch_size",
     "--rollouts_per_device divided by --micro_batch_size": "gradient_accumulation_steps",
     "--rollouts_per_prompt": "num_generations",
     "--max_prompt_tokens": "max_prompt_length",
-    "--max_new_tokens": "max_completion_length response_length",
+    "--max_new_tokens": "response_length",
     "--max_steps or --epochs": "total_episodes",
     "--ppo_epochs": "num_iterations num_ppo_epochs",
     "--minibatches": "num_mini_batches",
@@ -61,8 +60,6 @@ _TRL_NAMES = {
     "--value_coef": "vf_coef",
     "--unfinished_reward": "missing_eos_penalty mask_truncated_completions",
     "--algorithm": "loss_type scale_rewards importance_sampling_level",
-    "--lora_r, 0 for all weights": "use_peft",
-    "--dtype": "torch_dtype",
     "--dtype float16": "fp16",
     "--dtype bfloat16": "bf16",
     "--lr_schedule": "lr_scheduler_type",

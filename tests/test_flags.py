@@ -167,6 +167,14 @@ def test_help_gives_the_command_and_the_settings(script, monkeypatch, capsys):
     assert "--logging_steps" not in own
 
 
+def test_other_libraries_names_lead_to_ours_and_dashes_are_underscores():
+    needed = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
+    for name, ours in (("lr", "learning_rate"), ("batch_size", "per_device_train_batch_size"), ("use_peft", "lora_r")):
+        with pytest.raises(InputError, match=f"no setting '{name}'; did you mean {ours}"):
+            parse(RewardModelConfig, args=[*needed, f"--{name}", "1"])
+    assert parse(RewardModelConfig, args=[*needed, "--learning-rate", "0.5"]).learning_rate == 0.5
+
+
 def test_the_published_commands_parse():
     assert parse(AnnotateConfig, args=["--data_path", "path/to/data"]).critic_spec == "openai:gpt-4o"
     merge = "--base_model meta-llama/Llama-3.1-8B-Instruct --lora_model ../ckpt/0_4400 --save_dir ../ckpt/0_4400_merge"

@@ -23,6 +23,19 @@ _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
 _LIMITS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 
 
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "dataset_name": "data_path",
+    "max_completion_length": "max_new_tokens",
+    "model_name_or_path": "model",
+    "num_return_sequences": "num_samples",
+    "torch_dtype": "dtype",
+    "use_peft": "lora_r",
+    "warmup_ratio": "warmup_steps",
+}
+"""What other libraries call a setting, and its name here."""
+
 program = ""
 """What ``--help`` calls the program; by default its script."""
 
@@ -128,9 +141,9 @@ def _flags(kind: type) -> type:
 def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
     """Raise ``InputError`` for a flag that does not exist, with what to write in its place."""
     names = _names(dataclasses)
-    for name in (arg[2:].partition("=")[0] for arg in args if arg.startswith("--")):
-        shortened = any(known.startswith(name) for known in names)  # argparse completes it
-        if name and not shortened:
+    for name in (arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")):
+        longer = [known for known in names if known.startswith(name)]  # argparse completes a single one
+        if name and name not in names and len(longer) != 1:
             raise InputError(f"command line: {_unknown(name, names, dataclasses)}")
 
 
@@ -148,7 +161,7 @@ def _unknown(name: str, names: Mapping[str, str], dataclasses: Sequence[type]) -
     for kind in dataclasses:
         if name in getattr(kind, "REMOVED", {}):
             return f"--{name} {kind.REMOVED[name][1]}"  # type: ignore[attr-defined]
-    close = get_close_matches(name, names, n=1)
+    close = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else get_close_matches(name, names, n=1)
     return f"there is no setting {name!r}; {f'did you mean {close[0]}? ' if close else ''}--help lists the settings"
 
 
