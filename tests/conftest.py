@@ -70,3 +70,19 @@ def run_script():
         return done
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of some megabytes, which can be filled."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mounted(megabytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("only root may mount a small disk")
+        return folder
+
+    yield mounted
+    subprocess.run(["umount", "-l", folder], capture_output=True, check=False)

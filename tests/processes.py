@@ -2,13 +2,16 @@
 
 import multiprocessing
 import os
+import random
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
@@ -137,6 +140,44 @@ def run_alone(function: Callable, *arguments) -> int:
 def die() -> None:
     """What a power cut does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after(seconds: float | None) -> None:
+    """Die then, wherever this process has come to; never for None."""
+    if seconds is not None:
+        signal.signal(signal.SIGALRM, lambda *_: die())
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def killed_at_random(start: Callable[[float | None], Sequence[int]], folder: Path, kills: int, whole: float) -> None:
+    """Call ``start`` until ``kills`` of its lives were ended by the clock and a last one ended well.
+
+    Args:
+        start: gives the exit codes of processes that :func:`die_after` the seconds it gets.
+        folder: what they work in; emptied where they finish before the last kill.
+        whole: seconds that they need undisturbed, or more. A life lasts up to half of it: most kills fall where work
+            is done. It is halved where they finish first: the machine is quicker now than it was.
+    """
+    draw, killed = random.Random(20), 0
+    while True:
+        codes = start(draw.uniform(0.1, 0.5) * whole if killed < kills else None)
+        if -signal.SIGKILL in codes:
+            killed += 1
+        else:
+            assert not any(codes), codes
+            if killed == kills:
+                return
+            shutil.rmtree(folder)
+            whole /= 2
+
+
+def full(disk: Path) -> Path:
+    """The file that leaves no byte on a disk."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return path
 
 
 def _start(environment: dict[str, str], function: Callable, arguments: tuple) -> None:

@@ -10,12 +10,10 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from rm_data_anno.annotate import AnnotateConfig, annotate
 from tests.annotation_runs import judge, posts, rows
 from tests.fault_server import FaultServer
 from tests.nl_gradient_policy_optimization.test_resume import digest
-from tests.processes import PRELOADED
+from tests.processes import PRELOADED, full
 from tests.tiny_runs import tiny_config
 from text2grad.endpoints import client
 from text2grad.errors import command
@@ -113,35 +111,6 @@ CASES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], Any], str]]
 }
 
 
-@contextmanager
-def small_disk(folder: Path, size: str = "48m") -> Iterator[Path]:
-    """A file system of its own, which can be filled."""
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False).returncode:
-        pytest.skip("a small file system can only be mounted as root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Leave no byte."""
-    path = disk / "filler"
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 20))
-        except OSError:
-            pass
-        try:
-            while True:
-                file.write(b"x")
-        except OSError:
-            pass
-    return path
-
-
 def _entry(work: Callable[[Path, str], None], folder: Path, url: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     client._LONGEST_BACK_OFF = 1.0  # an outage is found out in seconds
@@ -182,7 +151,7 @@ class Soak:
         process = self.start(folder)
         time.sleep(self.draw.uniform(0.0, longest))
         if event == "disk":
-            filler = fill(self.disk)
+            filler = full(self.disk)
             process.join(3)
             filler.unlink()
             process.is_alive() and os.kill(process.pid, signal.SIGTERM)
@@ -219,11 +188,11 @@ class Soak:
 
 @pytest.mark.promise("nothing_lost", "paid_once", cases=24)
 @pytest.mark.parametrize("case", CASES)
-def test_twenty_signals_two_full_disks_two_outages(tmp_path, case):
+def test_twenty_signals_two_full_disks_two_outages(tmp_path, small_disk, case):
     """Where it ended before all of that had happened, it begins another run; each of them ends alike."""
-    seed = 7
+    seed, disk = 7, small_disk(48)
     tiny_config(tmp_path)  # writes the model once
-    with small_disk(tmp_path / "disk") as disk, FaultServer(answer, on_request=lambda body: time.sleep(0.03)) as server:
+    with FaultServer(answer, on_request=lambda body: time.sleep(0.03)) as server:
         soak = Soak(case, disk, server, seed)
         whole, run = disk / "whole", disk / "disturbed"
         whole.mkdir()

@@ -1,10 +1,6 @@
 """Generation: what a policy answers, whatever the batch, the kill or the adapter."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +12,7 @@ from scipy.stats import chisquare
 
 from evaluation.generate import GenerateConfig, generate
 from evaluation.results import load_responses
-from tests.processes import flags
+from tests.processes import die_after, killed_at_random, run_alone
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.models import model_identity
@@ -143,32 +139,22 @@ def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path)
     assert unmerged["t3_0"]["generation"]["model"].count("@") == 2  # the adapter's weights and its base's
 
 
-def test_killed_and_rerun_answers_nothing_twice(model, posts, tmp_path):
-    def command(output: Path) -> list[str]:
-        script = Path(__file__).parents[2] / "evaluation" / "generate.py"
-        given = {"task": "slf5k", "data_path": posts, "output_path": output, "model": model, "dtype": "float32"}
-        given |= {"num_samples": 10, "temperature": 1.0, "max_new_tokens": 30, "batch_size": 2, "device": "cpu"}
-        return [sys.executable, str(script), *flags(**given)]
+def _answer(model: str, posts: Path, folder: Path, life: float | None = None) -> None:
+    die_after(life)
+    folder.mkdir(exist_ok=True)
+    run(model, posts, folder / "answers.json", batch_size=1, num_samples=4, sampling={"temperature": 1.0})
 
-    output = tmp_path / "killed.json"
-    journal = tmp_path / "killed.json.journal.jsonl"
-    process = subprocess.Popen(command(output), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (journal.exists() and journal.read_bytes().count(b"\n") > 10):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not output.exists()
-    before = journal.read_bytes().count(b"\n") - 1
-    assert 0 < before < 50
-    finished = subprocess.run(command(output), capture_output=True, text=True, check=True)
-    assert f"({before} from an earlier run)" in finished.stdout
-    ids = [json.loads(line)["id"] for line in journal.read_text().splitlines()[1:]]
-    assert len(ids) == len(set(ids)) == 50
-    sampling = {"temperature": 1.0, "max_new_tokens": 30}
-    whole = run(model, posts, tmp_path / "whole.json", batch_size=2, num_samples=10, sampling=sampling)
-    assert summaries(json.loads(output.read_text())) == summaries(whole)
+
+@pytest.mark.promise("same_after_kill", "nothing_lost", cases=3)
+def test_kills_change_no_answer_and_nothing_is_answered_twice(model, posts, tmp_path):
+    begin = time.monotonic()
+    assert run_alone(_answer, model, posts, tmp_path / "whole") == 0
+    taken, killed = time.monotonic() - begin, tmp_path / "killed"
+    killed_at_random(lambda life: [run_alone(_answer, model, posts, killed, life)], killed, 3, taken)
+    ids = [json.loads(line)["id"] for line in (killed / "answers.json.journal.jsonl").read_text().splitlines()[1:]]
+    assert len(ids) == len(set(ids)) == 20
+    answers = [summaries(json.loads((folder / "answers.json").read_text())) for folder in (tmp_path / "whole", killed)]
+    assert answers[0] == answers[1]
 
 
 def test_retrained_weights_are_not_mistaken_for_the_old_ones(posts, tmp_path):

@@ -164,7 +164,7 @@ def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
     assert last["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
 
 
-@pytest.mark.promise("paid_once")
+@pytest.mark.promise("paid_once", "same_after_kill")
 def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
     answered: Counter[str] = Counter()
     held, seen = threading.Event(), threading.Event()

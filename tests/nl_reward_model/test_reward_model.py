@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,12 @@ from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
 from nl_reward_model.monitor import feedback_metrics
 from nl_reward_model.train_rm import train
+from tests.processes import die, die_after, full, killed_at_random, run_alone
 from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models import load_model
 
@@ -114,49 +117,66 @@ def test_the_loss_is_trls(tmp_path, monkeypatch, accumulation):
         torch.testing.assert_close(weight, results[1][1][name], atol=2e-6, rtol=1e-4)
 
 
-class KilledError(Exception):
-    pass
+STEPS = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "feedback_records": 0}
 
 
-class Kill(TrainerCallback):
-    def __init__(self, step: int):
-        self.step = step
+def _run(folder: Path, name: str, changes: dict, life: float | None = None, at_step: int = 0, disk: str = "") -> None:
+    """A training in a process that the clock or the start of a step kills, or whose disk is full from that step on."""
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KilledError
+    class Kill(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            die_after(life)
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if at_step and state.global_step == at_step:
+                full(Path(disk)) if disk else die()
+
+    made = train_rm._trainer
+
+    def dying(*args):
+        trainer = made(*args)
+        trainer.add_callback(Kill())
+        return trainer
+
+    train_rm._trainer = dying
+    config = settings(folder, str(folder / "annotated.json"), **STEPS, **changes, output_dir=str(folder / name))
+    with (folder / "printed.txt").open("w") as file, redirect_stdout(file), redirect_stderr(file):
+        command(lambda: train("slf5k", config))()
 
 
+@pytest.mark.promise("same_after_kill", cases=3)
 @pytest.mark.parametrize("changes", [LORA, {}], ids=["lora", "full"])
-def test_a_killed_run_goes_on_exactly(tmp_path, monkeypatch, changes):
+def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
-    data = write(tmp_path, slf5k_records())
-    common = {**changes, "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "feedback_records": 0}
-    whole, killed = (
-        settings(tmp_path, data, **common, output_dir=str(tmp_path / name)) for name in ("whole", "killed")
-    )
-    train("slf5k", whole)
-
-    trainer = train_rm._trainer
-    with monkeypatch.context() as patched:
-
-        def dying(*args):
-            made = trainer(*args)
-            made.add_callback(Kill(3))
-            return made
-
-        patched.setattr(train_rm, "_trainer", dying)
-        with pytest.raises(KilledError):
-            train("slf5k", killed)
-    assert (tmp_path / "killed" / "checkpoint-2").is_dir() and not (tmp_path / "killed" / "reward_model.json").exists()
-    shutil.copytree(tmp_path / "killed" / "checkpoint-2", tmp_path / "killed" / "checkpoint-3")
-    (tmp_path / "killed" / "checkpoint-3" / "reward_model.json").unlink()
-    train("slf5k", settings(tmp_path, data, **common, output_dir=str(tmp_path / "killed")))
-
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    write(tmp_path, slf5k_records())
+    tiny_model(tmp_path / "model")
+    killed = tmp_path / "killed"
+    assert run_alone(_run, tmp_path, "whole", changes) == 0
+    assert run_alone(_run, tmp_path, "killed", changes, None, 3) == -signal.SIGKILL
+    assert (killed / "checkpoint-2").is_dir() and not (killed / "reward_model.json").exists()
+    shutil.copytree(killed / "checkpoint-2", killed / "checkpoint-3")
+    (killed / "checkpoint-3" / "reward_model.json").unlink()
+    killed_at_random(lambda life: [run_alone(_run, tmp_path, "killed", changes, life)], killed, 2, 0.6)
+    assert losses(killed) == losses(tmp_path / "whole")
     weights = "adapter_model.safetensors" if changes else "model.safetensors"
     ours, theirs = (load_file(tmp_path / name / weights) for name in ("whole", "killed"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours) and ours.keys() == theirs.keys()
+
+
+@pytest.mark.promise("same_after_kill", "nothing_lost", "clear_sentence")
+def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, small_disk):
+    write(tmp_path, slf5k_records())
+    tiny_model(tmp_path / "model")
+    disk = small_disk(30)
+    assert run_alone(_run, tmp_path, "whole", LORA) == 0
+    assert run_alone(_run, tmp_path, str(disk / "run"), LORA, None, 3, str(disk)) == 2
+    assert "the disk is full" in (tmp_path / "printed.txt").read_text()
+    (disk / "filler").unlink()
+    assert run_alone(_run, tmp_path, str(disk / "run"), LORA) == 0
+    assert losses(disk / "run") == losses(tmp_path / "whole")
+    assert (disk / "run" / "adapter_model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "adapter_model.safetensors"
+    ).read_bytes()
 
 
 def test_a_folder_of_an_earlier_version_is_known_by_its_former_names(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 import threading
 import time
 
@@ -196,28 +195,15 @@ def test_what_cannot_be_used_is_asked_again_by_a_critic_that_resumes(tmp_path):
         assert len(server.requests) == 3
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder on a disk of 6 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("only root may mount a small disk")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.promise("paid_once", "nothing_lost")
 def test_a_full_disk_stops_the_run_with_a_message_and_nothing_is_paid_twice(small_disk, capsys):
     """Once before a request is sent, once while replies come in; then room is made."""
-    ballast = small_disk / "ballast"
+    disk = small_disk(6)
+    ballast = disk / "ballast"
     with FaultServer(judge, on_request=lambda body: time.sleep(0.01)) as server:
         ballast.write_bytes(b"x" * (5 << 20))
         with pytest.raises(SystemExit):
-            annotate("slf5k", setting(small_disk, server, posts(20), timeout=60.0))
+            annotate("slf5k", setting(disk, server, posts(20), timeout=60.0))
         assert server.requests == []
         assert "the disk is full" in capsys.readouterr().err
 
@@ -232,10 +218,10 @@ def test_a_full_disk_stops_the_run_with_a_message_and_nothing_is_paid_twice(smal
 
         server.on_request = fill
         with contextlib.suppress(SystemExit, InputError):
-            annotate("slf5k", setting(small_disk, server, posts(20), timeout=60.0, concurrency=2))
+            annotate("slf5k", setting(disk, server, posts(20), timeout=60.0, concurrency=2))
         ballast.write_bytes(b"")
         server.on_request = lambda body: None
         with contextlib.suppress(SystemExit, InputError):
-            annotate("slf5k", setting(small_disk, server, posts(20), timeout=60.0))
-        assert len(read(small_disk)) == 20
+            annotate("slf5k", setting(disk, server, posts(20), timeout=60.0))
+        assert len(read(disk)) == 20
         assert len(server.requests) == 20
