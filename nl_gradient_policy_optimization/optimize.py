@@ -211,7 +211,7 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
 def deepspeed_settings(config: PolicyConfig) -> dict:
     """The DeepSpeed file, its ``auto`` entries filled from the run's own settings."""
     settings = load_json(config.deepspeed)
-    dtype = weight_dtype(config)
+    dtype = weights_dtype(config)
     own = [
         (settings, "train_micro_batch_size_per_gpu", config.micro_batch_size),
         (settings, "gradient_accumulation_steps", config.micro_batches),
@@ -229,7 +229,7 @@ def deepspeed_settings(config: PolicyConfig) -> dict:
     return settings
 
 
-def weight_dtype(config: PolicyConfig) -> torch.dtype:
+def weights_dtype(config: PolicyConfig) -> torch.dtype:
     """What the model's weights are loaded in.
 
     Without DeepSpeed (which keeps float32 copies itself) a model whose every weight is trained is float32: small steps
@@ -247,7 +247,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
         device: where a reference of its own goes; the policy is placed by what distributes it.
     """
     set_seed(config.seed)
-    reference, dtype = None, weight_dtype(config)
+    reference, dtype = None, weights_dtype(config)
     if is_adapter(config.model):
         model = load_model(config.model, dtype, trainable=True)
         model.add_adapter(REFERENCE_ADAPTER, model.peft_config["default"])

@@ -10,8 +10,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.convergence import StudyConfig
+from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.infer import InferConfig
 from nl_reward_model.measures.metrics import MetricsConfig
@@ -208,13 +210,16 @@ def test_one_flag_or_two_name_the_critic(flags, spec):
         parse(AnnotateConfig, args=["--data_path", "d", "--critic", "openai:x", "--model", "y"]).critic_spec  # noqa: B018
 
 
-def test_number_types_and_full_training_have_two_spellings():
-    def given(flags: str) -> RewardModelConfig:
-        return parse(RewardModelConfig, args=[*without(RewardModelConfig, ""), *flags.split()])
+@pytest.mark.parametrize("kind", [RewardModelConfig, SFTSettings])
+def test_number_types_and_full_training_have_two_spellings(kind):
+    def given(flags: str) -> RewardModelConfig | SFTSettings:
+        return parse(kind, args=[*without(kind, ""), *flags.split()])
 
-    assert given("--precision fp32").dtype == "float32"
-    assert [(each.lora, each.lora_r) for each in map(given, ("--lora false", "--lora_r 0"))] == [(False, 0)] * 2
-    assert given("--lora true").lora_r == 16
+    types = [given(f"{flag} {name}") for flag in ("--dtype", "--precision") for name in ("fp32", "float32")]
+    assert [each.compute_dtype for each in types] == [torch.float32] * 4
+    full = [given(flags) for flags in ("--lora false", "--lora_r 0")]
+    assert [(each.lora, each.lora_r, each.weights_dtype) for each in full] == [(False, 0, torch.float32)] * 2
+    assert (given("--lora true").lora_r, given("--lora_r 8").lora_r) == (16, 8)
 
 
 def test_feedback_and_annotations_may_be_in_one_file_or_in_two():

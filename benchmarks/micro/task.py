@@ -171,12 +171,6 @@ def make_record(rng: random.Random, number: int, notes: int = 0) -> Record:
     return {"id": f"profile-{number}", "name": rng.choice(NAMES), "notes": known}
 
 
-def record_of(prompt: str, record_id: str) -> Record:
-    """The record whose prompt this is."""
-    notes = dict(line.split(": ") for line in prompt.splitlines())
-    return {"id": record_id, "name": notes.pop("Name"), "notes": notes}
-
-
 def demonstrate(record: Record, rng: random.Random) -> str:
     """A flawed demonstration: three sentences of five are right.
 

@@ -47,7 +47,7 @@ def train(config: DPOSettings) -> None:
     full = not config.lora and not is_adapter(config.model)
 
     def make(**options: Any) -> PairTrainer:
-        reference = load_model(config.model, config.weight_dtype) if full else None
+        reference = load_model(config.model, config.weights_dtype) if full else None
         return PairTrainer(ref_model=reference, **config.policy(), **options)
 
     items = items_of(load_pairs(config.data_path))

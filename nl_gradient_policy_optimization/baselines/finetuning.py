@@ -113,7 +113,7 @@ class FineTuning(_Mixed):
         return named_dtype(self.dtype)
 
     @property
-    def weight_dtype(self) -> torch.dtype:
+    def weights_dtype(self) -> torch.dtype:
         """Small steps vanish in 16 bits: a model whose every weight is trained is float32."""
         return self.compute_dtype if self.lora or self.deepspeed else torch.float32
 
@@ -122,7 +122,7 @@ class FineTuning(_Mixed):
 
     def policy(self) -> dict[str, Any]:
         """The model to train, as arguments of a trainer; an adapter that exists goes on training."""
-        model = load_model(self.model, self.weight_dtype, trainable=True)
+        model = load_model(self.model, self.weights_dtype, trainable=True)
         return {"model": model, "peft_config": None if is_adapter(self.model) else self.adapter()}
 
 

@@ -42,13 +42,13 @@ def train(config: ScalarRewardSettings) -> None:
     def make(**options: Any) -> RewardTrainer:
         set_seed(config.seed)  # the reward head starts at random
         adapter = config.adapter(task_type="SEQ_CLS", modules_to_save=["score"])
-        model = load_classifier(config.model, config.weight_dtype)
+        model = load_classifier(config.model, config.weights_dtype)
         return RewardTrainer(model=model, peft_config=adapter, **options)
 
     def describe(trainer: Any, training: Dataset, measures: dict[str, float]) -> None:
         scorer = ScalarModel(trainer.model, trainer.processing_class, task, config.per_device_eval_batch_size)
         scores = scorer.score_ids([ids for pair in training for ids in pair.values()])
-        dtype = str(config.weight_dtype).removeprefix("torch.")
+        dtype = str(config.weights_dtype).removeprefix("torch.")
         description = ScalarDescription(task.name, dtype, fmean(scores), pstdev(scores) or 1.0, measures)
         if config.process_index == 0:
             description.save(Path(config.output_dir))

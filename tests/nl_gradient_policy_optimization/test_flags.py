@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_gradient_policy_optimization.config import REMOVED, PolicyConfig
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
@@ -31,16 +30,6 @@ REQUIRED = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
 def test_number_types_have_long_and_short_names(flag):
     for given in ("fp32", "float32"):
         assert parse(PolicyConfig, args=[*REQUIRED, flag, given]).dtype == "float32"
-        assert (
-            str(parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, flag, given]).compute_dtype) == "torch.float32"
-        )
-
-
-def test_all_weights_by_either_flag():
-    for flag, value in (("--lora", "false"), ("--lora_r", "0")):
-        config = parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, flag, value])
-        assert (config.lora, config.lora_r, config.adapter()) == (False, 0, None)
-    assert parse(SFTSettings, args=["--task", "slf5k", *REQUIRED, "--lora_r", "8"]).adapter().r == 8
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
