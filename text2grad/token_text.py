@@ -1,8 +1,8 @@
 """Which characters each sampled token wrote, for any tokenizer and any ids.
 
-The ids need not be the canonical tokenisation of their text. Byte-level BPE, SentencePiece with byte fallback, and
-WordPiece are followed exactly as their decoders work; the result is held against the tokenizer's own ``decode``, and
-where that disagrees (a decoder not known here) the characters are found by decoding the ids' prefixes.
+The ids need not be the canonical tokenisation of their text. Byte-level BPE and SentencePiece with byte fallback are
+followed exactly as their decoders work; the result is held against the tokenizer's own ``decode``. Where that
+disagrees, and for other decoders (WordPiece), the characters are found by decoding the ids' prefixes.
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ def _pieces_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str], str],
     description = json.dumps(json.loads(backend.to_str()).get("decoder"), ensure_ascii=False) if backend else ""
     if '"ByteLevel"' in description:
         return _byte_level
-    if '"WordPiece"' in description:
-        return _wordpiece
     if '"Metaspace"' in description or "\u2581" in description:
         return _sentencepiece
     return None
@@ -185,21 +183,6 @@ def _sentencepiece(tokens: list[str], text: str) -> list[Interval] | None:
 def _sentencepiece_bytes(token: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte.group(1), 16)]) if byte else token.replace("\u2581", " ").encode("utf-8")
-
-
-def _wordpiece(tokens: list[str], text: str) -> list[Interval] | None:
-    """Pieces in reading order; the decoder only puts and removes spaces between them."""
-    spans, position = [], 0
-    for token in tokens:
-        piece = token.removeprefix("##") if position else token
-        start = position
-        while not text.startswith(piece, start):
-            if start >= len(text) or not text[start].isspace():
-                return None
-            start += 1
-        spans.append((start, start + len(piece)))
-        position = start + len(piece)
-    return spans if not text[position:].strip() else None
 
 
 def _from_units(pieces: list[bytes], chars: list[int]) -> list[Interval]:

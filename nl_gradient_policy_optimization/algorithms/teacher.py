@@ -26,7 +26,8 @@ from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.feedback import without_quotes
 from text2grad.losses.kl import sampled_kl
-from text2grad.losses.teacher import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+from text2grad.losses.ppo import capped_ratio
+from text2grad.losses.teacher import divergence, gated, span_sums, weighted, with_tail
 from text2grad.models import chat_ids
 from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import Task

@@ -12,7 +12,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import discounted_sums, gae, group_advantages, whiten
 from text2grad.configs import setting
 from text2grad.errors import InputError
-from text2grad.losses.ppo import policy_loss, sampler_correction, value_loss
+from text2grad.losses.ppo import capped_ratio, policy_loss, value_loss
 
 
 @dataclass
@@ -68,7 +68,7 @@ def corrected(term: Tensor, batch: Batch) -> Tensor:
     """A policy term per token, weighted where another engine than the policy itself sampled."""
     if not batch.has("sampler_logprobs"):
         return term
-    return term * sampler_correction(batch.old_logprobs, batch.sampler_logprobs)
+    return term * capped_ratio(batch.old_logprobs, batch.sampler_logprobs)
 
 
 def needs_groups(what: str, config: PolicyConfig) -> None:

@@ -29,7 +29,7 @@ from tests.tiny_runs import (
     tiny_config,
 )
 from text2grad.errors import InputError
-from text2grad.losses.ppo import sampler_correction
+from text2grad.losses.ppo import capped_ratio
 from text2grad.models.answering import LocalPolicy, SamplingConfig
 from text2grad.records import load_records
 
@@ -391,7 +391,7 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
 
 def test_a_sampler_of_its_own_rounding_is_corrected_for():
     old, sampled = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-1.0, -1.2, -9.0, math.nan])
-    assert sampler_correction(old, sampled).tolist() == pytest.approx([1.0, math.exp(0.2), 2.0, 1.0])
+    assert capped_ratio(old, sampled).tolist() == pytest.approx([1.0, math.exp(0.2), 2.0, 1.0])
 
 
 def test_prompts_come_from_a_data_set_too(tmp_path):

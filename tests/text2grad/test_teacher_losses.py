@@ -6,7 +6,8 @@ import pytest
 import torch
 from trl.experimental.sdpo import loss_utils
 
-from text2grad.losses.teacher import capped_ratio, divergence, gated, span_sums, weighted, with_tail
+from text2grad.losses.ppo import capped_ratio
+from text2grad.losses.teacher import divergence, gated, span_sums, weighted, with_tail
 
 
 def rows(*values: float) -> torch.Tensor:

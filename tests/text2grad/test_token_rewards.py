@@ -148,12 +148,12 @@ def test_labels_are_exact_on_broken_characters_too(ids, data):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 360), min_size=1, max_size=30), st.data())
-def test_wordpiece_spans_are_the_pieces(ids, data):
+def test_wordpiece_spans_are_the_pieces_and_the_spaces_before_them(ids, data):
     tok = tokenizer("wordpiece")
     ids = [i for i in ids if i < len(tok)]
     text, spans = token_spans(ids, tok)
     assert text == tok.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    pieces = [text[start:end] for start, end in spans]
+    pieces = [text[start:end].strip() for start, end in spans]
     tokens = ["" if i < 4 else tok.convert_ids_to_tokens(i) for i in ids]
     first = next((k for k, token in enumerate(tokens) if token), None)
     assert pieces == [token if k == first else token.removeprefix("##") for k, token in enumerate(tokens)]

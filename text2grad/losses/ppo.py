@@ -37,13 +37,13 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: 
     return 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
 
 
-def sampler_correction(old_logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
-    """min(π_old/π_sampler, limit) per token, a weight on the policy loss where another engine did the sampling.
+def capped_ratio(logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
+    """min(π/π_sampler, limit) per token without a gradient, a weight where another policy or engine did the sampling.
 
-    Source: truncated importance sampling, Ionides 2008, as used against the rounding of inference engines. A token
-    whose log-probability the engine did not give (NaN) has weight 1.
+    Source: truncated importance sampling, Ionides 2008. A token whose log-probability the sampler did not give (NaN)
+    has weight 1.
     """
-    ratio = torch.exp(old_logprobs - sampled_with).clamp(max=limit)
+    ratio = torch.exp(logprobs - sampled_with).detach().clamp(max=limit)
     return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)
 
 

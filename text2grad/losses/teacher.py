@@ -7,6 +7,8 @@ Labels and Δ are ``[B, T]``; whatever is under the padding has label 0.
 import torch
 from torch import Tensor
 
+from text2grad.losses.kl import full_kl
+
 TAIL_FLOOR = 1e-7
 """The least probability that the rest of the vocabulary keeps, in nats of log-probability of the chosen tokens."""
 
@@ -52,26 +54,15 @@ def divergence(log_probs: Tensor, teacher_log_probs: Tensor, alpha: float = 1.0)
     alpha·KL(π_T ‖ m) + (1 − alpha)·KL(π ‖ m) with m = (1 − alpha)·π + alpha·π_T. Source: SDPO (arXiv 2601.20802).
     """
     if alpha == 1:
-        return _kl(log_probs, teacher_log_probs)
+        return full_kl(log_probs, teacher_log_probs)
     if alpha == 0:
-        return _kl(teacher_log_probs, log_probs)
+        return full_kl(teacher_log_probs, log_probs)
     own, teachers = (torch.log(torch.tensor(share).to(log_probs)) for share in (1 - alpha, alpha))
     mixture = torch.logaddexp(log_probs + own, teacher_log_probs + teachers)
-    return alpha * _kl(teacher_log_probs, mixture) + (1 - alpha) * _kl(log_probs, mixture)
+    return alpha * full_kl(teacher_log_probs, mixture) + (1 - alpha) * full_kl(log_probs, mixture)
 
 
 def with_tail(log_probs: Tensor) -> Tensor:
     """``[..., K] -> [..., K + 1]``: one more token, which has all the probability that the K leave over."""
     whole = torch.logsumexp(log_probs, -1, keepdim=True).clamp(max=-TAIL_FLOOR)
     return torch.cat([log_probs, torch.log(-torch.expm1(whole))], -1)
-
-
-def capped_ratio(logprobs: Tensor, old_logprobs: Tensor, limit: float = 2.0) -> Tensor:
-    """min(π/π_old, limit) per token without a gradient: corrects for rollouts that an older policy sampled."""
-    return (logprobs - old_logprobs).detach().clamp(-20, 20).exp().clamp(max=limit)
-
-
-def _kl(log_probs: Tensor, other: Tensor) -> Tensor:
-    """Σ_v p(v)·(log p(v) − log q(v)) over the last dimension."""
-    probabilities = log_probs.exp()
-    return (probabilities * torch.where(probabilities > 0, log_probs - other, 0.0)).sum(-1)
