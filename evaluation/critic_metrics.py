@@ -79,7 +79,8 @@ def figures_by_critic(
     missing: dict[str, float] = {}
     verdicts: dict[str, float] = {}
     for key, stored in outcome.results.items():
-        ids = tokenizer.encode(task.response(records[key]), add_special_tokens=False)
+        response = task.response(records[key])
+        ids = tokenizer.encode(response, add_special_tokens=False) if response.strip() else []  # silence has no δ
         given = task.fields.from_dict(stored)
         rewards = token_rewards(ids, tokenizer, given, task, scheme_of(given))
         count = len(ids)

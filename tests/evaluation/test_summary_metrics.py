@@ -174,6 +174,15 @@ def test_dense_scores_are_counted(tmp_path):
     assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
 
 
+def test_a_silent_answer_has_no_delta(tmp_path):
+    """Else a policy that writes blanks would beat one whose words are criticised."""
+    records = {"a": {"post": "A dog ran off.", "generated_summary": "My car."}}
+    blank = {**records, "b": {"post": "A post.", "generated_summary": "\n\n\n"}}
+    asked = (get_task("slf5k"), "programmatic", tokenizer("byte"), tmp_path / "journal.jsonl")
+    spoken, both = (figures_by_critic(each, *asked).figures["mean_delta"] for each in (records, blank))
+    assert both.rows["b"] == (0, 0) and both.value() == spoken.value() < 0
+
+
 def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_path):
     source = load_records("quickstart/data/posts_train.json", get_task("slf5k"), responses=False)
     posts = dict(list(source.items())[:8])
