@@ -288,10 +288,10 @@ def map_records(
         return len(batch)
 
     batches = iter([todo[start : start + batch_size] for start in range(0, len(todo), batch_size)])
-    stopped = ""
+    resumed, stopped = len(records) - len(todo), ""
     try:
         with (
-            tqdm(total=len(records), initial=len(records) - len(todo), desc=description, unit="record") as bar,
+            tqdm(desc=description, total=len(records), initial=resumed, unit="record", leave=False) as bar,
             closing(_in_threads(run, batches, workers)) as results,  # also where a signal comes in this block
         ):
             for finished in results:
@@ -302,7 +302,6 @@ def map_records(
         stopped = str(stop)
     finally:
         book.close()
-    resumed = len(records) - len(todo)
     return Outcome(_current(book.results, hashes), _current(book.errors, hashes), resumed, stopped, book.changes)
 
 

@@ -400,7 +400,7 @@ def _told(path: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split()).partition(". ")[0][:200]
         if "trust_remote_code" in str(error):
             told = "brings its own code, which is not run; use a model that transformers knows"
         elif Path(path).is_dir():
