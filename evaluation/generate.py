@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.configs import TASK_HELP, parse, setting
+from text2grad.configs import TASK_HELP, check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import (
@@ -55,9 +55,7 @@ class GenerateConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "limit", "max_prompt_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InputError(f"--{name} {value}: must be at least 1")
+        check_values(self)
 
 
 def answer_chats(

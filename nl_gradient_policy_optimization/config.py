@@ -157,12 +157,12 @@ class PolicySettings:
 class SamplingSettings:
     """The rollouts."""
 
-    rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size", above=0)
+    rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size")
     rollouts_per_prompt: int = setting(1, "responses to each prompt of a step", above=0)
     rollouts_ahead: bool = setting(
         False, "sample the next step's responses before this step's updates, so that an API critic can score them then"
     )
-    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length", above=0)
+    max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
     max_new_tokens: int = setting(
         128,
         "sampling ends here; such a response counts as unfinished",

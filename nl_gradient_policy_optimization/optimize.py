@@ -193,17 +193,24 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
 
         prepare_deepspeed(on_cpu)
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(config))
-    accelerator = Accelerator(
-        # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.
-        cpu=on_cpu and plugin is None,
-        kwargs_handlers=[process_group(config, deepspeed_on_cpu=on_cpu and plugin is not None)],
-        deepspeed_plugin=plugin,
-        gradient_accumulation_plugin=GradientAccumulationPlugin(
-            num_steps=config.micro_batches, sync_with_dataloader=False
-        ),
-        log_with=trackers or None,
-        project_dir=config.output_dir,
-    )
+    try:
+        accelerator = Accelerator(
+            # DeepSpeed on the CPU must be told its backend, and that this is no ordinary CPU run.
+            cpu=on_cpu and plugin is None,
+            kwargs_handlers=[process_group(config, deepspeed_on_cpu=on_cpu and plugin is not None)],
+            deepspeed_plugin=plugin,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(
+                num_steps=config.micro_batches, sync_with_dataloader=False
+            ),
+            log_with=trackers or None,
+            project_dir=config.output_dir,
+            mixed_precision="no",  # --dtype decides, and no variable of another job's
+            dynamo_backend="no",
+        )
+    except ValueError as error:
+        raise InputError(
+            f"{error}; unset variables of other jobs (LOCAL_RANK, ACCELERATE_...) or use torchrun"
+        ) from None
     accelerator.init_trackers("tracking")
     return accelerator
 

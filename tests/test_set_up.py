@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.processes import ROOT, run_command
 from text2grad.errors import command
@@ -116,11 +117,12 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert not loaded(*annotation) & (HEAVY | {"nltk"})
 
 
-@pytest.mark.promise("clear_sentence")
-def test_no_memory_is_one_sentence(capsys):
+@pytest.mark.promise("clear_sentence", cases=2)
+@pytest.mark.parametrize("want", [lambda: bytes(1 << 60), lambda: torch.empty(1 << 55)], ids=["python", "torch"])
+def test_no_memory_is_one_sentence(capsys, want):
     @command
     def main() -> None:
-        raise MemoryError
+        want()
 
     with pytest.raises(SystemExit, match="2"):
         main()

@@ -17,9 +17,18 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import yaml
 
 from text2grad.errors import InputError
+from text2grad.safety.gate import regular
 from text2grad.safety.redaction import is_misplaced
 
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
+_USUAL: dict[str, dict[str, float]] = {
+    "per_device_train_batch_size": {"above": 0}, "limit": {"above": 0},
+    "max_new_tokens": {"above": 0}, "max_prompt_tokens": {"above": 0},
+    "seed": {"at_least": 0, "below": 2**32}, "learning_rate": {"at_least": 0}, "temperature": {"at_least": 0},
+    "top_p": {"above": 0, "at_most": 1}, "lora_r": {"at_least": 0, "at_most": 9999},
+    "num_samples": {"above": 0, "at_most": 9999}, "rollouts_per_device": {"above": 0, "at_most": 99999},
+}  # fmt: skip
+"""Bounds of settings that several commands have, or a library brings; a field's own come before them."""
 _LIMITS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 
 
@@ -200,8 +209,8 @@ def check_values(config: Any) -> None:
             raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"--{name} {value}: must be a finite number")
-        for limit, bound in getattr(each.metadata.get("help"), "limits", {}).items():
-            if value is not None and not _LIMITS[limit](value, bound):
+        for limit, bound in (getattr(each.metadata.get("help"), "limits", {}) or _USUAL.get(name, {})).items():
+            if isinstance(value, int | float) and not _LIMITS[limit](value, bound):
                 raise InputError(f"--{name} must be {limit.replace('_', ' ')} {bound:g}, not {value}")
 
 
@@ -334,7 +343,7 @@ def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
 
 def _loaded(path: Path) -> Any:
     """What a YAML file holds, over what the file holds that its ``extends`` names, relative to its own folder."""
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    value = yaml.safe_load(regular(path).read_text(encoding="utf-8"))
     if not isinstance(value, dict) or "extends" not in value:
         return value
     base = path.parent / str(value.pop("extends"))

@@ -8,6 +8,7 @@ import functools
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Ctrl-C, and what schedulers send before they end a job."""
 WORKERS = "TEXT2GRAD_WORKERS"
 """Set by launchers: the folder in which every process that may be sent a signal leaves its number and start."""
+_NO_MEMORY = re.compile("out of memory|can't allocate memory")  # torch's words
 _ONE_WISH = 2.0  # seconds in which two signals count as one: a launcher may pass on what the terminal sent as well
 EXIT_CODE_FILE = "TEXT2GRAD_EXIT_CODE"
 """Set by launchers: the file in which a process leaves its exit code."""
@@ -114,11 +116,13 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
                 file=sys.stderr,
             )
             raise SystemExit(2) from None
-        except MemoryError:
-            print("error: out of memory; raise ulimit -v, or use a smaller model or batch", file=sys.stderr)
-            raise SystemExit(2) from None
         except (InputError, StopRunError) as error:
             print(f"error: {redacted(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+                raise
+            print("error: out of memory; raise ulimit -v, or use a smaller model or batch", file=sys.stderr)
             raise SystemExit(2) from None
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT

@@ -10,6 +10,7 @@ from string import Template
 
 from text2grad.errors import InputError
 from text2grad.records import fingerprint
+from text2grad.safety.gate import regular
 from text2grad.tasks import Task, get_task
 
 FIXED_DATE = "26 Jul 2024"
@@ -60,7 +61,7 @@ def load_prompt(
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig").strip()
+        text = regular(path).read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise InputError(f"{path}: the prompt file cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:

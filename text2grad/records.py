@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from text2grad.errors import InputError
-from text2grad.safety.gate import UnreadableError, fault, read_json, shown, unique_keys
+from text2grad.safety.gate import UnreadableError, fault, read_json, regular, shown, unique_keys
 from text2grad.tasks.base import Record, Task, content_id
 
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
@@ -377,7 +377,7 @@ def _no_such_file(path: str | Path) -> InputError:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return regular(path).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise _no_such_file(path) from None
     except UnicodeDecodeError as error:

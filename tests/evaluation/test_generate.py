@@ -209,7 +209,7 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"temperature": -1}, "--temperature -1.0: must be 0"),
+        ({"temperature": -1}, "--temperature must be at least 0"),
         ({"model": "/no/such/model"}, "no such model folder"),
         ({"data_path": "nowhere.json"}, "nowhere.json: no such file"),
     ],

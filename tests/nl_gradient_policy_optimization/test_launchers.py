@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from accelerate.state import AcceleratorState
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp
+from nl_gradient_policy_optimization.optimize import make_accelerator
 from tests.processes import ROOT, flags, run_command
-from tests.tiny_runs import rows, tiny_flags
+from tests.tiny_runs import rows, tiny_config, tiny_flags
 from text2grad.configs import parse
 from text2grad.errors import InputError
 
@@ -134,6 +136,24 @@ def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
     with pytest.raises(InputError, match=r"asks for FSDP.*run without it \(DDP\), or with --deepspeed"):
         check_fsdp()
+
+
+@pytest.mark.promise("clear_sentence", cases=2)
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "ACCELERATE_USE_CPU"])
+def test_another_jobs_variable_is_one_sentence(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "abc")
+    with pytest.raises(InputError, match=r"abc.*unset"):
+        make_accelerator(tiny_config(tmp_path))
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.promise("no_mixed_runs", cases=2)
+def test_another_jobs_variable_does_not_decide_how_a_run_computes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "inductor")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    state = make_accelerator(tiny_config(tmp_path)).state
+    assert (state.mixed_precision, state.dynamo_plugin.backend.value) == ("no", "NO")
 
 
 def test_each_zero_stage_has_one_file():

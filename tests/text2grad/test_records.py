@@ -15,6 +15,7 @@ from datasets import Dataset, DatasetDict
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
+from text2grad.prompts import load_prompt
 from text2grad.records import check_output, check_writable, is_data_set, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
@@ -423,6 +424,16 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
     assert is_data_set("data") and is_data_set("owner/name") and is_data_set("owner/name.v2#train")
     with pytest.raises(InputError, match="no such file"):
         load_records("data/none.json", PLAIN)
+
+
+@pytest.mark.promise("clear_sentence", "bounded_time", cases=4)
+def test_what_may_have_no_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not a regular file"):
+            load_records(path, PLAIN)
+        with pytest.raises(InputError, match="not a regular file"):
+            load_prompt(path, ())
 
 
 @pytest.mark.promise("clear_sentence", cases=3)

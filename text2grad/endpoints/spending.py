@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from text2grad.errors import InputError, StopRunError
+from text2grad.safety.gate import regular
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
     """
     path = Path(path or _PRICES)
     try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8"))
+        table = yaml.safe_load(regular(path).read_text(encoding="utf-8"))
         share = float(table["batch_discount"]) if batch else 1.0
         for pattern, row in table["models"].items():
             if fnmatchcase(model, pattern):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.configs import setting
+from text2grad.configs import check_values, setting
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
 from text2grad.models.loading import (
@@ -57,12 +57,7 @@ class SamplingConfig:
     seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id only")
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise InputError(f"--temperature {self.temperature}: must be 0 (greedy) or more")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"--top_p {self.top_p}: must be above 0 and at most 1")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise InputError(f"--max_new_tokens {self.max_new_tokens}: must be at least 1")
+        check_values(self)
 
 
 @dataclass(frozen=True)

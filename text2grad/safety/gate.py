@@ -4,10 +4,13 @@ Whatever is wrong with it becomes an :class:`UnreadableError` with a reason: bro
 half of a surrogate pair, numbers too long to hold, nesting too deep to follow, NaN where JSON has no such number.
 """
 
+import errno
 import json
 import math
+import stat
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 MOST_DIGITS = 1000  # of a whole number; Python itself refuses to print one of more than 4300
@@ -16,6 +19,14 @@ DEEPEST = 200  # lists and objects inside one another; Python follows about 900 
 
 class UnreadableError(ValueError):
     """Text from outside that cannot be used; the message says why."""
+
+
+def regular(path: Path) -> Path:
+    """A file that a user named, to be read; ``OSError`` for devices and named pipes, which may have no end."""
+    kind = path.stat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or path.parent == Path("/dev/fd")):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path
 
 
 def whole_number(digits: str) -> int:
