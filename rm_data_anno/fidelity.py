@@ -154,10 +154,11 @@ def _quartiles(values: list[int]) -> dict[str, float]:
 
 
 def report_table(columns: Mapping[str, dict[str, Any]]) -> str:
-    """Reports side by side as a Markdown table, one column each."""
+    """Reports side by side as a Markdown table, one column each; what is 0 in all of them is left out."""
     flat = {name: _flat(value) for name, value in columns.items()}
     names = list(dict.fromkeys(row for column in flat.values() for row in column))
     rows = [[name, *(column.get(name, "–") for column in flat.values())] for name in names]
+    rows = [row for row in rows if set(row[1:]) - {"0", "0.00 %", "0 [0 0 0 0 0]", "–"}]
     return tabulate(rows, ["", *flat], tablefmt="github", disable_numparse=True) + "\n"
 
 
