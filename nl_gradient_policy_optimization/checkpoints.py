@@ -1,7 +1,6 @@
 """Checkpoints at step boundaries: whole or not there at all, found again by the next run, limited in number."""
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,10 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from text2grad.errors import InputError
-from text2grad.journal.checksums import checksums, damaged_file
+from text2grad.journal.checksums import CHECKPOINT, checksums, damaged_file, remove, set_aside
 from text2grad.records import fingerprint, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
-_NAME = re.compile(r"checkpoint-(\d+)")
 STATE = "state.json"
 
 
@@ -52,11 +50,9 @@ class Checkpoints:
         damaged = self._found[2] if self._found else []
         if self.accelerator.is_main_process:
             for folder in self.run.glob("checkpoint-*.partial"):
-                _remove(folder)
+                remove(folder)
             for folder in filter(os.path.lexists, damaged):
-                aside = folder.with_name(f"{folder.name}.damaged")
-                _remove(aside)
-                folder.rename(aside)
+                set_aside(folder)
         self.accelerator.wait_for_everyone()
         return len(damaged)
 
@@ -85,7 +81,7 @@ class Checkpoints:
         final = self.run / f"checkpoint-{step}"
         partial = self.run / f"checkpoint-{step}.partial"
         if self.accelerator.is_main_process:
-            _remove(partial)
+            remove(partial)
             partial.mkdir(parents=True)
         self.accelerator.wait_for_everyone()
         yield partial
@@ -97,16 +93,16 @@ class Checkpoints:
             save_json(partial / STATE, {**whole, "digest": fingerprint(whole)})
             for path in _files(partial):
                 shutil.copymode(partial / STATE, path)  # some libraries let only the owner read
-            _remove(final)
+            remove(final)
             os.replace(partial, final)
             _sync(self.run)
             for old in self._all()[: -self.limit]:
-                _remove(old)
+                remove(old)
         self._found = None
         self.accelerator.wait_for_everyone()
 
     def _all(self) -> list[Path]:
-        found = [path for path in self.run.glob("checkpoint-*") if _NAME.fullmatch(path.name)]
+        found = [path for path in self.run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)]
         return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
     def _make_room(self, step: int, size: int) -> None:
@@ -132,14 +128,6 @@ def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
     if state["step"] != int(folder.name.partition("-")[2]):
         return f"it is a copy of checkpoint-{state['step']}", {}
     return damaged_file(folder, state["files"]), state
-
-
-def _remove(path: Path) -> None:
-    """A checkpoint, or what stands in the place of one: a link, a file, nothing."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _files(folder: Path) -> list[Path]:

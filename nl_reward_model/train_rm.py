@@ -6,7 +6,6 @@ One engine for all tasks; ``nl_reward_model/<task>/train_rm.py`` calls it. Runni
 the last checkpoint, or does nothing where training has finished.
 """
 
-import shutil
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -211,11 +210,7 @@ def _begin_or_resume(
     with config.main_process_first():
         if path.is_file():
             begun = {"weights": run["weights"], "validation": run["validation"]} | _in_present_names(load_json(path))
-        if config.process_index == 0:
-            for folder in output.glob("checkpoint-*"):  # a kill while one was being written
-                if not (folder / DESCRIPTION_FILE).is_file():
-                    shutil.rmtree(folder)
-    run, more = begin(path, begun, run, DESCRIPTION_FILE, config)
+    run, more = begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)
     return run.get("changes", []), more
 
 

@@ -156,6 +156,12 @@ def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     assert (killed / "checkpoint-2").is_dir() and not (killed / "reward_model.json").exists()
     shutil.copytree(killed / "checkpoint-2", killed / "checkpoint-3")
     (killed / "checkpoint-3" / "reward_model.json").unlink()
+    (killed / "checkpoint-mine").mkdir()
+    (killed / "checkpoint-7").symlink_to("checkpoint-mine")
+    (killed / "checkpoint-8").symlink_to("nowhere")
+    (killed / "checkpoint-9").touch()
+    assert run_alone(_run, tmp_path, "killed", changes, None, 4) == -signal.SIGKILL
+    assert (killed / "checkpoint-mine").is_dir() and (killed / "checkpoint-7.damaged").is_symlink()
     killed_at_random(lambda life: [run_alone(_run, tmp_path, "killed", changes, life)], killed, 2, 0.6)
     assert losses(killed) == losses(tmp_path / "whole")
     weights = "adapter_model.safetensors" if changes else "model.safetensors"

@@ -1,6 +1,8 @@
-"""Checksums of a folder's files: damage that keeps the sizes is found, too."""
+"""Checksums of a folder's files: damage that keeps the sizes is found, too. What is damaged is set aside."""
 
 import hashlib
+import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from text2grad.records import save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
 CHECKSUMS = "checksums.json"
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -68,3 +71,18 @@ def damaged_file(folder: Path, listed: Any) -> str | None:
         except OSError as error:  # a disk that fails, a name that is none
             return f"its file {name[:100]} cannot be read ({error.strerror})"
     return None
+
+
+def remove(path: Path) -> None:
+    """A folder, or what stands in the place of one: a link, a file, nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> None:
+    """Rename what is damaged; an earlier one of that name goes."""
+    aside = path.with_name(f"{path.name}.damaged")
+    remove(aside)
+    os.rename(path, aside)

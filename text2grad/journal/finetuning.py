@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 from text2grad.errors import Interrupted
-from text2grad.journal.checksums import CHECKSUMS, damage, save_checksums
+from text2grad.journal.checksums import CHECKPOINT, CHECKSUMS, damage, remove, save_checksums, set_aside
 from text2grad.journal.interruption import Interruption
 from text2grad.journal.run_folder import continued
 from text2grad.records import save_json
@@ -66,13 +66,14 @@ def train(trainer: Trainer) -> None:
 
 
 def begin(
-    path: Path, begun: Mapping[str, Any] | None, now: Mapping[str, Any], result: str, args: Any
+    path: Path, begun: Mapping[str, Any] | None, now: Mapping[str, Any], result: str, args: Any, last: str = CHECKSUMS
 ) -> tuple[dict[str, Any], bool]:
     """Compare ``run.json`` with the settings of now, set damaged files aside, and write it.
 
     Args:
         begun: what the file holds, in present names; None where there is none.
         result: the file in the folder that says that the training has finished.
+        last: the file that is written last in a checkpoint: one that a kill cut off has none.
         args: the training's settings: ``allow_changed`` and what ``TrainingArguments`` know of ranks.
 
     Returns:
@@ -84,7 +85,7 @@ def begin(
     folder = path.parent
     with args.main_process_first():
         if args.process_index == 0:
-            _set_aside_damaged(folder, result)
+            _set_aside_damaged(folder, result, last)
         finished = 0
         if folder.is_dir() and (newest := get_last_checkpoint(str(folder))):
             finished = int(newest.rpartition("-")[2])
@@ -95,14 +96,16 @@ def begin(
     return run, not done
 
 
-def _set_aside_damaged(folder: Path, result: str) -> None:
-    """Rename checkpoints whose files are not what was written; a damaged result is to be made again."""
+def _set_aside_damaged(folder: Path, result: str, last: str) -> None:
+    """Remove checkpoints that were cut off, rename those that hold other than was written; so for the result."""
     for checkpoint in folder.glob("checkpoint-*"):
-        if checkpoint.is_dir() and checkpoint.suffix != ".damaged" and (problem := damage(checkpoint)):
+        if not CHECKPOINT.fullmatch(checkpoint.name):
+            continue
+        if not (checkpoint / last).is_file():
+            remove(checkpoint) if checkpoint.is_dir() and not checkpoint.is_symlink() else set_aside(checkpoint)
+        elif problem := damage(checkpoint):
             print(f"skipping {checkpoint}: {problem}")
-            aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
-            if not aside.exists():
-                checkpoint.rename(aside)
+            set_aside(checkpoint)
     if (folder / result).is_file() and (problem := damage(folder)):
         print(f"{folder}: {problem}; writing the result again from the newest checkpoint")
         (folder / result).unlink()
