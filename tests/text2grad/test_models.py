@@ -129,6 +129,7 @@ DEEP = {"type": "Sequence", "normalizers": [
     ("name", "change", "told"),
     [
         ("config.json", lambda about: about | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ("config.json", lambda about: about | {"num_hidden_layers": -1}, "num_hidden_layers"),
         ("config.json", lambda about: about | {"hidden_size": "wide"}, "cannot be loaded"),
         ("tokenizer.json", lambda rules: rules | {"normalizer": DEEP}, "use another tokenizer"),
         ("tokenizer.json", lambda rules: {"version": 3}, "cannot be loaded"),

@@ -422,8 +422,8 @@ def _check_sizes(path: Path) -> None:
         for name, value in waiting.pop().items():
             if isinstance(value, dict):
                 waiting.append(value)
-            elif isinstance(value, int) and value > _MOST.get(name, value):
-                raise InputError(f"{path}: its {name} is {shown(value)}, more than {_MOST[name]}")
+            elif isinstance(value, int) and name in _MOST and not 0 <= value <= _MOST[name]:
+                raise InputError(f"{path}: its {name} is {shown(value)}, not between 0 and {_MOST[name]}")
 
 
 def _cache() -> Path:
