@@ -168,7 +168,7 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
         ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--judge", "m"], "--baseline"),
         ("kodcode/evaluate_kodcode.sh", ["--model", "x", "--base_only"], "--system"),
         ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--model", "x", "--mt_bench_path", "q"], "--judge"),
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--only", "rouge"], "choose of: metrics"),
+        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--only", "rouge"], "choose from: metrics"),
         ("kodcode/evaluate_kodcode.sh", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
         ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
         ("win_rate_curve.sh", ["--run", "x"], "are needed"),
