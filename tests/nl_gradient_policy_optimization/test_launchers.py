@@ -142,6 +142,7 @@ def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "ACCELERATE_USE_CPU"])
 def test_another_jobs_variable_is_one_sentence(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "abc")
+    AcceleratorState._reset_state(reset_partial_state=True)
     with pytest.raises(InputError, match=r"abc.*unset"):
         make_accelerator(tiny_config(tmp_path))
     AcceleratorState._reset_state(reset_partial_state=True)

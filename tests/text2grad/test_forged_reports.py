@@ -50,7 +50,7 @@ def test_a_line_that_the_end_of_the_program_cut_off_is_no_forgery():
 )
 @pytest.mark.parametrize("payload", [b"\n5\n", b'\n{"test": []}\n', b"\xff\xfe\n" * 100, b"\x00\x00\x00\x01{"])
 def test_a_program_that_writes_to_all_its_descriptors_harms_itself(payload, tests):
-    code = f"import os\nfor number in range(3, 64):\n  try: os.write(number, {payload!r})\n  except OSError: pass\n"
+    code = f"import os\nfor number in range(3, 4096):\n  try: os.write(number, {payload!r})\n  except OSError: pass\n"
     run = run_tests(code, tests, Sandbox(seconds=60), trace=True)
     assert not run.passed
     assert run.error_type in ("ForgedReport", "Crash")
