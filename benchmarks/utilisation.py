@@ -64,15 +64,14 @@ def needed(
     head = config.hidden_size * config.vocab_size
     width = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
     size = model.dtype.itemsize
-    read = sum(prompts) + sum(map(sum, responses))
     sampled = sum(map(sum, responses))
-    contexts = sum(
-        prompt * prompt / 2 + sum(length * (prompt + length / 2) for length in lengths)
-        for prompt, lengths in zip(prompts, responses, strict=True)
-    )
     attention = 4 * config.num_hidden_layers * width
-    forward = 2 * layers * read + attention * contexts + 2 * head * sampled
-    before = 2 * layers * sum(prompts) + attention * sum(prompt * prompt / 2 for prompt in prompts)
+    alone = sum(prompt * prompt / 2 for prompt in prompts)
+    after = sum(
+        length * (prompt + length / 2) for prompt, lengths in zip(prompts, responses, strict=True) for length in lengths
+    )
+    before = 2 * layers * sum(prompts) + attention * alone
+    forward = before + 2 * (layers + head) * sampled + attention * after
     together = max(max(lengths) for lengths in responses)  # all rows advance by one token at a time
     weights = (layers + head) * size
     gradients = 1 if adapter else 2

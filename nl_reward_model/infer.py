@@ -82,8 +82,6 @@ class InferConfig(Endpoint):
             self.base_url += f"#{self.model}"
         if self.base_url and self.constrained != "none":
             raise InputError("--constrained works in process only; do not give --base_url with it")
-        if self.limit is not None and self.limit < 1:
-            raise InputError(f"--limit {self.limit}: must be at least 1")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
