@@ -53,7 +53,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "Text2Grad, reward model in the same process",
         {"critic_constrained": "quotes", "max_critic_failures": 1.0},
     ),
-    "text2grad_served": ("Text2Grad, reward model on a server", _SERVED),
+    "text2grad_served": ("Text2Grad, reward model on a server", {**_SERVED, "rollouts_ahead": False}),
     "text2grad_served_ahead": (
         "Text2Grad, reward model on a server, `rollouts_ahead`",
         {**_SERVED, "rollouts_ahead": True},

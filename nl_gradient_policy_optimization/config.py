@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
 from nl_gradient_policy_optimization.earlier_settings import REMOVED
 from text2grad.configs import check_given, check_values, setting
-from text2grad.critics import CRITIC_FORMS
+from text2grad.critics import CRITIC_FORMS, is_endpoint, is_served
 from text2grad.endpoints.settings import CriticEndpoint
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
@@ -90,8 +90,10 @@ class SamplingSettings:
 
     rollouts_per_device: int = setting(12, "responses per step on each device", "--batch_size")
     rollouts_per_prompt: int = setting(1, "responses to each prompt of a step", above=0)
-    rollouts_ahead: bool = setting(
-        False, "sample the next step's responses before this step's updates, so that an API critic can score them then"
+    rollouts_ahead: bool | None = setting(
+        None,
+        "sample the next step's responses before this step's updates, during which the critic judges them; by default "
+        "where the critic is an endpoint",
     )
     max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
     max_new_tokens: int = setting(
@@ -276,6 +278,8 @@ class PolicyConfig(
         self.dtype = long_dtype_name(self.dtype)
         if self.optimizer == "auto":
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
+        if self.rollouts_ahead is None:
+            self.rollouts_ahead = is_endpoint(self.critic) or is_served(self.critic)
         self.algorithm.configure(self)
         self.method = self.method or self.algorithm.label
 

@@ -265,6 +265,14 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
     assert abs(optimize("slf5k", config, ScriptedRewards()).metrics_log.rows()[1]["kl/full"]) > 1e-4
 
 
+@pytest.mark.parametrize(
+    ("critic", "ahead"), [("programmatic", False), ("openai:gpt-4o", True), ("served:http://host:8765", True)]
+)
+def test_rollouts_are_sampled_ahead_where_the_critic_works_elsewhere(tmp_path, critic, ahead):
+    assert tiny_config(tmp_path, critic=critic).rollouts_ahead is ahead
+    assert tiny_config(tmp_path, critic=critic, rollouts_ahead=False).rollouts_ahead is False
+
+
 @pytest.mark.parametrize("constrained", ["none", "quotes"])
 def test_too_many_failed_critiques_stop_the_run(tmp_path, constrained):
     """A reward model's folder is told the setting that helps, where it is not yet set."""
