@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
@@ -354,6 +355,14 @@ class PolicyConfig(
                 flat.setdefault(item.name, (item.name, hint, _copied(item, optional)))
         namespace = {"__doc__": cls.__doc__, "REMOVED": REMOVED}
         return make_dataclass("Flags", list(flat.values()), namespace=namespace)
+
+    @classmethod
+    def overruled(cls, args: Sequence[str]) -> list[str]:
+        """A file's algorithm gives way to a flag that chooses another (``--teacher gate``)."""
+        words = [word for arg in args for word in arg.split("=", 1)]
+        given = {word[2:].replace("-", "_"): value for word, value in pairwise(words)}
+        off = {name: str(value) for name, (_, value) in CHOOSES.items()} | {"advantage": "gae"}
+        return ["algorithm"] if any(given.get(name, value) != value for name, value in off.items()) else []
 
     @classmethod
     def shown_flags(cls, args: Sequence[str]) -> type:

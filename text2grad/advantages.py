@@ -114,6 +114,11 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Re
 # Response channel: one number per response, [B]
 
 
+def per_response(values: Tensor, mask: Tensor) -> Tensor:
+    """``[B] -> [B, T]``: the same for all tokens of a response, 0 where the mask is."""
+    return torch.where(mask > 0, values[:, None], 0.0).to(mask.dtype)
+
+
 def response_scores(deltas: Tensor, mask: Tensor, mean: bool = False) -> Tensor:
     """Σ_t δ_t of each response, or its mean over the response's tokens: ``[B]``."""
     sums = _chosen(deltas, mask).sum(1)
@@ -230,69 +235,67 @@ def scaled(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: floa
     return (chosen * torch.rsqrt(squares / count.clamp(min=1) + eps)).to(values.dtype)
 
 
-def two_channels(
-    tokens: Tensor, responses: Tensor, mask: Tensor, weight: float, reduce: Reduce | None = None
-) -> Tensor:
-    """Response advantages on every token plus ``weight`` times token advantages, each :func:`scaled` on its own.
-
-    Args:
-        tokens: ``[B, T]``.
-        responses: ``[B]``.
-    """
-    whole = responses[:, None].expand_as(mask)
-    return scaled(whole, mask, reduce) + weight * scaled(tokens, mask, reduce)
-
-
-def agreement(
-    deltas: Tensor, mask: Tensor, responses: Tensor, group_size: int = 1, reduce: Reduce | None = None
-) -> float:
-    """How far spans and verdict say the same of whole responses: their correlation over the step, at least 0.
+def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce | None = None) -> float:
+    """How far two judgements say the same of whole responses: their correlation over the step, at least 0.
 
     Spans of a critic that praises everything, or praises the long, tell nothing of a response's worth: they get 0.
 
     Args:
-        responses: the verdict against the other responses', ``[B]``; mean δ is compared in the same way.
+        first, second: each against the other responses', ``[B]``.
+        counts: ``[B]``, 1 for responses that have feedback.
     """
     reduce = reduce or (lambda tensor: tensor)
-    counts = mask.any(1)
-    means = leave_one_out(response_scores(deltas, mask, mean=True), counts, group_size, reduce).double()
-    whole = responses.double() * counts
-    products = torch.stack([means * whole, means**2, whole**2, means, whole, counts.double()]).sum(1)
-    both, first, second, mean, other, count = reduce(products).tolist()
+    first, second = (_chosen(values, counts).double() for values in (first, second))
+    products = torch.stack([first * second, first**2, second**2, first, second, counts.double()]).sum(1)
+    both, squares, other_squares, total, other, count = reduce(products).tolist()
     count = max(count, 1.0)
-    spread = (first - mean**2 / count) * (second - other**2 / count)
-    return max(0.0, (both - mean * other / count) / spread**0.5) if spread > 1e-12 else 0.0
+    spread = (squares - total**2 / count) * (other_squares - other**2 / count)
+    return max(0.0, (both - total * other / count) / spread**0.5) if spread > 1e-12 else 0.0
 
 
 def verdict_advantages(
     deltas: Tensor,
     mask: Tensor,
     scores: Tensor,
+    missing: Tensor | None = None,
     group_size: int = 1,
     discount: float = 0.95,
     weight: float = 1.0,
     reduce: Reduce | None = None,
 ) -> Tensor:
-    """The verdict says how good a response is, its spans say where: :func:`two_channels`, neither paid by length.
+    """The verdict says how good a response is; spans and what is missing say where. None of them pays for length.
 
-    The response channel is the verdict against the other responses'. The token channel is, before the end token, the
-    discounted sum of δ_t beyond what a token of the other responses earns; in groups also against the others' sum at
-    the same position, so that equal responses get 0. Whether to stop is left to the verdict. The token channel weighs
-    ``weight`` times the :func:`agreement` of the two.
+    Three channels, each :func:`scaled` on its own, are added up:
+
+    - on every token the verdict, against the other responses';
+    - before the end token the discounted sum of δ_t beyond what a token of the other responses earns; in groups also
+      against the others' sum at the same position, so that equal responses get 0;
+    - on the end token what is missing, against the other responses': it was left out by stopping there.
+
+    The second and third weigh ``weight`` times their :func:`agreement` with the verdict.
 
     Args:
         deltas: what each token earns by its spans (and loses by the KL penalty).
         scores: the verdict on each response, ``[B]``.
+        missing: how many things each response lacks, ``[B]``; NaN where it did not end by itself.
         group_size: as in :func:`leave_one_out`.
-        discount: γλ of the token channel.
+        discount: γλ of the second channel.
     """
-    inside = before_end(mask)
+    counts, inside = mask.any(1), before_end(mask)
+    whole = leave_one_out(scores, counts, group_size, reduce)
     sums = discounted_sums(leave_one_out_tokens(deltas, inside, group_size, reduce), inside, discount)
     if group_size > 1:
         sums = (sums - _others_there(sums, inside, group_size)) * inside
-    responses = leave_one_out(scores, mask.any(1), group_size, reduce)
-    share = agreement(deltas, inside, responses, group_size, reduce)
-    return two_channels(sums, responses, mask, weight * share, reduce)
+    means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
+    advantages = scaled(per_response(whole, mask), mask, reduce)
+    advantages = advantages + weight * agreement(means, whole, counts, reduce) * scaled(sums, mask, reduce)
+    if missing is not None:
+        ended = counts & ~missing.isnan()
+        told = leave_one_out(-missing, ended, group_size, reduce)
+        end = (mask - inside) * ended[:, None]
+        share = agreement(told, whole, ended, reduce)
+        advantages = advantages + weight * share * scaled(per_response(told, end), end, reduce)
+    return advantages
 
 
 def _others_there(values: Tensor, mask: Tensor, group_size: int) -> Tensor:

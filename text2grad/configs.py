@@ -107,8 +107,9 @@ def parse(
         SystemExit: code 2 for an unknown flag or a value of the wrong type (argparse prints which).
 
     A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and
-    ``of(**flags)``, which makes one of them. ``REMOVED`` of a dataclass holds settings of earlier versions: the value
-    at which each changed nothing, and what to write in its place.
+    ``of(**flags)``, which makes one of them. Its ``overruled(args)`` names settings of the file that give way to others
+    on the command line. ``REMOVED`` of a dataclass holds settings of earlier versions: the value at which each changed
+    nothing, and what to write in its place.
     """
     args = list(sys.argv[1:] if args is None else args)
     check_no_key("command line:", args)
@@ -127,7 +128,10 @@ def parse(
     _check_names(args, dataclasses)
     parser = TrlParser(dataclass_types=list(dataclasses), add_help=False, usage=_usage())
     if path is not None:
-        parser.set_defaults_with_config(**_read_config(path, dataclasses))
+        held = _read_config(path, dataclasses)
+        for name in chain.from_iterable(kind.overruled(args) for kind in composed if hasattr(kind, "overruled")):
+            held.pop(name, None)
+        parser.set_defaults_with_config(**held)
     try:
         values = parser.parse_args_and_config(args)
     except ValueError as error:

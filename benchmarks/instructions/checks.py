@@ -1,4 +1,4 @@
-"""One checker for each rule. A checker quotes what breaks its rule, and says so in a sentence."""
+"""One checker for each rule. It quotes what breaks the rule or names what is missing, and says so in a sentence."""
 
 import re
 from collections.abc import Callable
@@ -15,10 +15,11 @@ _INSTRUCTION = re.compile(
 
 
 class Violation(NamedTuple):
-    """Quotes of a response, exactly as it has them, and what is wrong with them."""
+    """Quotes of a response, exactly as it has them, what is wrong, and what the response lacks, if it does."""
 
     quotes: list[str]
     remark: str
+    missing: str = ""
 
 
 def words_of(text: str) -> list[str]:
@@ -30,11 +31,12 @@ def sentences_of(text: str) -> list[str]:
 
 
 def words_between(text: str, limits: list[int]) -> list[Violation]:
-    """At least and at most so many words: what is too much is quoted, or all of what is too little."""
+    """At least and at most so many words: what is too much is quoted."""
     low, high = limits
     found = list(_WORD.finditer(text))
     if len(found) < low:
-        return [Violation([text.strip()], f"It has only {len(found)} words. At least {low} are asked for.")]
+        remark = f"It has only {len(found)} words. At least {low} are asked for."
+        return [Violation([], remark, f"{low - len(found)} more words")]
     if len(found) > high:
         return [
             Violation([text[found[high].start() :].rstrip()], f"It has {len(found)} words. Only {high} are allowed.")
@@ -64,12 +66,12 @@ def lower_case(text: str, wanted: bool = True) -> list[Violation]:
 
 def mentions(text: str, word: str) -> list[Violation]:
     found = re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE)
-    return [] if found else [Violation(sentences_of(text)[:1], f"It does not mention {word}.")]
+    return [] if found else [Violation([], f"It does not mention {word}.", word)]
 
 
 def ends_with(text: str, phrase: str) -> list[Violation]:
     said = text.rstrip().rstrip(".!").lower().endswith(phrase.lower())
-    return [] if said else [Violation(sentences_of(text)[-1:], f"It does not end with the words: {phrase}.")]
+    return [] if said else [Violation([], f"It does not end with the words: {phrase}.", phrase)]
 
 
 def in_order(text: str, words: list[str]) -> list[Violation]:

@@ -1,6 +1,7 @@
-"""The critic: what the checkers quote is poor, sentences without a fault are good. ``--critic .../critic.py:judge``.
+"""The critic of requests, for ``--critic .../critic.py:judge``.
 
-The verdict is the share of rules that are kept.
+What the checkers quote is poor, what they miss is missing, sentences without a fault are good. The verdict is the share
+of rules that are kept.
 """
 
 from typing import Any
@@ -18,4 +19,5 @@ def judge(prompt: str, response: str, record: dict[str, Any]) -> Feedback:
     else:
         good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
     broken = len(found) / len(record["rules"])
-    return Feedback(critique, good, poor, score=1 - 2 * broken)
+    missing = [violation.missing for violation in found if violation.missing]
+    return Feedback(critique, good, poor, missing=missing, score=1 - 2 * broken)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from nl_gradient_policy_optimization.batch import Batch
@@ -144,8 +143,3 @@ class Algorithm:
 
     def load(self, folder: Path) -> None:
         """The inverse of :meth:`save`; every rank calls it."""
-
-
-def per_response(values: Tensor, mask: Tensor) -> Tensor:
-    """``[B] -> [B, T]``: the same for all tokens of a response, 0 where the mask is."""
-    return torch.where(mask > 0, values[:, None], 0.0).to(mask.dtype)

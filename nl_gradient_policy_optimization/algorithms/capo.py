@@ -12,13 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.base import per_response
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from text2grad.advantages import group_tokens, response_scores
+from text2grad.advantages import group_tokens, per_response, response_scores
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.tasks import Task

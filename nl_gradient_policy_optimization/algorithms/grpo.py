@@ -9,11 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.base import per_response
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from text2grad.advantages import group_normalised, response_scores
+from text2grad.advantages import group_normalised, per_response, response_scores
 from text2grad.configs import setting
 from text2grad.errors import InputError
 
@@ -27,6 +26,7 @@ class GRPO(Text2Grad):
     eps: ClassVar[float] = 1e-4
     """Beside the standard deviation, as in TRL."""
 
+    advantage: ClassVar[str] = "group"  # no flag: there is no other
     outcome: Literal["sum", "mean", "verdict"] = setting(
         "sum", "what a response is worth: the sum or the mean of its tokens' rewards, or the critic's verdict"
     )

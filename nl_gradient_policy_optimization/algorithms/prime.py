@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.base import per_response
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
-from text2grad.advantages import discounted_sums, leave_one_out, prime_tokens, whiten
+from text2grad.advantages import discounted_sums, leave_one_out, per_response, prime_tokens, whiten
 from text2grad.configs import setting
 
 

@@ -11,10 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.base import per_response
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
-from text2grad.advantages import before_end, centred
+from text2grad.advantages import before_end, centred, per_response
 from text2grad.configs import setting
 
 

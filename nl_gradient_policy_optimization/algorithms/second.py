@@ -20,13 +20,14 @@ import torch
 from accelerate.utils import set_seed
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.base import LossInputs, per_response
+from nl_gradient_policy_optimization.algorithms.base import LossInputs
 from nl_gradient_policy_optimization.algorithms.teacher import CritiqueReader
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, corrected
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout
 from nl_gradient_policy_optimization.schedule import mixed_seed
+from text2grad.advantages import per_response
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.losses.ppo import policy_loss, refinement_loss

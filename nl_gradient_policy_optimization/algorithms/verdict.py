@@ -1,8 +1,8 @@
-"""Verdict and spans in two channels: how good a response is, and where in it. Neither is paid by length.
+"""Verdict, spans and what is missing, each in its place: how good a response is, where in it, and where it stopped.
 
 δ summed up makes each further token pay where most is praised, and cost where most is blamed. Here a response is
-compared with the others by its verdict, which also knows what is missing, and each token by the spans with a token of
-the others. Whether to stop is left to the verdict. Spans count as far as they agree with it
+compared with the others by its verdict, each token by the spans with a token of the others, and the end token by what
+the response lacks. Spans and missing things count as far as they agree with the verdict
 (:func:`text2grad.advantages.verdict_advantages`).
 """
 
@@ -21,13 +21,15 @@ from text2grad.configs import setting
 
 @dataclass
 class Verdict(GRPO):
-    """Clipped PPO on both channels, without a value head; prompts may have one response or several."""
+    """Clipped PPO on all three, without a value head; prompts may have one response or several."""
 
     name = "verdict"
 
     outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
     token_weight: float = setting(
-        1.0, "verdict: weight of the spans where they agree with the verdict; 0: leave them out", at_least=0
+        1.0,
+        "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out",
+        at_least=0,
     )
 
     def check(self, config: PolicyConfig) -> None:
@@ -35,10 +37,12 @@ class Verdict(GRPO):
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         config = self.run.config
+        unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
         advantages = verdict_advantages(
             batch.rewards,
             batch.mask,
             self.outcomes(batch),
+            batch.missing.masked_fill(unfinished, float("nan")),
             config.rollouts_per_prompt,
             config.gamma * config.lam,
             self.token_weight,

@@ -153,6 +153,22 @@ def test_flags_of_before_choose_their_algorithm(flag, value, name):
     assert value in ("off", "token") or str(getattr(config.algorithm, flag)) == value
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([], "verdict"),
+        (["--teacher", "gate"], "teacher"),
+        (["--teacher=off"], "verdict"),
+        (["--reward-placement", "last_sum"], "scalar"),
+        (["--advantage", "group", "--rollouts_per_prompt", "4"], "text2grad"),
+        (["--algorithm", "text2grad"], "text2grad"),
+    ],
+)
+def test_flags_that_choose_an_algorithm_win_over_a_files(flags, name):
+    args = ["--config", str(ROOT / STAGE / "small.yaml"), *REQUIRED, *flags]
+    assert parse(PolicyConfig, args=args).algorithm.name == name
+
+
 def test_there_are_at_most_eighty_settings_beside_the_algorithms():
     assert len(PolicyConfig.__dataclass_fields__) <= 80
 
@@ -190,6 +206,7 @@ def test_the_tasks_files_hold_the_papers_settings(task):
     config.check()
     assert {name: getattr(config, name) for name in PAPER} == PAPER
     assert tuple(getattr(config, name) for name in COLUMNS) == PAPER_BY_TASK[task]
+    assert config.algorithm.name == "text2grad"
     assert Path(ROOT / STAGE / task / "accelerate_config.yaml").is_file()
 
 

@@ -17,7 +17,6 @@ from text2grad.advantages import (
     prime_tokens,
     response_scores,
     scaled,
-    two_channels,
     verdict_advantages,
 )
 
@@ -93,26 +92,19 @@ def test_min_form_is_the_worst_token():
     close(sharp.sum(1), [-1.0, 0.5], 1e-4)
 
 
-def test_scaled_and_two_channels_by_hand():
+def test_scaled_by_hand():
     close(scaled(tensor([[3.0, 4.0, 9.0]]), tensor([[1.0, 1.0, 0.0]])), [[3 / math.sqrt(12.5), 4 / math.sqrt(12.5), 0]])
     assert scaled(torch.zeros(2, 2), torch.ones(2, 2)).tolist() == [[0, 0], [0, 0]]
-    mask, tokens = tensor([[1.0, 1.0], [1.0, 0.0]]), tensor([[2.0, -2.0], [0.0, 7.0]])
-    # responses 1, 1 and −1: rms 1. Tokens 2, −2 and 0: rms √(8/3)
-    part = 0.5 * 2 / math.sqrt(8 / 3)
-    close(two_channels(tokens, tensor([1.0, -1.0]), mask, 0.5), [[1 + part, 1 - part], [-1, 0]])
 
 
-def test_agreement_is_the_correlation_of_mean_delta_and_verdict():
-    mask = torch.ones(4, 2)
-    deltas = tensor([[1.0, 1], [1, 0], [0, 0], [0, -1]])  # means 1, ½, 0, −½
-    scores = leave_one_out(tensor([1.0, 0.0, 0.5, -0.5]), COUNTS)
-    means, verdicts = [1, 0.5, 0, -0.5], [1, 0, 0.5, -0.5]
-    expected = float(torch.corrcoef(tensor([means, verdicts]))[0, 1])
+def test_agreement_is_the_correlation_of_two_judgements():
+    means, verdicts = tensor([1, 0.5, 0, -0.5]), tensor([1.0, 0.0, 0.5, -0.5])
+    expected = float(torch.corrcoef(torch.stack([means, verdicts]))[0, 1])
     assert expected == pytest.approx(0.8)
-    assert agreement(deltas, mask, scores) == pytest.approx(expected)
-    assert agreement(-deltas, mask, scores) == 0.0  # spans that say the opposite are left out, not turned round
-    assert agreement(torch.ones(4, 2), mask, scores) == 0.0
-    assert agreement(deltas, mask, torch.zeros(4)) == 0.0
+    assert agreement(means, leave_one_out(verdicts, COUNTS), COUNTS) == pytest.approx(expected)
+    assert agreement(-means, verdicts, COUNTS) == 0.0  # spans that say the opposite are left out, not turned round
+    assert agreement(torch.ones(4), verdicts, COUNTS) == agreement(means, torch.zeros(4), COUNTS) == 0.0
+    assert agreement(means, verdicts, tensor([1.0, 1, 0, 0])) == pytest.approx(1.0)  # two points lie on a line
 
 
 def test_verdict_advantages_by_hand():
@@ -122,8 +114,15 @@ def test_verdict_advantages_by_hand():
     # beyond the other's at the same position: 7/4, ½ and −7/4, −½; agreement 1; verdicts against each other: 1, −1
     size = math.sqrt((2 * (7 / 4) ** 2 + 2 * 0.25) / 6)
     expected = [[1 + 7 / 4 / size, 1 + 0.5 / size, 1], [-1 - 7 / 4 / size, -1 - 0.5 / size, -1]]
-    close(verdict_advantages(deltas, mask, scores, group_size=2, discount=0.5), expected)
-    close(verdict_advantages(deltas, mask, scores, 2, weight=0.0), [[1, 1, 1], [-1, -1, -1]])
+    found = verdict_advantages(deltas, mask, scores, group_size=2, discount=0.5)
+    close(found, expected)
+    close(verdict_advantages(deltas, mask, scores, None, 2, weight=0.0), [[1, 1, 1], [-1, -1, -1]])
+    # the second lacks two things that the first has: 2 and −2 on the end tokens alone, 1 and −1 when scaled
+    lacking = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), 2, discount=0.5)
+    close(lacking - found, [[0, 0, 1], [0, 0, -1]])
+    # what the better answer lacks contradicts the verdict, and one that was cut off chose no end
+    for missing in (tensor([2.0, 0.0]), tensor([0.0, math.nan])):
+        close(verdict_advantages(deltas, mask, scores, missing, 2, discount=0.5), expected)
 
 
 @pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
@@ -137,7 +136,6 @@ def test_nothing_under_the_padding_reaches_a_result(under):
         lambda x: prime_tokens(x, MASK, 2),
         lambda x: min_form(x, MASK),
         lambda x: scaled(x, MASK),
-        lambda x: two_channels(x, COUNTS, MASK, 1.0),
-        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), 2),
+        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), 2),
     ):
         torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)

@@ -25,13 +25,14 @@ class Toy:
 
     Attributes:
         deltas, mask: ``[B, T]``.
-        scores: ``[B]``, the verdict.
+        scores, missing: ``[B]``, the verdict, and how much was left unsaid.
         choices: row, position, whether the answer stops there, and how many sentences were right by then.
     """
 
     deltas: Tensor
     mask: Tensor
     scores: Tensor
+    missing: Tensor
     choices: list[tuple[int, int, bool, int]]
 
     def push(self, advantages: Tensor, told: range = range(MOST + 1)) -> float:
@@ -50,7 +51,7 @@ def answers(good: float, poor: float, points: int = 0, seed: int = 0) -> Toy:
     """
     rng = random.Random(seed)
     deltas = torch.zeros(ANSWERS, TOKENS * MOST + 1)
-    toy = Toy(deltas, torch.zeros_like(deltas), torch.zeros(ANSWERS), [])
+    toy = Toy(deltas, torch.zeros_like(deltas), torch.zeros(ANSWERS), torch.zeros(ANSWERS), [])
     for row in range(ANSWERS):
         right = wrong = 0
         for sentence in range(MOST):
@@ -69,7 +70,7 @@ def answers(good: float, poor: float, points: int = 0, seed: int = 0) -> Toy:
                 break
         toy.mask[row, : end + 1] = 1
         said = balance(right, wrong, points - right) if points else (right - wrong) / (sentence + 1)
-        toy.scores[row] = said
+        toy.scores[row], toy.missing[row] = said, max(0, points - right)
     return toy
 
 
@@ -85,7 +86,7 @@ WORLDS = [(0.7, 0.1), (0.43, 0.57), (0.05, 0.95)]  # mean δ +0.6, 0 and −0.6
 @pytest.mark.parametrize("group_size", [1, 4])
 def test_length_is_left_alone_where_quality_does_not_depend_on_it(good, poor, group_size):
     toy = answers(good, poor)
-    assert abs(toy.push(verdict_advantages(toy.deltas, toy.mask, toy.scores, group_size))) < 0.2
+    assert abs(toy.push(verdict_advantages(toy.deltas, toy.mask, toy.scores, toy.missing, group_size))) < 0.2
 
 
 def test_the_worlds_are_praised_balanced_and_blamed():
@@ -101,7 +102,7 @@ def test_the_papers_advantages_pay_for_praise_and_charge_for_blame():
 @pytest.mark.parametrize("group_size", [1, 4])
 def test_going_on_gains_while_something_is_missing_and_stopping_when_all_is_said(group_size):
     toy = answers(0.6, 0.1, points=3)
-    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, group_size)
+    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, toy.missing, group_size)
     assert toy.push(advantages, told=range(3)) > 0.2
     assert toy.push(advantages, told=range(3, MOST)) < -0.2
 
@@ -113,7 +114,7 @@ def test_a_critic_that_says_the_same_of_everything_moves_no_length(critic):
     deltas = toy.mask * value
     if critic == "praises the long":  # its spans do, its verdict does not
         deltas = toy.mask * (toy.mask.sum(1, keepdim=True) > 3 * TOKENS)
-    assert abs(toy.push(verdict_advantages(deltas, toy.mask, toy.scores, 1))) < 0.2
+    assert abs(toy.push(verdict_advantages(deltas, toy.mask, toy.scores, toy.missing))) < 0.2
 
 
 def test_equal_answers_of_a_group_move_nothing():
@@ -124,6 +125,6 @@ def test_equal_answers_of_a_group_move_nothing():
 
 def test_a_blamed_token_falls_below_its_neighbours():
     toy = answers(0.45, 0.45)
-    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, 4)
+    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, group_size=4)
     praised, blamed = advantages[toy.deltas > 0].mean(), advantages[toy.deltas < 0].mean()
     assert praised - blamed > 0.8 * advantages[toy.mask > 0].std()
