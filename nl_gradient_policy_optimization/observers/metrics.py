@@ -76,11 +76,15 @@ def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
     counting = batch.mask.bool()
     deltas = batch.deltas[counting].double()
     feedback = [rollout.received for rollout in batch.rollouts]
+    judged = ~batch.scores.isnan() & (batch.counts > 0)
     sums: dict[str, Any] = {
         "tokens": len(deltas),
         "delta": deltas.sum(),
         "positive": (deltas > 0).sum(),
         "negative": (deltas < 0).sum(),
+        "verdict": batch.scores[judged].double().sum(),
+        "judged": judged.sum(),
+        "missing": (batch.missing * batch.counts).sum(),
         "reward": batch.given[counting].double().sum(),
         "counting": batch.counts.sum(),
         "matched": sum(each.matched for each in feedback),
@@ -100,6 +104,8 @@ def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
         "delta/mean": total["delta"] / tokens,
         "delta/positive": total["positive"] / tokens,
         "delta/negative": total["negative"] / tokens,
+        "verdict/mean": total["verdict"] / max(total["judged"], 1),
+        "missing/mean": total["missing"] / max(total["counting"], 1),
         "reward/mean": total["reward"] / max(total["counting"], 1),
         "spans/matched": total["matched"],
         "spans/unmatched": total["unmatched"],

@@ -37,7 +37,7 @@ METRICS = {
     "step", "delta/mean", "delta/positive", "delta/negative", "spans/matched", "spans/unmatched", "spans/conflicts",
     "critic/failures", "kl/full", "kl/coef", "entropy", "policy/loss", "policy/clip_fraction", "value/loss",
     "value/explained_variance", "length/mean", "length/finished", "grad_norm", "lr", "seconds/rollout",
-    "seconds/critique", "seconds/reference", "seconds/update", "rollouts",
+    "seconds/critique", "seconds/reference", "seconds/update", "rollouts", "verdict/mean", "missing/mean",
 }  # fmt: skip
 
 
@@ -91,6 +91,8 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     tokens = [delta for row in first for delta in row["deltas"]]
     assert metrics[0]["delta/mean"] == pytest.approx(sum(tokens) / len(tokens), rel=1e-5)
     assert metrics[0]["kl/full"] == pytest.approx(sum(sum(row["kl"]) for row in first) / 4, abs=1e-6)
+    assert metrics[0]["verdict/mean"] == pytest.approx(sum(row["verdict"] for row in first) / 4, abs=1e-4)
+    assert metrics[0]["missing/mean"] == pytest.approx(sum(len(row["missing"]) for row in first) / 4)
     assert list((run / "tracking").rglob("events.out.tfevents.*"))
 
     assert set(load_file(run / "policy" / "value_head.safetensors")) == {"weight", "bias"}
