@@ -42,7 +42,15 @@ METHODS = {
     "sft": "SFT",
 }
 
-MAIN_CURVES = ("delta/mean", "verdict/mean", "reward/mean", "entropy", "length/mean", "length/finished", "delta/negative")
+MAIN_CURVES = (
+    "delta/mean",
+    "verdict/mean",
+    "reward/mean",
+    "entropy",
+    "length/mean",
+    "length/finished",
+    "delta/negative",
+)
 """What a reader looks at first, besides KL; all other curves are folded away."""
 
 
