@@ -163,9 +163,6 @@ class RewardSettings:
     """From quotes to token rewards, and the KL to the reference."""
 
     scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
-    outcome_coef: float = setting(
-        0.0, "on the last token: this much where the critic found nothing poor, its negative where it did"
-    )
     unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
     min_response_tokens: int = setting(
         0, "responses with fewer tokens get --short_reward for each that is missing", at_least=0

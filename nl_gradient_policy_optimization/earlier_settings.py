@@ -47,6 +47,10 @@ REMOVED = {
     "repetition_penalty": (1.0, f"{_OTHER_DISTRIBUTION}, or a critic that blames repetition"),
     "repeat_ngram": (0, "is no setting any more; let a critic of your own quote what repeats (--critic FILE.py:NAME)"),
     "repeat_reward": (-1.0, "is no setting any more; let a critic of your own quote what repeats"),
+    "outcome_coef": (
+        0.0,
+        "is no setting any more: the outcome is the verdict of --algorithm verdict",
+    ),
     "empty_reward": (-1.0, "is −1 in every run; leave it out"),
     "head_chunk": (0, "is fitted to the vocabulary; leave it out"),
     "sampler_limit": (0.2, "is 0.2 nats in every run; leave it out"),

@@ -155,7 +155,7 @@ class ChangedRewards:
         ]
 
     def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        """The feedback before the outcome and wishes about length."""
+        """The feedback before wishes about length."""
         raise NotImplementedError
 
 
@@ -188,14 +188,8 @@ def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, cr
 
 
 def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
-    """The outcome, and wishes about length, as rewards: what is sampled from is never touched.
-
-    The outcome is +1 where the critic found nothing poor, else −1: for kodcode's program, whether the unit tests pass.
-    """
+    """Wishes about length as rewards: what is sampled from is never touched."""
     rewards = list(feedback.rewards)
-    if config.outcome_coef:
-        right = rollout.response.strip() and not feedback.poor
-        rewards[-1] += config.outcome_coef * (1.0 if right else -1.0)
     if not rollout.finished:
         rewards[-1] += config.unfinished_reward
     rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))

@@ -46,7 +46,6 @@ METHODS = {
     "prime": Method("PRIME", {**_GROUPS, "algorithm": "prime"}),
     "verdict_groups": Method("verdict and spans, four responses a prompt", {**_GROUPS, "algorithm": "verdict"}),
     "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, engine="trl"),
-    "grpo_outcome": Method("GRPO (TRL), 1 for an answer that is entirely right", {"outcome_coef": 1.0}, engine="trl"),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
@@ -66,7 +65,7 @@ METHODS = {
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
     "critique_grpo": Method("Critique-GRPO", _ATTEMPTS, engine="critique_grpo"),
-    "capo": Method("CAPO", {"advantage": "group", "rollouts_per_prompt": 4, "outcome_coef": 1.0}, engine="capo"),
+    "capo": Method("CAPO", {"advantage": "group", "rollouts_per_prompt": 4}, engine="capo"),
     "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}

@@ -157,13 +157,6 @@ def score_statements(record: Record, response: str) -> dict[str, float]:
     }
 
 
-def entirely_right(record: Record, response: str) -> bool:
-    """Every note, rightly, in the notes' order, and nothing else: what a strict verifier asks for."""
-    statements = read_statements(record, response)
-    in_order = [statement.note for statement in statements] == list(record["notes"])
-    return in_order and all(statement.verdict == "right" for statement in statements)
-
-
 def make_record(rng: random.Random, number: int, notes: int = 0) -> Record:
     """A person with three to five notes in any order, or with so many."""
     chosen = rng.sample(sorted(NOTES), notes or rng.randint(3, 5))

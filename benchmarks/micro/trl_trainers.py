@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
-from benchmarks.micro.task import PROFILES, entirely_right
+from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
 from text2grad.critics import Critic, Feedback, FeedbackError
@@ -69,10 +69,7 @@ class Examine(TrainerCallback):
 
 
 def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
-    """The curve of held-out quality of TRL's GRPOTrainer, whose reward is the sum of the same δ.
-
-    With ``outcome_coef`` the reward is a verifier's: that much for an answer that is entirely right, else 0.
-    """
+    """The curve of held-out quality of TRL's GRPOTrainer, whose reward is the sum of the same δ."""
     tokenizer = load_tokenizer(config.model)
     model = load_model(config.model, torch.float32)
     records = {record["id"]: record for record in load_json(config.data_path)}
@@ -81,9 +78,6 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
     def total_reward(completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
         texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
         chosen = [records[key] for key in id]
-        if config.outcome_coef:
-            pairs = zip(chosen, texts, strict=True)
-            return [config.outcome_coef * entirely_right(record, text) for record, text in pairs]
         replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
         return [
             summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else EMPTY_REWARD

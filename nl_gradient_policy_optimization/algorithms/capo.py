@@ -1,8 +1,8 @@
 """CAPO: several critiques vote on which tokens are wrong, and GRPO learns from the outcome and these penalties.
 
 Source: CAPO (arXiv 2508.02298), R_t = W_whole·[right] − W_process·[t is wrong] on every token, normalised over the
-prompt's responses. The weights are 2 (from −1 to +1) and 1 with the default ``--outcome_coef``. A critic that always
-says the same needs one vote. What is praised counts for nothing.
+prompt's responses. The weights are 2 (from −1 to +1) and 1. A critic that always says the same needs one vote. What is
+praised counts for nothing.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,6 @@ class CAPO(Text2Grad):
     votes: int = setting(
         4, "capo: critiques of each response; a token is wrong where more than half of them blame it", at_least=1
     )
-
-    def configure(self, config: PolicyConfig) -> None:
-        config.outcome_coef = config.outcome_coef or 1.0
 
     def check(self, config: PolicyConfig) -> None:
         needs_groups("--algorithm capo", config)
@@ -72,11 +69,12 @@ class VotedRewards:
 
     def _voted(self, rollout: Rollout, ballot: list[RolloutFeedback]) -> RolloutFeedback:
         valid = [given for given in ballot if given.error is None]
-        if not valid or not rollout.response.strip():
+        if not valid:
             return ballot[0]
         ballots = zip(*(given.labels for given in valid), strict=True)
         blamed = [sum(delta < 0 for delta in column) for column in ballots]
         deltas = [-1.0 if 2 * count > len(valid) else 0.0 for count in blamed]
-        faulty = 2 * sum(bool(given.poor) for given in valid) > len(valid)
-        typical = next(given for given in valid if bool(given.poor) == faulty)
-        return shape(replace(typical, rewards=list(deltas), deltas=deltas), rollout, self.config)
+        found = [bool(given.poor) or not rollout.response.strip() for given in valid]
+        faulty = 2 * sum(found) > len(valid)
+        rewards = [*deltas[:-1], deltas[-1] + (-1.0 if faulty else 1.0)]
+        return shape(replace(valid[found.index(faulty)], rewards=rewards, deltas=deltas), rollout, self.config)

@@ -38,8 +38,6 @@ class Scalar(Text2Grad):
         super().check(config)
         if self.reward_placement == "token":
             raise InputError("--reward_placement token: with rewards on their own tokens it is --algorithm text2grad")
-        if self.reward_model and config.outcome_coef:
-            raise InputError("--outcome_coef needs a critic, and --reward_model is none; leave one of them out")
 
     def source(self, task: Task, config: PolicyConfig) -> RewardSource | None:
         if not self.reward_model:

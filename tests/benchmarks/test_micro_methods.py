@@ -9,7 +9,7 @@ from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol
 from benchmarks.micro.rewriting import rewrite
 from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
-from benchmarks.micro.task import entirely_right, make_record, read_statements, score_statements
+from benchmarks.micro.task import make_record, read_statements
 from text2grad.records import load_json
 
 NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
@@ -34,16 +34,6 @@ def test_a_rewriting_does_what_the_critique_says():
         if "….' is not about" in critique:
             assert "aside" not in [s.verdict for s in statements]
     assert checked > 300
-
-
-def test_a_verifier_wants_every_note_in_order_and_nothing_else():
-    right = "Nora earns a living as a baker. Nora lives in Porto. Nora keeps a parrot."
-    assert entirely_right(NORA, right) and score_statements(NORA, right)["f1"] == 1
-    swapped = "Nora lives in Porto. Nora earns a living as a baker. Nora keeps a parrot."
-    assert not entirely_right(NORA, swapped) and score_statements(NORA, swapped)["f1"] == 1
-    assert not entirely_right(NORA, right + " It rained all morning.")
-    assert not entirely_right(NORA, right.replace("Porto", "Ghent"))
-    assert not entirely_right(NORA, "Nora earns a living as a baker. Nora lives in Porto.")
 
 
 @pytest.mark.parametrize("name", ["flip-50-gate_distill", "critique_grpo", "capo"])

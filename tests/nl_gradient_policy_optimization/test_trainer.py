@@ -265,7 +265,7 @@ def test_the_run_stops_on_kl(tmp_path):
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "capo", "votes": 0}, "--votes must be at least 1"),
         ({"algorithm": "verdict", "token_weight": -1.0}, "--token_weight must be at least 0"),
-        ({"reward_model": "scalar", "outcome_coef": 1.0}, "--outcome_coef"),
+        ({"outcome_coef": 1.0}, "--algorithm verdict"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"temperature": 0.0}, "--temperature must be above 0"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),

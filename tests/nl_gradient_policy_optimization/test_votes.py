@@ -1,6 +1,4 @@
-"""Several opinions of one critic: how they are drawn, averaged and voted by; and the outcome beside the spans."""
-
-from dataclasses import replace
+"""Several opinions of one critic: how they are drawn, averaged and voted by."""
 
 import pytest
 import torch
@@ -131,26 +129,24 @@ def test_a_token_is_wrong_where_most_votes_blame_it():
     size = len(response.response_ids)
     ends = [[-1, -1, 1], [-1, 1, 0], [0, -1, 1]]
     ballot = [vote(*first, *[0.0] * (size - 3)) for first in ends] + [RolloutFeedback([0.0] * size, error="no reply")]
-    config = PolicyConfig(outcome_coef=0.5, unfinished_reward=0.0)
+    config = PolicyConfig()
     found = VotedRewards([Votes(each) for each in ballot], config)([response])[0]
     assert found.deltas == [-1, -1] + [0] * (size - 2)
-    assert found.rewards == [-1, -1] + [0] * (size - 3) + [-0.5]  # most found something poor
+    assert found.rewards == [-1, -1] + [0] * (size - 3) + [-1]  # most found something poor
     lenient = [vote(*[-1.0] * size), vote(*[1.0] * size, poor=False), vote(*[1.0] * size, poor=False)]
     found = VotedRewards([Votes(each) for each in lenient], config)([response])[0]
-    assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [0.5]
+    assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [1]
     failed = RolloutFeedback([0.0] * size, error="no reply")
     assert VotedRewards([Votes(failed), Votes(failed)], config)([response])[0].error == "no reply"
 
 
-@pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -2), (TEXT, ["dog"], 2), ("  ", [], -2)])
-def test_the_outcome_lies_on_the_last_token(text, poor, outcome):
-    plain = tiny = PolicyConfig()
-    response = rollout(text)
-    both = [
-        CriticRewards(QuotingCritic(poor=poor), SLF5K, tokenizer("byte"), config)([response])[0].rewards
-        for config in (plain, replace(tiny, outcome_coef=2.0))
-    ]
-    assert both[1] == [*both[0][:-1], both[0][-1] + outcome]
+@pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -1), (TEXT, ["dog"], 1), ("  ", [], -1)])
+def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
+    response, config = rollout(text), PolicyConfig()
+    plain = CriticRewards(QuotingCritic(poor=poor), SLF5K, tokenizer("byte"), config)
+    (found,) = VotedRewards([plain], config)([response])
+    assert found.rewards == [*found.deltas[:-1], found.deltas[-1] + outcome]
+    assert found.deltas == [min(delta, 0) for delta in plain([response])[0].labels]  # praise counts for nothing
 
 
 def test_capo_trains_without_a_value_function(tmp_path):
@@ -158,6 +154,6 @@ def test_capo_trains_without_a_value_function(tmp_path):
     optimize("slf5k", config)
     run = load_json(tmp_path / "run" / "run.json")
     assert (run["method"], run["critic_name"]) == ("capo", "2 votes of programmatic")
-    assert run["config"]["advantage"] == "group" and run["config"]["outcome_coef"] == 1
+    assert run["config"]["advantage"] == "group"
     rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
     assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)
