@@ -2,7 +2,7 @@
 
     python benchmarks/real_posts.py --data_path posts.json --output_dir runs/real_posts
 
-``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. Both methods train on one
+``posts.json`` is any SLF5K file. Its posts of at most ``--max_words`` words are split in two. All methods train on one
 part with ``quickstart/policy.yaml`` and answer the other, four samples a post. Scalar PPO gets the same δ, summed on
 the last token. ``OUTPUT_DIR/report.html`` has the results, and ``OUTPUT_DIR/figures`` the curves. A killed run can be
 started again.
@@ -23,7 +23,7 @@ from text2grad.tasks import Record, get_task
 ROOT = Path(__file__).resolve().parent.parent
 LEARNT = "is of a finished study; benchmarks/learnt_posts.md names the commit that has it"
 REPORTED = "is no setting any more; the report has the curves, and OUTPUT_DIR/figures"
-METHODS = {"text2grad": [], "ppo_last_sum": ["--reward_placement", "last_sum"]}
+METHODS = {"verdict": [], "text2grad": ["--algorithm", "text2grad"], "ppo_last_sum": ["--reward_placement", "last_sum"]}
 
 
 @dataclass

@@ -163,11 +163,9 @@ class RewardSettings:
     """From quotes to token rewards, and the KL to the reference."""
 
     scheme: Scheme = setting("uniform", "how a span's reward spreads over its tokens")
-    unfinished_reward: float = setting(0.0, "added on the last token of a response that the length limit cut off")
-    min_response_tokens: int = setting(
-        0, "responses with fewer tokens get --short_reward for each that is missing", at_least=0
+    unfinished_reward: float = setting(
+        0.0, "added on the last token of a response that the length limit cut off, or to its verdict"
     )
-    short_reward: float = setting(-1.0, "added on the last token for each token short of --min_response_tokens")
     kl: KLKind = setting("full", "kind of KL per token")
     kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)", "--beta", at_least=0)
     kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")

@@ -1,6 +1,7 @@
 """What stage 3 says of settings that it does not have: those of its earlier versions, and of other trainers."""
 
 _OTHER_DISTRIBUTION = "would sample from another distribution than the one that is optimised; use --temperature"
+_NO_LENGTH = "is no setting any more: what is missing counts with --algorithm verdict, which no short answer escapes"
 _NO_REFRESH = (
     "is no setting any more: have the trusted critic annotate the run's rollouts (rm_data_anno/rollouts.py), train the "
     "reward model on them too, and go on with it as --critic and --allow_changed true (docs/audit.md)"
@@ -47,6 +48,8 @@ REMOVED = {
     "repetition_penalty": (1.0, f"{_OTHER_DISTRIBUTION}, or a critic that blames repetition"),
     "repeat_ngram": (0, "is no setting any more; let a critic of your own quote what repeats (--critic FILE.py:NAME)"),
     "repeat_reward": (-1.0, "is no setting any more; let a critic of your own quote what repeats"),
+    "min_response_tokens": (0, _NO_LENGTH),
+    "short_reward": (-1.0, _NO_LENGTH),
     "outcome_coef": (
         0.0,
         "is no setting any more: the outcome is the verdict of --algorithm verdict",

@@ -155,7 +155,7 @@ class ChangedRewards:
         ]
 
     def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        """The feedback before wishes about length."""
+        """The feedback before ``unfinished_reward``."""
         raise NotImplementedError
 
 
@@ -188,12 +188,10 @@ def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, cr
 
 
 def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
-    """Wishes about length as rewards: what is sampled from is never touched."""
-    rewards = list(feedback.rewards)
-    if not rollout.finished:
-        rewards[-1] += config.unfinished_reward
-    rewards[-1] += config.short_reward * max(0, config.min_response_tokens - len(rewards))
-    return replace(feedback, rewards=rewards)
+    """The feedback, with what a response earns that the length limit cut off."""
+    if rollout.finished:
+        return feedback
+    return replace(feedback, rewards=[*feedback.rewards[:-1], feedback.rewards[-1] + config.unfinished_reward])
 
 
 def _empty(rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:

@@ -88,12 +88,11 @@ def test_failed_and_empty_responses():
     assert [response for _, response, _ in critic.seen] == ["bad answer", "my car"]
 
 
-def test_wishes_about_form_are_rewards():
+def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     unfinished = rollout_of("my car", end=False)
     (plain,), _ = judged(unfinished)
-    (shaped,), _ = judged(unfinished, unfinished_reward=-0.5, min_response_tokens=50, short_reward=-2.0)
-    missing = 50 - len(unfinished.response_ids)
-    assert shaped.rewards[-1] == plain.rewards[-1] - 0.5 - 2.0 * missing
+    (shaped,), _ = judged(unfinished, unfinished_reward=-0.5)
+    assert shaped.rewards[-1] == plain.rewards[-1] - 0.5
     assert shaped.rewards[:-1] == plain.rewards[:-1]
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
 
