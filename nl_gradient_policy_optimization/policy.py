@@ -7,7 +7,7 @@ ones would move importance ratios by up to a tenth.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Scores(NamedTuple):
         hidden: the detached states that predict each token, ``[B, T, H]``.
         ref_logprobs, kl: log π_ref, and the KL to the reference.
         top_ids: the likeliest tokens of the vocabulary at each position, ``[B, T, K]``.
-        at: the log-probabilities of given tokens, ``[B, T, K]``.
+        at: the log-probabilities of given tokens, ``[B, T, K]``, or of ending, ``[B, T, ends]``.
     """
 
     logprobs: Tensor
@@ -101,6 +101,7 @@ class PolicyScorer(nn.Module):
         entropy: bool = False,
         top_k: int = 0,
         at: Tensor | None = None,
+        ends: Sequence[int] = (),
         as_reference: bool = False,
     ) -> Scores:
         """Score the responses at the end of ``input_ids``.
@@ -111,13 +112,16 @@ class PolicyScorer(nn.Module):
             kl: also compare with the reference, by this kind (no gradient).
             entropy: also compute the entropy.
             top_k: also return the ids of so many tokens of the vocabulary, the likeliest at each position.
-            at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities (without
-                ``kl``).
+            at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities.
+            ends: the same ids at every position, in place of ``at``.
             as_reference: score by the reference instead of the policy.
         """
         with self._as_reference() if as_reference else nullcontext(self.base) as base:
             chosen, length = response_mask.bool(), response_mask.shape[1]
             targets = input_ids[:, -length:][chosen]
+            if ends:
+                at = torch.tensor(ends, device=input_ids.device).expand(*response_mask.shape, -1)
+            asked = [at[chosen]] if at is not None else []
             hidden = _hidden_states(base, input_ids, attention_mask, length)
             if kl is not None:
                 with self._as_reference() as reference:
@@ -125,13 +129,13 @@ class PolicyScorer(nn.Module):
                     head = _head(reference)
             ref_logprobs = divergence = None
             if kl == "full":
-                pair = [hidden[chosen], reference_hidden, targets]
+                pair = [hidden[chosen], reference_hidden, targets, *asked]
                 options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
                 logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
                     self._against_reference, pair, **options
                 )
             else:
-                wanted = [hidden[chosen], targets] + ([at[chosen]] if at is not None else [])
+                wanted = [hidden[chosen], targets, *asked]
                 options = {"base": base, "entropy": entropy, "top_k": top_k}
                 logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
                 if kl is not None:
@@ -209,6 +213,7 @@ class PolicyScorer(nn.Module):
         hidden: Tensor,
         reference_hidden: Tensor,
         targets: Tensor,
+        at: Tensor | None = None,
         *,
         base: PreTrainedModel,
         reference_head: Callable,
@@ -221,6 +226,7 @@ class PolicyScorer(nn.Module):
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
         extra = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
+        extra += (log_probs.gather(-1, at),) if at is not None else ()
         return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs), *extra
 
     def _tempered(self, logits: Tensor) -> Tensor:

@@ -257,9 +257,9 @@ def verdict_advantages(
     deltas: Tensor,
     mask: Tensor,
     scores: Tensor,
-    missing: Tensor | None = None,
+    missing: Tensor,
+    end_probs: Tensor,
     group_size: int = 1,
-    discount: float = 0.95,
     weight: float = 1.0,
     reduce: Reduce | None = None,
 ) -> Tensor:
@@ -268,8 +268,9 @@ def verdict_advantages(
     Three channels, each :func:`scaled` on its own, are added up:
 
     - on every token the verdict, against the other responses';
-    - before the end token the discounted sum of δ_t beyond what a token of the other responses earns; in groups also
-      against the others' sum at the same position, so that equal responses get 0;
+    - before the end token δ_t, against the response's own mean: :func:`centred`, without a discount, so that a span
+      moves the tokens it is about and no others. The end token gets the mean of this over the others, weighted by how
+      probable ending was there: then, over the step, the spans move no token against the choice to stop;
     - on the end token what is missing, against the other responses': it was left out by stopping there.
 
     The second and third weigh ``weight`` times their :func:`agreement` with the verdict.
@@ -278,28 +279,21 @@ def verdict_advantages(
         deltas: what each token earns by its spans (and loses by the KL penalty).
         scores: the verdict on each response, ``[B]``.
         missing: how many things each response lacks, ``[B]``; NaN where it did not end by itself.
+        end_probs: the policy's probability of ending in place of each token.
         group_size: as in :func:`leave_one_out`.
-        discount: γλ of the second channel.
     """
+    reduce = reduce or (lambda tensor: tensor)
     counts, inside = mask.any(1), before_end(mask)
+    ended = counts & ~missing.isnan()
+    end = (mask - inside) * ended[:, None]
     whole = leave_one_out(scores, counts, group_size, reduce)
-    sums = discounted_sums(leave_one_out_tokens(deltas, inside, group_size, reduce), inside, discount)
-    if group_size > 1:
-        sums = (sums - _others_there(sums, inside, group_size)) * inside
+    spans, chances = centred(deltas, inside), _chosen(end_probs, inside)
+    going_on, total = reduce(torch.stack([(spans * chances).sum(), chances.sum()]))
+    spans = spans + end * going_on / total.clamp(min=1e-8)
     means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
-    advantages = scaled(per_response(whole, mask), mask, reduce)
-    advantages = advantages + weight * agreement(means, whole, counts, reduce) * scaled(sums, mask, reduce)
-    if missing is not None:
-        ended = counts & ~missing.isnan()
-        told = leave_one_out(-missing, ended, group_size, reduce)
-        end = (mask - inside) * ended[:, None]
-        share = agreement(told, whole, ended, reduce)
-        advantages = advantages + weight * share * scaled(per_response(told, end), end, reduce)
-    return advantages
-
-
-def _others_there(values: Tensor, mask: Tensor, group_size: int) -> Tensor:
-    """The mean over the group's other responses at the same position; 0 where none is as long."""
-    columns = torch.stack([values * mask, mask.to(values.dtype)]).view(2, -1, group_size, values.shape[1])
-    others = (columns.sum(2, keepdim=True) - columns).view(2, *values.shape)
-    return others[0] / others[1].clamp(min=1)
+    told = leave_one_out(-missing, ended, group_size, reduce)
+    return (
+        scaled(per_response(whole, mask), mask, reduce)
+        + weight * agreement(means, whole, counts, reduce) * scaled(spans, mask, reduce)
+        + weight * agreement(told, whole, ended, reduce) * scaled(per_response(told, end), end, reduce)
+    )

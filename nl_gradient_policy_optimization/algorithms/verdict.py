@@ -1,13 +1,13 @@
 """Verdict, spans and what is missing, each in its place: how good a response is, where in it, and where it stopped.
 
 δ summed up makes each further token pay where most is praised, and cost where most is blamed. Here a response is
-compared with the others by its verdict, each token by the spans with a token of the others, and the end token by what
-the response lacks. Spans and missing things count as far as they agree with the verdict
+compared with the others by its verdict, each token by the spans with the response's other tokens, and the end token by
+what the response lacks. Spans and missing things count as far as they agree with the verdict
 (:func:`text2grad.advantages.verdict_advantages`).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ class Verdict(GRPO):
     def check(self, config: PolicyConfig) -> None:
         """Prompts may have one response."""
 
+    def score_options(self) -> dict[str, Any]:
+        return {"ends": list(self.run.collector.end_ids)}
+
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         config = self.run.config
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
@@ -43,8 +46,8 @@ class Verdict(GRPO):
             batch.mask,
             self.outcomes(batch),
             batch.missing.masked_fill(unfinished, float("nan")),
+            batch.extra["at"].exp().sum(-1),
             config.rollouts_per_prompt,
-            config.gamma * config.lam,
             self.token_weight,
             self.run.reduce,
         )

@@ -21,13 +21,14 @@ GROUPED = ["verdict", "grpo", "dr_grpo", "rtt", "papo", "pure", "prime"]
 
 
 def batch_of(scores=SCORES, failed: int | None = None) -> Batch:
-    """Four responses to two prompts, with δ and verdicts; no KL."""
+    """Four responses to two prompts, with δ and verdicts; no KL, and one chance in ten to end anywhere."""
     rollouts = [Rollout("a", "p", {}, [1], [5] * len(row), "x", [], [], True) for row in DELTAS]
     batch = Batch(rollouts, 0, torch.float64, group_size=2)
     feedback = [RolloutFeedback(list(row), list(row), score=score) for row, score in zip(DELTAS, scores, strict=True)]
     if failed is not None:
         feedback[failed] = RolloutFeedback([0.0] * len(DELTAS[failed]), error="no reply")
     batch.receive(feedback)
+    batch.put("at", torch.full((4, 4, 2), 0.05).log())  # of two tokens that end
     return batch
 
 
@@ -109,7 +110,8 @@ def test_capo_blames_a_token_wherever_it_is():
 def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():
     batch = batch_of()
     for size in (1, 2):
-        expected = verdict_advantages(batch.deltas, batch.mask, batch.scores, size)
+        chances = torch.full((4, 4), 0.1)
+        expected = verdict_advantages(batch.deltas, batch.mask, batch.scores, batch.missing, chances, size)
         torch.testing.assert_close(advantages_of("verdict", batch, size), expected)
 
 
@@ -124,7 +126,7 @@ def test_wishes_about_length_reach_the_verdict():
 def test_a_failed_response_moves_nothing_and_is_no_baseline(name):
     found = advantages_of(name, batch_of(failed=1))
     assert found.isfinite().all() and (found[1] == 0).all()
-    if name != "prime":  # whose published form scales by n / (n − 1) whatever there is
+    if name not in ("prime", "verdict"):  # one scales by n / (n − 1), one by the size of what there is
         assert found[0].abs().max() < 1.5
 
 

@@ -43,6 +43,17 @@ def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_
         torch.testing.assert_close(model.lm_head.weight.grad.double(), weight.grad, rtol=0.01, atol=0.05)
 
 
+@pytest.mark.parametrize("kl", ["full", "k3"])
+def test_the_chance_to_end_is_scored_with_the_response(tmp_path, kl):
+    trainer = prepare("slf5k", tiny_config(tmp_path, algorithm="verdict", kl=kl, temperature=0.7), ScriptedRewards())
+    batch = trainer.collector.score(next(trainer.collector.sample([*trainer.collector.records][:2])))
+    ids, attention, mask = batch.inputs()
+    with torch.no_grad():
+        logits = trainer.learner.scorer.base(ids, attention_mask=attention).logits[:, -mask.shape[1] - 1 : -1] / 0.7
+    expected = logits.log_softmax(-1)[..., trainer.collector.end_ids] * mask[..., None]
+    torch.testing.assert_close(batch.extra["at"].to(expected), expected, rtol=1e-3, atol=1e-3)
+
+
 def _ragged_update(folder: str) -> None:
     """One step whose ranks have one and three chunks of response tokens."""
     config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1)

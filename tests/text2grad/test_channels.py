@@ -110,19 +110,25 @@ def test_agreement_is_the_correlation_of_two_judgements():
 def test_verdict_advantages_by_hand():
     # two answers to one prompt, end tokens last; the first is praised on its first token
     mask, deltas, scores = torch.ones(2, 3), tensor([[1.0, 0, 0], [0, 0, 0]]), tensor([0.5, -0.5])
-    # beyond the other's mean (0 and ½): 1, 0 and −½, −½; sums with discount ½: 1, 0 and −¾, −½
-    # beyond the other's at the same position: 7/4, ½ and −7/4, −½; agreement 1; verdicts against each other: 1, −1
-    size = math.sqrt((2 * (7 / 4) ** 2 + 2 * 0.25) / 6)
-    expected = [[1 + 7 / 4 / size, 1 + 0.5 / size, 1], [-1 - 7 / 4 / size, -1 - 0.5 / size, -1]]
-    found = verdict_advantages(deltas, mask, scores, group_size=2, discount=0.5)
+    ended, never = torch.zeros(2), torch.zeros(2, 3)
+    # δ less the response's mean before the end: ½, −½ and 0, 0; agreement 1; verdicts against each other: 1, −1
+    part = 0.5 / math.sqrt(2 * 0.25 / 6)
+    expected = [[1 + part, 1 - part, 1], [-1, -1, -1]]
+    found = verdict_advantages(deltas, mask, scores, ended, never, group_size=2)
     close(found, expected)
-    close(verdict_advantages(deltas, mask, scores, None, 2, weight=0.0), [[1, 1, 1], [-1, -1, -1]])
+    alone = verdict_advantages(deltas, mask, scores, ended, never, group_size=2, weight=0.0)
+    close(alone, [[1, 1, 1], [-1, -1, -1]])
     # the second lacks two things that the first has: 2 and −2 on the end tokens alone, 1 and −1 when scaled
-    lacking = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), 2, discount=0.5)
+    lacking = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), never, group_size=2)
     close(lacking - found, [[0, 0, 1], [0, 0, -1]])
     # what the better answer lacks contradicts the verdict, and one that was cut off chose no end
     for missing in (tensor([2.0, 0.0]), tensor([0.0, math.nan])):
-        close(verdict_advantages(deltas, mask, scores, missing, 2, discount=0.5), expected)
+        close(verdict_advantages(deltas, mask, scores, missing, never, group_size=2), expected)
+    # both might have ended before their second token: going on earned −½ and 0 there, −¼ with equal chances
+    chances = tensor([[0.0, 0.2, 0.9], [0.0, 0.2, 0.7]])
+    size = math.sqrt((2 * 0.25 + 2 * 0.0625) / 6)
+    stopping = [[1 + 0.5 / size, 1 - 0.5 / size, 1 - 0.25 / size], [-1, -1, -1 - 0.25 / size]]
+    close(verdict_advantages(deltas, mask, scores, ended, chances, group_size=2), stopping)
 
 
 @pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
@@ -136,6 +142,6 @@ def test_nothing_under_the_padding_reaches_a_result(under):
         lambda x: prime_tokens(x, MASK, 2),
         lambda x: min_form(x, MASK),
         lambda x: scaled(x, MASK),
-        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), 2),
+        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), x.abs(), 2),
     ):
         torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)

@@ -26,6 +26,7 @@ class Toy:
     Attributes:
         deltas, mask: ``[B, T]``.
         scores, missing: ``[B]``, the verdict, and how much was left unsaid.
+        end_probs: ``[B, T]``, how probable stopping was.
         choices: row, position, whether the answer stops there, and how many sentences were right by then.
     """
 
@@ -33,7 +34,13 @@ class Toy:
     mask: Tensor
     scores: Tensor
     missing: Tensor
+    end_probs: Tensor
     choices: list[tuple[int, int, bool, int]]
+
+    def verdict_advantages(self, group_size: int = 1, deltas: Tensor | None = None) -> Tensor:
+        """By this critic, or one that says the same of the whole and quotes otherwise."""
+        quoted = self.deltas if deltas is None else deltas
+        return verdict_advantages(quoted, self.mask, self.scores, self.missing, self.end_probs, group_size)
 
     def push(self, advantages: Tensor, told: range = range(MOST + 1)) -> float:
         """Of the choices after which so much is told."""
@@ -51,7 +58,7 @@ def answers(good: float, poor: float, points: int = 0, seed: int = 0) -> Toy:
     """
     rng = random.Random(seed)
     deltas = torch.zeros(ANSWERS, TOKENS * MOST + 1)
-    toy = Toy(deltas, torch.zeros_like(deltas), torch.zeros(ANSWERS), torch.zeros(ANSWERS), [])
+    toy = Toy(deltas, torch.zeros_like(deltas), torch.zeros(ANSWERS), torch.zeros(ANSWERS), deltas.clone(), [])
     for row in range(ANSWERS):
         right = wrong = 0
         for sentence in range(MOST):
@@ -66,6 +73,7 @@ def answers(good: float, poor: float, points: int = 0, seed: int = 0) -> Toy:
             end, stops = start + TOKENS, rng.random() < 0.3
             if sentence + 1 < MOST:
                 toy.choices.append((row, end, stops, right))
+                toy.end_probs[row, end] = 0.3
             if stops or sentence + 1 == MOST:
                 break
         toy.mask[row, : end + 1] = 1
@@ -86,7 +94,7 @@ WORLDS = [(0.7, 0.1), (0.43, 0.57), (0.05, 0.95)]  # mean δ +0.6, 0 and −0.6
 @pytest.mark.parametrize("group_size", [1, 4])
 def test_length_is_left_alone_where_quality_does_not_depend_on_it(good, poor, group_size):
     toy = answers(good, poor)
-    assert abs(toy.push(verdict_advantages(toy.deltas, toy.mask, toy.scores, toy.missing, group_size))) < 0.2
+    assert abs(toy.push(toy.verdict_advantages(group_size))) < 0.2
 
 
 def test_the_worlds_are_praised_balanced_and_blamed():
@@ -102,7 +110,7 @@ def test_the_papers_advantages_pay_for_praise_and_charge_for_blame():
 @pytest.mark.parametrize("group_size", [1, 4])
 def test_going_on_gains_while_something_is_missing_and_stopping_when_all_is_said(group_size):
     toy = answers(0.6, 0.1, points=3)
-    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, toy.missing, group_size)
+    advantages = toy.verdict_advantages(group_size)
     assert toy.push(advantages, told=range(3)) > 0.2
     assert toy.push(advantages, told=range(3, MOST)) < -0.2
 
@@ -114,17 +122,18 @@ def test_a_critic_that_says_the_same_of_everything_moves_no_length(critic):
     deltas = toy.mask * value
     if critic == "praises the long":  # its spans do, its verdict does not
         deltas = toy.mask * (toy.mask.sum(1, keepdim=True) > 3 * TOKENS)
-    assert abs(toy.push(verdict_advantages(deltas, toy.mask, toy.scores, toy.missing))) < 0.2
+    assert abs(toy.push(toy.verdict_advantages(deltas=deltas))) < 0.2
 
 
-def test_equal_answers_of_a_group_move_nothing():
+def test_spans_of_equal_answers_sum_to_nothing():
     deltas = torch.tensor([[1.0, -1.0, 0.0, 1.0, 0.0]]).repeat(8, 1)
     mask, scores = torch.ones(8, 5), torch.tensor([0.5] * 4 + [-0.5] * 4)
-    assert verdict_advantages(deltas, mask, scores, group_size=4).abs().max() < 1e-6
+    advantages = verdict_advantages(deltas, mask, scores, torch.zeros(8), torch.zeros(8, 5), group_size=4)
+    assert advantages.sum(1).abs().max() < 1e-5
 
 
 def test_a_blamed_token_falls_below_its_neighbours():
     toy = answers(0.45, 0.45)
-    advantages = verdict_advantages(toy.deltas, toy.mask, toy.scores, group_size=4)
+    advantages = toy.verdict_advantages(4)
     praised, blamed = advantages[toy.deltas > 0].mean(), advantages[toy.deltas < 0].mean()
     assert praised - blamed > 0.8 * advantages[toy.mask > 0].std()
