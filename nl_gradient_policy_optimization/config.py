@@ -140,7 +140,8 @@ class CriticSettings(CriticEndpoint):
     )
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
     critic_constrained: Literal["none", "quotes"] = setting(
-        "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
+        "none",
+        "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
     )
     critic_votes: int = setting(
         1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ", at_least=1

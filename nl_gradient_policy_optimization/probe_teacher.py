@@ -39,7 +39,7 @@ class ProbeConfig(TaskConfig):
     data_path: str = setting("", "the task's records; only their prompts are used", "--dataset_path", "--input_file")
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file")
-    critic_constrained: str = setting("none", "for a reward model's folder: none or quotes")
+    critic_constrained: str = setting("none", "for a reward model, in a folder or served by vLLM: none or quotes")
     teacher_prompt: str = setting("", "file of what the teacher reads; by default the task's prompts/teacher.txt")
     teacher_scale: float = setting(0.1, "of the gate: nats of disagreement over which a label shrinks")
     responses: int = setting(32, "responses to sample, one to each prompt")

@@ -13,7 +13,7 @@ mkdir -p "$run"
 
 policy() { # CRITIC FOLDER
     python nl_gradient_policy_optimization/slf5k/train.py --config quickstart/policy.yaml --model smollm2 \
-        --critic "$1" --data_path $posts --output_dir "$2"
+        --critic "$1" --critic_constrained quotes --data_path $posts --output_dir "$2"
 }
 answer() { # POSTS MODEL ANSWERS SEED NAME
     python evaluation/generate.py --task slf5k --data_path "$1" --model "$2" --num_samples "$3" --seed "$4" \

@@ -130,7 +130,8 @@ class PostsTour(Tour):
         # The rules audit a quarter of the answers, for the log only, unless they are the critic themselves.
         audit = {} if self.critic == "programmatic" else {"audit_critic": "programmatic", "audit_share": 0.25}
         critic = self._file("reward_model") if self.critic == "reward_model" else self.critic
-        self.train_policy(self.train, critic, **audit)
+        constrained = "quotes" if Path(critic).is_dir() else "none"  # a small model misquotes
+        self.train_policy(self.train, critic, critic_constrained=constrained, **audit)
         say("5/6  Before and after, on posts that nobody trained on")
         self.evaluate(self.held_out)
         say("6/6  The report")

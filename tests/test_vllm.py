@@ -1,7 +1,9 @@
 """The stages against vLLM itself: a served annotator, judge, reward model and policy."""
 
+import json
 import math
 import os
+import random
 import subprocess
 import sys
 import time
@@ -16,7 +18,9 @@ from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
 from tests.vllm_servers import RealServer, real_vllm
 from text2grad.critics import load_critic
+from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.endpoints.client import ChatClient
+from text2grad.feedback import Feedback
 from text2grad.tasks import get_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -28,6 +32,20 @@ def smollm(tmp_path_factory) -> Iterator[RealServer]:
     server = RealServer("smollm2", tmp_path_factory.mktemp("smollm"))
     try:
         yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]]:
+    """A served reward model: its spec, its folder, and the records that it knows by heart."""
+    real_vllm()
+    folder, known = memorised(32)
+    flags = ("--served-model-name", "reward_model", "--dtype", "float32")
+    server = RealServer(str(folder), tmp_path_factory.mktemp("reward_model"), *flags)
+    try:
+        server.start()
+        yield f"{server.url}/v1#reward_model", folder, known
     finally:
         server.kill()
 
@@ -98,27 +116,77 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
     assert rows(tmp_path / "run" / "rollouts.jsonl")[: len(before)] == before
 
 
-def test_a_served_reward_model_is_a_critic_with_rollouts_ahead(tmp_path):
+def test_a_served_reward_model_is_a_critic_with_rollouts_ahead(tmp_path, reward_model):
     """It answers as it does in process, and a run learns from what it says."""
-    real_vllm()
-    folder, known = memorised(32)
-    server = RealServer(str(folder), tmp_path, "--served-model-name", "reward_model", "--dtype", "float32")
+    spec, folder, known = reward_model
+    prompt = folder / "reward_prompt.txt"
     tiny_policy(tmp_path / "policy")
-    spec, prompt = f"{server.url}/v1#reward_model", folder / "reward_prompt.txt"
-    try:
-        server.start()
-        task = get_task("slf5k")
-        asked = ([task.prompt(r) for r in known.values()], [task.response(r) for r in known.values()])
-        served = load_critic(spec, "slf5k", prompt=str(prompt), timeout=600)(*asked)
-        assert served == load_critic(str(folder), "slf5k")(*asked)
-        settings = {"critic": spec, "critic_prompt": prompt, "rollouts_ahead": True, "max_critic_failures": 1}
-        run = policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600)
-        said = run.communicate(timeout=1800)[0]
-        assert run.returncode == 0, said
-    finally:
-        server.kill()
+    task = get_task("slf5k")
+    asked = ([task.prompt(r) for r in known.values()], [task.response(r) for r in known.values()])
+    served = load_critic(spec, "slf5k", prompt=str(prompt), timeout=600)(*asked)
+    assert served == load_critic(str(folder), "slf5k")(*asked)
+    settings = {"critic": spec, "critic_prompt": prompt, "rollouts_ahead": True, "max_critic_failures": 1}
+    run = policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600)
+    said = run.communicate(timeout=1800)[0]
+    assert run.returncode == 0, said
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
     critiques = {record["textual_feedback"] for record in known.values()}
     read = [row for row in rollouts if row["error"] is None]
     print(f"\n{len(read)} of {len(rollouts)} critiques could be read")
     assert len(rollouts) == 12 and any(row["critique"] in critiques for row in read)
+
+
+def test_a_served_reward_model_quotes_exactly_by_a_grammar(reward_model):
+    """Of responses it never saw, too, where it would quote what it knows by heart."""
+    spec, folder, known = reward_model
+    task = get_task("slf5k")
+    learnt = [task.response(record) for record in known.values()]
+    unseen = [text.replace("dog", "hound").replace("car", "van").replace("house", "flat") for text in learnt]
+    unseen += ['He said "no"\n and\tleft.', "é 漢字 😀 \\n it.", "x"]
+    responses, prompts = learnt + unseen, [task.prompt(next(iter(known.values())))] * (len(learnt) + len(unseen))
+    exact = {}
+    for constrained in ("none", "quotes"):
+        critic = load_critic(
+            spec, "slf5k", prompt=str(folder / "reward_prompt.txt"), constrained=constrained, timeout=600, concurrency=1
+        )
+        start = time.monotonic()
+        given = critic(prompts, responses)
+        seconds = (time.monotonic() - start) / len(given)
+        read = [(f, text) for f, text in zip(given, responses, strict=True) if isinstance(f, Feedback)]
+        exact[constrained] = [span in text for f, text in read for span in f.good + f.poor]
+        print(f"\n{constrained}: {len(read)} of {len(given)} readable, {sum(exact[constrained])} of", end=" ")
+        print(f"{len(exact[constrained])} spans exact, {seconds:.2f} s per reply")
+    assert not all(exact["none"])
+    assert len(read) >= len(learnt) and exact["quotes"] and all(exact["quotes"])
+
+
+def test_the_grammar_takes_every_quote_and_nothing_else():
+    """By the library that decodes in vLLM: what ``render_feedback`` writes about random responses, and near misses."""
+    real_vllm()
+    rng = random.Random(0)
+    cases = []
+    for task in (get_task("slf5k"), get_task("kodcode"), get_task("slf5k").without_critique()):
+        for _ in range(100):
+            parts = rng.choices(
+                ["a", "dog ", " ", "\n", "\t", '"', "\\", "é", "😀", "\u2028", "::=", "```\n", "/"], k=12
+            )
+            response = "".join(parts) + "b"
+            judged = task.rewarded(response)
+            pieces = [response[rng.randint(a, b - 1) : b] for a, b in judged if response[a:b].strip()]
+            grammar = quote_grammar(task.fields, task.fields.variant, response, judged)
+            quotes = [piece for piece in pieces if piece.strip()]
+            whole = {"missing": ["what is asked"], "score": -0.5} if rng.random() < 0.5 else {}
+            cases.append((grammar, task.render_feedback(Feedback('A "c".', quotes, quotes[:1], **whole)), True))
+            for wrong in ("", " ", "\n", response + "b", "zzz"):
+                cases.append((grammar, task.render_feedback(Feedback("c", [wrong], [])), False))
+    program = """
+import json, sys, llguidance
+tokenizer = llguidance.LLTokenizer("byte")
+for grammar, text, wanted in json.load(sys.stdin):
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.grammar_from("grammar", grammar))
+    taken = matcher.try_consume_tokens(tokenizer.tokenize_str(text)) == len(text.encode()) and matcher.is_accepting()
+    assert taken == wanted, (matcher.get_error(), grammar, text, wanted)
+"""
+    python = Path(os.environ.get("VLLM_VENV") or ROOT / ".venv-vllm") / "bin" / "python"
+    done = subprocess.run([python, "-c", program], input=json.dumps(cases), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr

@@ -9,10 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fault_server import FaultServer
+from text2grad.critics.chat import ChatCritic
+from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Usage, load_price
 from text2grad.errors import InputError, StopRunError
+from text2grad.feedback import Feedback
+from text2grad.tasks import get_task
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
@@ -127,6 +131,50 @@ def test_structured_output_is_asked_for_and_a_refusal_remembered():
         for _ in range(3):
             assert client.complete(HELLO, SCHEMA).text
     assert ["response_format" in body for body in server.requests] == [True, False, False, False]
+
+
+def quoting(server: FaultServer, task: str = "slf5k", **options) -> ChatCritic:
+    return ChatCritic.from_spec(f"{server.url}#some-model", task, constrained="quotes", timeout=2.0, **options)
+
+
+def test_quotes_are_asked_for_by_a_grammar_of_this_response():
+    code = 'Here:\n```python\nprint("a")\n```\n and\n```python\n  \n```\n'
+    reply = '{"code_feedback": "Prints.", "improvement_code": [], "wrong_code": ["print(\\"a\\")\\n"]}'
+    with FaultServer(lambda body: reply) as server:
+        (feedback,) = quoting(server, "kodcode", variant="no_cot")(["q"], [code])
+    assert feedback == Feedback("Prints.", [], ['print("a")\n'])
+    (body,) = server.requests
+    assert "response_format" not in body
+    start, *_, piece, blanks, solid, _, _ = body["structured_outputs"]["grammar"].splitlines()[1:]
+    assert start == (
+        r'start: " "? "{\"code_feedback\": " TEXT ", \"improvement_code\": " quotes ", \"wrong_code\": " quotes '
+        r'(", \"missing\": " texts (", \"verdict\": " VERDICT)?)? "}"'
+    )
+    assert (
+        piece
+        == r'PIECE_0: %regex {"substring_chunks": ["p", "r", "i", "n", "t", "(", "\\\"", "a", "\\\"", ")", "\\n"]}'
+    )
+    assert (blanks, solid) == (r'BLANKS: ("" | "\\n")*', "SOLID: (PIECE_0) & ~BLANKS")
+    nothing = quote_grammar(get_task("kodcode").without_critique().fields, "spans", "", [(0, 0)]).splitlines()
+    assert nothing[1] == r'start: " "? "{\"improvement_code\": " quotes ", \"wrong_code\": " quotes "}"'
+    assert nothing[-1] == 'quotes: "[]"'
+
+
+@pytest.mark.promise("clear_sentence")
+def test_a_server_without_grammars_is_refused_or_found_out():
+    reply = '{"textual_feedback": "It ran.", "good_spans": ["%s"], "poor_spans": []}'
+    with FaultServer(lambda body: reply % "The dog", refuses=["structured_outputs"]) as server:
+        critic = quoting(server, variant="no_cot")
+        with pytest.raises(InputError, match=r"takes no grammar of quotes .*serve the model by vLLM"):
+            critic(["q"], ["The dog ran."])
+        server.refuses = []
+        assert critic(["q"], ["The dog ran."]) == [Feedback("It ran.", ["The dog"], [])]
+        server.refuses = ["structured_outputs"]  # one odd response is not the end of a run
+        assert "takes no grammar of quotes" in str(critic(["q"], ["The dog sat."])[0])
+    with FaultServer(lambda body: reply % "A cat") as server:
+        assert "the server ignores structured_outputs" in str(quoting(server)(["q"], ["The dog ran."])[0])
+        with pytest.raises(InputError, match="scores have no grammar"):
+            quoting(server, variant="dense")
 
 
 def test_each_refused_parameter_is_left_away_or_renamed():

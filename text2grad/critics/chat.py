@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.critics.reward_model.prompt import DoesNotFit
 from text2grad.critics.reward_model.serving import served_reward_model
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
@@ -16,7 +17,7 @@ from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError, when_interrupted
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
 from text2grad.prompts import Prompt, load_prompt, prompt_path
-from text2grad.safety.gate import as_storable, storable
+from text2grad.safety.gate import as_storable, shown, storable
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
@@ -48,6 +49,7 @@ class ChatCritic:
         variant: one of ``VARIANTS``: the form of the reply that the prompt asks for.
         feedback_field: the field of a record in which a person's feedback is (variant ``human_feedback``).
         fit: shortens the placeholders' values where the prompt would be too long.
+        constrained: ``none``; or ``quotes``: vLLM then decodes by a grammar whose spans are quotes of the response.
     """
 
     remote = has_opinions = True
@@ -60,12 +62,16 @@ class ChatCritic:
         variant: str = "cot",
         feedback_field: str | None = None,
         fit: Callable[[dict[str, str]], dict[str, str]] = dict,
+        constrained: str = "none",
     ):
         if variant not in VARIANTS:
             raise InputError(f"there is no prompt variant {variant!r}; choose one of {', '.join(VARIANTS)}")
         if ("feedback" in prompt.names) != (variant == "human_feedback"):
             raise InputError(f"{prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
+        if constrained != "none" and variant == "dense":
+            raise InputError("scores have no grammar of quotes; leave --critic_constrained or the variant dense out")
         self.client, self.task, self.prompt, self.variant, self.fit = client, task, prompt, variant, fit
+        self.constrained = constrained
         self.feedback_field = feedback_field or task.human_feedback_field
         self.schema = reply_schema(task.fields, variant)
         self.fields = (task.without_critique() if variant == "spans" else task).fields
@@ -80,6 +86,7 @@ class ChatCritic:
         variant: str | None = None,
         feedback_field: str | None = None,
         client_class: type[ChatClient] = ChatClient,
+        constrained: str = "none",
         **options: Any,
     ) -> ChatCritic:
         """A critic for ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``.
@@ -90,6 +97,7 @@ class ChatCritic:
                 long as the feedback it was trained to write, where ``options`` do not say otherwise.
             variant: what the prompt asks for. By default ``cot``; for a prompt file, its name where that is a variant's
                 and else ``no_cot``.
+            constrained: ``quotes`` for exact quotes, by a server that decodes by grammars.
             client_class, options: the client, and what it takes (:class:`~text2grad.endpoints.client.ChatClient`).
         """
         task = get_task(task)
@@ -107,7 +115,7 @@ class ChatCritic:
             if reward_prompt:
                 fit = partial(reward_prompt.fit, room=description.max_length - 1)
                 options = {"max_tokens": description.max_new_tokens} | options
-        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field, fit)
+        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field, fit, constrained)
         critic.name = redacted(spec)
         return critic
 
@@ -151,11 +159,11 @@ class ChatCritic:
         messages = [{"role": "user", "content": self.prompt.fill(fields)}]
         critique = self._human_feedback(record) if self.variant == "human_feedback" else None
         try:
-            first, complaint, reply = self._ask(messages, critique, check, scope)
+            first, complaint, reply = self._ask(messages, response, critique, check, scope)
         except ChatError as error:
             return ChatFeedback(FeedbackError(str(error), error.passing))
         if isinstance(first, FeedbackError) and reply.finish_reason in _REFUSED:
-            self.client.forget(messages, self.schema, scope)
+            self.client.forget(messages, self._form(response), scope)
         if not complaint or reply.finish_reason in _REFUSED:
             return ChatFeedback(first, reply.usage, reasoning=_reasoning(reply))
 
@@ -164,7 +172,7 @@ class ChatCritic:
             {"role": "user", "content": as_storable(_again(complaint))},
         ]
         try:
-            second, _, repeated = self._ask(messages, critique, check, scope)
+            second, _, repeated = self._ask(messages, response, critique, check, scope)
         except ChatError as error:
             if error.passing:
                 return ChatFeedback(FeedbackError(str(error), passing=True), reply.usage)
@@ -172,7 +180,7 @@ class ChatCritic:
         usage = reply.usage + repeated.usage
         if isinstance(second, FeedbackError) and isinstance(first, FeedbackError) and repeated.usage.requests:
             for asked in (messages[:1], messages):
-                self.client.forget(asked, self.schema, scope)
+                self.client.forget(asked, self._form(response), scope)
         if isinstance(second, FeedbackError) and isinstance(first, Feedback):
             return ChatFeedback(first, usage, first, complaint, _reasoning(reply))
         return ChatFeedback(second, usage, first, complaint, _reasoning(repeated))
@@ -180,22 +188,31 @@ class ChatCritic:
     def _ask(
         self,
         messages: list[dict[str, str]],
+        response: str,
         critique: str | None,
         check: Callable[[Feedback], str | None] | None,
         scope: str,
     ) -> tuple[Feedback | FeedbackError, str, Reply]:
         """One request: ``(feedback, what is wrong with it or "", reply)``."""
-        reply = self.client.complete(messages, self.schema, scope=scope)
+        reply = self.client.complete(messages, self._form(response), scope=scope)
         try:
             if reply.finish_reason in _REFUSED:
                 raise FeedbackError(f"the model refused to judge ({reply.finish_reason}): {reply.text[:80]!r}")
             feedback = self.fields.parse(reply.text, critique)
             if self.variant == "dense" and not feedback.scores:
                 raise FeedbackError(f"the reply holds no {self.task.fields.scores!r}")
+            if self.constrained != "none" and (strange := _not_in(response, feedback)):
+                raise FeedbackError(f"the server ignores structured_outputs (docs/serve.md): {strange} is no quote")
         except FeedbackError as error:
             cut = f" (cut off after {reply.usage.completion_tokens} tokens)" if reply.finish_reason == "length" else ""
             return FeedbackError(f"{error}{cut}"), f"{error}{cut}", reply
         return feedback, (check(feedback) if check else None) or "", reply
+
+    def _form(self, response: str) -> dict[str, Any] | str:
+        """What a reply about this response must be: a JSON schema, or a grammar."""
+        if self.constrained == "none":
+            return self.schema
+        return quote_grammar(self.fields, self.variant, response, self.task.rewarded(response))
 
     def _fields(self, prompt: str, response: str, record: Record | None) -> dict[str, str]:
         """The placeholders' values. A record that holds another response lends only what fits any response."""
@@ -222,6 +239,11 @@ def _again(complaint: str) -> str:
         f"That reply cannot be used: {complaint}.{shorter} Write the whole JSON object again, in the form asked for, "
         "with every quote copied exactly."
     )
+
+
+def _not_in(response: str, feedback: Feedback) -> str:
+    """A span that is no quote of the response, as an error shows it; empty where there is none."""
+    return next((shown(span) for span in (*feedback.good, *feedback.poor) if span not in response), "")
 
 
 def _reasoning(reply: Reply) -> str:

@@ -46,6 +46,7 @@ _AWAY = (429, 502, 503, 504)  # what says nothing about the request itself
 _REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
 _SIGNS = {  # what an error message says about the parameter that it refuses
     "response_format": ("response_format", "json_schema", "schema", "structured", "grammar", "guided"),
+    "extra_body": ("structured_outputs", "grammar"),
     "temperature": ("temperature",),
     "logprobs": ("logprobs",),
     "max_completion_tokens": ("max_tokens", "max_completion_tokens"),
@@ -107,14 +108,14 @@ class ChatRequest:
 
     Attributes:
         messages: the chat, ``[{"role", "content"}, …]``.
-        schema: JSON schema of the reply.
+        schema: JSON schema of the reply; or, as a text, a grammar that vLLM is to decode by.
         logprobs: alternatives per token whose log-probabilities are wanted.
         length: tokens of the reply at most.
         scope: whose request it is (a record's id): the cache keeps equal requests of different scopes apart.
     """
 
     messages: list[Mapping[str, str]]
-    schema: Mapping[str, Any] | None
+    schema: Mapping[str, Any] | str | None
     logprobs: int
     length: int
     scope: str
@@ -233,13 +234,15 @@ class ChatClient:
     def complete(
         self,
         messages: Sequence[Mapping[str, str]],
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | str | None = None,
         *,
         logprobs: int = 0,
         max_tokens: int | None = None,
         scope: str = "",
     ) -> Reply:
         """The model's reply to a :class:`ChatRequest`. A server that refuses a schema is asked without, and remembered.
+
+        A grammar is never left out.
 
         Raises:
             ChatError: this request failed for good.
@@ -272,7 +275,7 @@ class ChatClient:
         wanted = [request.messages, request.schema, request.logprobs, request.length]
         return fingerprint([self.model, *wanted, self.temperature, request.scope])
 
-    def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | None, scope: str) -> None:
+    def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | str, scope: str) -> None:
         """A reply led nowhere: the same request is to be sent again, in a later run as well."""
         if self.cache:
             self.cache.void(scope, self.key(ChatRequest(list(messages), schema, 0, self.max_tokens, scope)))
@@ -309,7 +312,9 @@ class ChatClient:
         body: dict[str, Any] = {"model": self.model, "messages": request.messages, name: request.length}
         if "temperature" not in without:
             body["temperature"] = self.temperature
-        if request.schema and "response_format" not in without:
+        if isinstance(request.schema, str):
+            body["extra_body"] = {"structured_outputs": {"grammar": request.schema}}
+        elif request.schema and "response_format" not in without:
             schema = {"name": "feedback", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.logprobs and "logprobs" not in without:
@@ -326,6 +331,10 @@ class ChatClient:
                 reply = self._send(body, request, key)
             except openai.APIStatusError as error:
                 refused = _refused_parameter(error, body)
+                if refused == "extra_body":
+                    problem = f"{self.base_url} takes no grammar of quotes ({self._clean(_message(error))})"
+                    remedy = "serve the model by vLLM (docs/serve.md), or leave --critic_constrained quotes out"
+                    raise (ChatError if self._answered else InputError)(f"{problem}; {remedy}") from None
                 if refused and refused not in dropped:
                     dropped.add(refused)
                     continue

@@ -31,7 +31,8 @@ class ServeConfig(CriticEndpoint):
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
     critic_constrained: Literal["none", "quotes"] = setting(
-        "none", "for a reward model's folder: what its replies must be; quotes: JSON that quotes the response"
+        "none",
+        "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
     )
     tokenizers: list[str] = setting(
         [], "policies whose token ids it takes: hub ids, folders or smollm2; requests name the last part"
@@ -74,7 +75,8 @@ def make_critic(task: Task, config: ServeConfig) -> Critic:
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
         prompt = config.critic_prompt or None
-        return load_critic(config.critic, task, prompt=prompt, **config.client_options())
+        constrained = config.critic_constrained
+        return load_critic(config.critic, task, prompt=prompt, constrained=constrained, **config.client_options())
     if Path(config.critic).is_dir():
         return load_critic(
             config.critic, task, batch_size=config.critic_batch_size, constrained=config.critic_constrained

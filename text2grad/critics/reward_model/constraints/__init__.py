@@ -27,8 +27,9 @@ the automaton (:mod:`matcher`). States outside of spans do not depend on the res
 
 Why not a grammar library: in xgrammar 0.2.8 the substrings become one rule per suffix-automaton state, 0.4 s to
 compile for 1000 characters. llguidance 1.9.1, whose grammars have substrings, accepted and refused the same 19 591
-texts about 9 999 random responses, in about the same time per token. But it also accepts empty and blank quotes and
-endless repetition, spells each character in one way only, and cannot close the object before the tokens run out.
+texts about 9 999 random responses, in about the same time per token. But it also accepts repetition, spells each
+character in one way only, and cannot close the object before the tokens run out. In vLLM it has to do
+(:mod:`text2grad.critics.quote_grammar`).
 """
 
 from text2grad.critics.reward_model.constraints.matcher import Position, QuoteConstraint, QuoteMatcher
