@@ -1,6 +1,7 @@
 """Judging with a reward model: the decoder writes what greedy decoding writes, faster, and stops at the brace."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelCritic
-from text2grad.critics.reward_model.decoding import FeedbackDecoder, Lookahead, ObjectEnd
+from text2grad.critics.reward_model.decoding import Drafter, FeedbackDecoder, Habits, ObjectEnd
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.grounding import ground
@@ -39,7 +40,7 @@ def test_decoding_writes_what_generate_writes(family, packed, monkeypatch):
         ids = lm.generate(torch.tensor([prompt]), max_new_tokens=limit, do_sample=False, pad_token_id=0)[0]
         expected.append([token for token in ids[len(prompt) :].tolist() if token != tok.eos_token_id])
     for lookahead, known in ((0, prefix), (3, []), (3, prefix), (3, [*prefix[:4], 7])):
-        decoder = FeedbackDecoder(lm, tok, known, lookahead=lookahead)
+        decoder = FeedbackDecoder(lm, tok, known, [(expected[0], "", "")], lookahead)
         assert decoder(prompts, limits, batch_size=2) == expected
 
 
@@ -77,17 +78,61 @@ def test_ranks_of_a_sharded_model_write_the_same(tmp_path):
     assert (tmp_path / "0.json").read_text() == (tmp_path / "1.json").read_text()
 
 
-def test_lookahead_guesses_what_followed_before():
-    base = Lookahead([3, 8, 6], alike=lambda token: token)
-    guesser = Lookahead([1, 2, 3, 4, 7, 2, 9], alike=lambda token: token, base=base)
-    guesser.learn([1, 2])
-    assert guesser.guess(2) == [3, 4]
-    guesser.learn([1, 2, 5, 7, 2])
-    assert guesser.guess(1) == [9]
-    guesser.learn([1, 2, 5, 7, 2, 8])
-    assert guesser.guess(3) == [6]
-    guesser.learn([1, 2, 5, 7, 2, 8, 42])
-    assert guesser.guess(3) == []
+def test_drafts_name_the_next_words_and_quote_them():
+    """By hand: words in pieces of up to four characters; what the example did is done with another response's words."""
+    pieces: list[str] = []
+
+    def spell(words):
+        pieces.extend(piece for word in words for piece in re.findall(".{1,4}", word) if piece not in pieces)
+        return [tuple(map(pieces.index, re.findall(".{1,4}", word))) for word in words]
+
+    def ids(text):
+        return [token for word in spell(re.findall(r' ?"| ?\w+|[^\w ]+', text)) for token in word]
+
+    def guess(drafter, text, length):
+        drafter.learn(ids(text))
+        return "".join(pieces[token] for token in drafter.guess(length))
+
+    example = 'say "cat yes, seat no, mat yes.", ["cat", "mat"], ["seat"]'
+    habits = Habits()
+    Drafter(habits, "cat mat", "the cat seat mat", spell, pieces.__getitem__).learn(ids(example))
+    drafter = Drafter(habits, "a fox, a den", "the fox quietly left its den", spell, pieces.__getitem__)
+    text = 'say "'
+    assert guess(drafter, text, 3) == "fox yes,"  # passes over what the example passed over; without a space before it
+    text += "fox"
+    assert guess(drafter, text, 2) == " yes,"  # a word of the prompt's
+    text += " yes, qui"
+    assert guess(drafter, text, 1) == "etly"  # the rest of a word
+    text += "etly no, its"
+    assert guess(drafter, text, 3) == " no, den"
+    assert "left" in habits.skipped
+    text += ' no, den yes.", ["fox'
+    assert guess(drafter, text, 4) == '", "den'  # the next word that was called what this one was
+    text += '", "den"], ["'
+    assert guess(drafter, text, 9).startswith("quietly")
+    assert drafter.guess(0) == []
+    assert guess(Drafter(Habits(), "", "", spell, pieces.__getitem__), "cat", 3) == ""
+
+
+def test_guesses_change_nothing_but_the_number_of_passes():
+    """Rows that end early, words the model never saw, and masks behind each guess; token for token."""
+    folder, known = memorised()
+    records = list(known.values())
+    texts = ['Quite "new" here, a stranger.', "naïve – 🐶🎉 words\\n", "the the the the"]
+    strangers = [{"post": "A stranger’s post, 100 % new.", "generated_summary": text} for text in texts]
+    sources = [(SLF5K.prompt(record), SLF5K.response(record)) for record in records + strangers]
+    for constrained in ("none", "quotes"):
+        written, passes = [], []
+        for lookahead in (0, 2, 8):
+            bound = RewardModelCritic.load(
+                folder, "slf5k", dtype="float32", constrained=constrained, lookahead=lookahead, max_new_tokens=90
+            )
+            prompts = [bound.prompt.ids(bound.fields(x, y)) for x, y in sources]
+            matchers = [bound._matcher(y, 90) for _, y in sources]
+            written.append(bound.decoder(prompts, [90] * len(prompts), 4, matchers, sources=sources))
+            passes.append(bound.decoder.passes)
+        assert written[0] == written[1] == written[2]
+        assert passes[0] > passes[1] > passes[2]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +193,7 @@ def test_failures_stay_in_their_place(critic):
     assert ask(critic, []) == []
 
 
-@pytest.mark.parametrize("lookahead", [0, 4])
+@pytest.mark.parametrize("lookahead", [0, 8])
 def test_constrained_judgements_of_unknown_responses_always_hold(lookahead):
     """A model of 60 k weights that never saw these responses writes nonsense; constrained, its spans are quotes."""
     folder, _ = memorised()

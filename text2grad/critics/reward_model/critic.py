@@ -116,7 +116,7 @@ class RewardModelCritic:
         max_new_tokens: int,
         batch_size: int = 8,
         constrained: str = "none",
-        lookahead: int = 4,
+        lookahead: int = 8,
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
         temperature: float = 0.0,
@@ -132,7 +132,7 @@ class RewardModelCritic:
             model,
             prompt.tokenizer,
             prompt.prefix,
-            examples=_example_ids(prompt, examples),
+            examples=_typical(prompt, examples),
             lookahead=lookahead,
             device=device,
         )
@@ -240,7 +240,8 @@ class RewardModelCritic:
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
         draws = [self._draws(number, ids) for ids in encoded] if number else None
-        written = self.decoder(encoded, limits, self.batch_size, matchers, draws)
+        sources = [(prompts[row], responses[row]) for row in rows]
+        written = self.decoder(encoded, limits, self.batch_size, matchers, draws, sources)
         for row, ids in zip(rows, written, strict=True):
             results[row] = self.prompt.tokenizer.decode(
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -259,7 +260,8 @@ def _matcher_maker(
     return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=end_ids).matcher
 
 
-def _example_ids(prompt: RewardPrompt, examples: Sequence[str]) -> list[int]:
-    """Typical feedback as the tokenizer writes them; the bare format at least."""
-    format_only = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
-    return [token for text in (format_only, *examples) for token in completion_ids(prompt.tokenizer, text)]
+def _typical(prompt: RewardPrompt, examples: Sequence[str]) -> list[tuple[list[int], str, str]]:
+    """Typical feedback as the tokenizer writes it, the bare format at least; its quotes stand for what it is about."""
+    bare = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
+    read = [(completion_ids(prompt.tokenizer, z), prompt.task.parse_feedback(z)) for z in (bare, *examples)]
+    return [(ids, " ".join(each.good), " ".join(each.good + each.poor)) for ids, each in read]

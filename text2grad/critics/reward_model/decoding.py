@@ -1,14 +1,15 @@
 """Decoding of JSON feedback, greedy or sampled: batched, stopped at the closing brace, and fast.
 
-Since feedback mostly quotes the response and repeats its own format, the next few tokens are guessed from what followed
-the last two before, and checked all at once in one forward pass (prompt lookup decoding): a guess that the model would
-not have made itself is thrown away. This changes nothing of what is written, but where rounding decides between
-tokens: in 16 bits a product of other shape may round otherwise.
+Since feedback mostly names and quotes the response's words in order, and repeats its own format between them, the next
+few tokens are guessed (:class:`Drafter`) and checked all at once in one forward pass: a guess that the model would not
+have made itself is thrown away. This changes nothing of what is written, but where rounding decides between tokens: in
+16 bits a product of other shape may round otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from text2grad.models.answering import OwnRandomness
+
+
+_WORD = re.compile(r" ?\w+|'\w+| ?[^\w\s]+")
+_NEXT = ("next",)
+_ORDER = 3  # so many moves say what comes next
+_WORTH_TRYING = 0.1  # the probability from which on a guess is read, too
+
+Spell = Callable[[Sequence[str]], list[tuple[int, ...]]]
+State = tuple[int, tuple[int, ...] | None]
+"""The word that feedback copied last, and those of its ids that are still to come; None where it copies nothing."""
 
 
 class ObjectEnd:
@@ -51,55 +62,118 @@ class ObjectEnd:
         return self.closed
 
 
-class Lookahead:
-    """Guesses the next tokens of one row: what followed its last two tokens before, or else its last one.
+class Habits:
+    """What feedback did after its last moves, counted, and the words that it passed over; both begin as ``known``."""
+
+    def __init__(self, known: Habits | None = None):
+        after = known._after if known else {}
+        self._after: dict[tuple, dict[Hashable, int]] = {context: dict(counts) for context, counts in after.items()}
+        self.skipped: set[str] = set(known.skipped) if known else set()
+
+    def add(self, context: tuple, move: Hashable) -> None:
+        for start in range(len(context)):
+            counts = self._after.setdefault(context[start:], {})
+            counts[move] = counts.get(move, 0) + 1
+
+    def likely(self, context: tuple) -> Iterator[tuple[Any, float]]:
+        """The most frequent move after the whole context, then after shorter ones; each with its probability."""
+        known = [counts for start in range(len(context)) if (counts := self._after.get(context[start:]))]
+        for counts in known:
+            move, probability = max(counts, key=counts.__getitem__), 0.0
+            for each in reversed(known):  # what a short context says is worth one observation of the next longer one
+                probability = (each.get(move, 0) + probability) / (sum(each.values()) + 1)
+            yield move, probability
+
+
+class Drafter:
+    """Guesses the next tokens of the feedback on one response.
+
+    Feedback is a sequence of moves: it copies the response's next word, it resumes at a word further on, or it writes a
+    token of its own. Which move comes next is a habit; which word it is, the response says.
 
     Args:
-        ids: tokens to learn from.
-        alike: what tokens are compared by.
-        base: where to look for what this row has not seen.
+        x, y: prompt and response.
+        spell: the ids of each word.
+        piece: a token's text.
     """
 
-    def __init__(self, ids: Sequence[int], alike: Callable[[int], Hashable], base: Lookahead | None = None):
-        self._alike, self._base = alike, base
-        self._pairs: dict[tuple, int] = {}
-        self._singles: dict[Hashable, int] = {}
-        self._last: tuple = (None, None)
-        self._seen = 0
-        for token in ids:
-            self._add(token)
-
-    def _add(self, token: int) -> None:
-        self._pairs[self._last] = token
-        self._singles[self._last[1]] = token
-        self._last = (self._last[1], self._alike(token))
+    def __init__(self, habits: Habits, x: str, y: str, spell: Spell, piece: Callable[[int], str]):
+        self._habits, self._piece = habits, piece
+        found, x_words = _WORD.findall(y), {word.strip().lower() for word in _WORD.findall(x)}
+        bare = [word.strip() for word in found]
+        self._words = [word.lower() for word in bare]
+        self._in_x = [word in x_words for word in self._words]
+        # each word as the response has it, as it is behind a space, and as it is behind a quotation mark
+        self._ids = list(zip(spell(found), spell([f" {word}" for word in bare]), spell(bare), strict=True))
+        self._starts: dict[int, list[int]] = {}  # a word's first id -> where the response has it
+        for place, spellings in enumerate(self._ids):
+            for first in {ids[0] for ids in spellings if self._words[place][0].isalnum()}:
+                self._starts.setdefault(first, []).append(place)
+        self._notes: dict[int, int] = {}  # a word -> what was written behind it the first time
+        self._state: State = (-1, None)
+        self._context: tuple = ()
+        self._last = self._seen = 0
 
     def learn(self, written: Sequence[int]) -> None:
         """Take in what the row has written since the last call."""
         for token in written[self._seen :]:
-            self._add(token)
+            before, rest = self._state
+            move, self._state = self._step(self._state, token)
+            place, now = self._state
+            if rest == () and now is None:
+                self._notes.setdefault(before, token)
+            if isinstance(move, tuple) and move != _NEXT and place not in self._notes:
+                self._habits.skipped.update(self._words[before + 1 : place])
+                self._habits.skipped.discard(self._words[place])
+            if move is not None:
+                self._habits.add(self._context, move)
+                self._context = (*self._context, move)[-_ORDER:]
+            self._last = token
         self._seen = len(written)
 
     def guess(self, length: int) -> list[int]:
-        """At most ``length`` tokens."""
+        """At most ``length`` tokens, and only as many as are likely to be right."""
         guesses: list[int] = []
-        last = self._last
+        state, context, last, probability = self._state, self._context, self._last, 1.0
         while len(guesses) < length:
-            token = self._after(last)
-            if token is None:
-                break
-            guesses.append(token)
-            last = (last[1], self._alike(token))
+            if state[1]:
+                last = state[1][0]
+            else:
+                bare = self._piece(last).endswith('"')
+                made = ((self._first(move, state, bare), share) for move, share in self._habits.likely(context))
+                token, share = next((each for each in made if each[0] is not None), (None, 0.0))
+                probability *= share
+                if token is None or probability < _WORTH_TRYING:
+                    break
+                last = token
+            guesses.append(last)
+            move, state = self._step(state, last)
+            context = context if move is None else (*context, move)[-_ORDER:]
         return guesses
 
-    def _after(self, last: tuple) -> int | None:
-        levels = (self, self._base) if self._base is not None else (self,)
-        for level in levels:
-            if last in level._pairs:
-                return level._pairs[last]
-        for level in levels:
-            if last[1] in level._singles:
-                return level._singles[last[1]]
+    def _step(self, state: State, token: int) -> tuple[Hashable, State]:
+        """The move that writes a token (None inside of a word), and the state behind it."""
+        place, rest = state
+        if rest and rest[0] == token:
+            return None, (place, rest[1:])
+        if rest == () and self._first(_NEXT, state) == token:
+            return _NEXT, (place + 1, self._ids[place + 1][0][1:])
+        if rest is None and token in self._starts:
+            place = next((each for each in self._starts[token] if each > place), self._starts[token][0])
+            ids = next(ids for ids in self._ids[place] if ids[0] == token)
+            return ("resume", self._in_x[place], self._notes.get(place)), (place, ids[1:])
+        return token, (-1 if "[" in self._piece(token) else place, None)  # each list begins with the first words
+
+    def _first(self, move: Any, state: State, bare: bool = False) -> int | None:
+        """The id with which a move begins; None where it has no word to write."""
+        if not isinstance(move, tuple):
+            return move
+        for place in range(state[0] + 1, len(self._words)):
+            if move == _NEXT:
+                return self._ids[place][0][0] if state[1] == () else None
+            note = self._notes.get(place)
+            if note == move[2] and (note is not None or self._words[place] not in self._habits.skipped):
+                return self._ids[place][1 + bare][0]
         return None
 
 
@@ -121,7 +195,7 @@ class _Row:
     def __init__(
         self,
         limit: int,
-        guesser: Lookahead | None,
+        guesser: Drafter | None,
         matcher: Matcher | None,
         draws: OwnRandomness | None = None,
     ):
@@ -172,7 +246,7 @@ class FeedbackDecoder:
 
     Args:
         prefix: ids that prompts begin with.
-        examples: token ids of typical feedback, which the lookahead learns from.
+        examples: typical feedback that guesses begin with: its token ids, and prompt and response (or parts of them).
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
         device: where the model computes, where that is not where its weights are (ZeRO-3 with offload).
     """
@@ -182,8 +256,8 @@ class FeedbackDecoder:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         prefix: Sequence[int] = (),
-        examples: Sequence[int] = (),
-        lookahead: int = 4,
+        examples: Sequence[tuple[Sequence[int], str, str]] = (),
+        lookahead: int = 8,
         device: torch.device | str | None = None,
     ):
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
@@ -193,7 +267,10 @@ class FeedbackDecoder:
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
-        self._typical = Lookahead(examples, self._alike)
+        self._spellings: dict[str, tuple[int, ...]] = {}
+        self._typical = Habits()
+        for ids, x, y in examples if self.lookahead else ():
+            self._drafter(self._typical, x, y).learn(ids)
         self.passes = self.tokens = 0
         """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
 
@@ -205,6 +282,7 @@ class FeedbackDecoder:
         batch_size: int,
         matchers: Sequence[Matcher | None] | None = None,
         draws: Sequence[OwnRandomness] | None = None,
+        sources: Sequence[tuple[str, str]] | None = None,
     ) -> list[list[int]]:
         """The ids written after each prompt (the end-of-turn token is not among them).
 
@@ -213,9 +291,11 @@ class FeedbackDecoder:
             limits: the most tokens to write after each; at least 1.
             matchers: one per prompt; None where what it may write is not constrained.
             draws: one per prompt, so that no other row changes what is drawn; without them decoding is greedy.
+            sources: what each prompt asks about: prompt and response, whose words are guessed.
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
+        habits = Habits(self._typical)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             batch = [list(prompts[index]) for index in chosen]
@@ -223,11 +303,11 @@ class FeedbackDecoder:
             rows = [
                 _Row(
                     limits[index],
-                    Lookahead(ids[shared:], self._alike, self._typical) if self.lookahead else None,
+                    self._drafter(habits, *(sources[index] if sources else ("", ""))) if self.lookahead else None,
                     matchers[index] if matchers else None,
                     draws[index] if draws else None,
                 )
-                for index, ids in zip(chosen, batch, strict=True)
+                for index in chosen
             ]
             self._decode(batch, shared, rows)
             for index, row in zip(chosen, rows, strict=True):
@@ -297,6 +377,14 @@ class FeedbackDecoder:
             self._pieces[token] = self.tokenizer.decode([token])
         return self._pieces[token]
 
-    def _alike(self, token: int) -> str:
-        """What two tokens have in common that differ only in a space before them."""
-        return self._piece(token).strip().lower() or self._piece(token)
+    def _drafter(self, habits: Habits, x: str, y: str) -> Drafter:
+        return Drafter(habits, x, y, self._spell, self._piece)
+
+    def _spell(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """The ids of words as they are behind other text; some tokenizers write a first word otherwise."""
+        new = [word for word in dict.fromkeys(words) if word not in self._spellings]
+        if new:
+            texts = [('"' if word[0].isalnum() else "x") + word for word in new]
+            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+            self._spellings.update((word, tuple(own[1:]) or (self._pad,)) for word, own in zip(new, ids, strict=True))
+        return [self._spellings[word] for word in words]
