@@ -357,8 +357,8 @@ class PolicyConfig(
         """A file's algorithm gives way to a flag that chooses another (``--teacher gate``)."""
         words = [word for arg in args for word in arg.split("=", 1)]
         given = {word[2:].replace("-", "_"): value for word, value in pairwise(words)}
-        off = {name: str(value) for name, (_, value) in CHOOSES.items()} | {"advantage": "gae"}
-        return ["algorithm"] if any(given.get(name, value) != value for name, value in off.items()) else []
+        chosen = any(given.get(name, str(off)) != str(off) for name, (_, off) in CHOOSES.items())
+        return ["algorithm"] if chosen else []
 
     @classmethod
     def shown_flags(cls, args: Sequence[str]) -> type:

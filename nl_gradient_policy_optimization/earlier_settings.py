@@ -48,6 +48,7 @@ REMOVED = {
     "repetition_penalty": (1.0, f"{_OTHER_DISTRIBUTION}, or a critic that blames repetition"),
     "repeat_ngram": (0, "is no setting any more; let a critic of your own quote what repeats (--critic FILE.py:NAME)"),
     "repeat_reward": (-1.0, "is no setting any more; let a critic of your own quote what repeats"),
+    "advantage": ("gae", "is no setting any more: --algorithm verdict or grpo compares a prompt's responses"),
     "min_response_tokens": (0, _NO_LENGTH),
     "short_reward": (-1.0, _NO_LENGTH),
     "outcome_coef": (

@@ -46,7 +46,7 @@ class Learner:
         self.scorer, self.step = policy, 1
         self.model, self.optimizer = accelerator.prepare(policy, weights.make_optimizer(policy, config))
         self.value_function: ValueFunction | None = None
-        if algorithm.has_values:
+        if algorithm.uses_values:
             self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
 
     def reduce(self, values: Tensor) -> Tensor:

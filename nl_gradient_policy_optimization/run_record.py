@@ -31,7 +31,7 @@ _LENGTH = {
     "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
-_FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "advantage", "deepspeed")
+_FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
 _METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
 """The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
@@ -124,7 +124,7 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
         stored["algorithm"] = _METHODS[method]
         if method in ("rltf_sd", "critique_grpo"):
             stored["learn"] = method
-        stored["advantage"] = None
+        stored.pop("advantage", None)
         if method == "ppo_scalar":
             stored["reward_model"] = stored["critic"].removeprefix("scalar:")
             stored["reward_placement"] = None

@@ -65,8 +65,7 @@ METHODS = {
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
     "critique_grpo": Method("Critique-GRPO", _ATTEMPTS, engine="critique_grpo"),
-    "capo": Method("CAPO", {"advantage": "group", "rollouts_per_prompt": 4}, engine="capo"),
-    "group": Method("group advantages, no value function", {"advantage": "group", "rollouts_per_prompt": 4}),
+    "capo": Method("CAPO", _GROUPS, engine="capo"),
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}
 

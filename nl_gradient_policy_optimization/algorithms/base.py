@@ -66,11 +66,6 @@ class Algorithm:
         """The run's name in reports where ``--method`` gives none."""
         return self.name
 
-    @property
-    def has_values(self) -> bool:
-        """Whether these settings of it train a value head."""
-        return self.uses_values
-
     def configure(self, config: PolicyConfig) -> None:
         """Fill in settings of the run that the method needs and the user has left open."""
 

@@ -7,7 +7,6 @@ praised counts for nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ class CAPO(Text2Grad):
     name = "capo"
     uses_values = False
 
-    advantage: Literal["gae", "group"] = setting("group", "capo: as in text2grad")
     votes: int = setting(
         4, "capo: critiques of each response; a token is wrong where more than half of them blame it", at_least=1
     )

@@ -26,7 +26,6 @@ class GRPO(Text2Grad):
     eps: ClassVar[float] = 1e-4
     """Beside the standard deviation, as in TRL."""
 
-    advantage: ClassVar[str] = "group"  # no flag: there is no other
     outcome: Literal["sum", "mean", "verdict"] = setting(
         "sum", "what a response is worth: the sum or the mean of its tokens' rewards, or the critic's verdict"
     )

@@ -1,7 +1,6 @@
 """Text2Grad itself: δ on the tokens that the critique quotes, GAE with a value head, clipped PPO (algorithm 4)."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,7 @@ from torch import Tensor
 from nl_gradient_policy_optimization.algorithms.base import Algorithm, LossInputs, LossOutputs
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from text2grad.advantages import discounted_sums, gae, group_advantages, whiten
-from text2grad.configs import setting
+from text2grad.advantages import discounted_sums, gae, whiten
 from text2grad.errors import InputError
 from text2grad.losses.ppo import capped_ratio, policy_loss, value_loss
 
@@ -21,27 +19,12 @@ class Text2Grad(Algorithm):
 
     name = "text2grad"
 
-    advantage: Literal["gae", "group"] = setting(
-        "gae", "gae: with a value head; group: against the other rollouts of a prompt, without a value head"
-    )
-
-    @property
-    def has_values(self) -> bool:
-        return self.uses_values and self.advantage == "gae"
-
-    def check(self, config: PolicyConfig) -> None:
-        if self.advantage == "group":
-            needs_groups("--advantage group", config)
-
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """A_t, whitened over all ranks, and the returns."""
         config, mask = self.run.config, batch.mask
         advantages, returns = gae(batch.rewards, batch.values, mask, config.gamma, config.lam)
         if config.value_target == "rewards":
             returns = discounted_sums(batch.rewards, mask, config.gamma)
-        if self.advantage == "group":
-            group_size = config.rollouts_per_prompt
-            advantages = group_advantages(batch.rewards, mask, group_size, config.gamma * config.lam)
         return whiten(advantages, mask, self.run.reduce), returns
 
     def loss(self, inputs: LossInputs) -> LossOutputs:

@@ -144,7 +144,6 @@ def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
         ("learn", "critique_grpo", "second"),
         ("teacher", "off", "text2grad"),
         ("reward_placement", "token", "text2grad"),
-        ("advantage", "group", "text2grad"),
     ],
 )
 def test_flags_of_before_choose_their_algorithm(flag, value, name):
@@ -160,7 +159,6 @@ def test_flags_of_before_choose_their_algorithm(flag, value, name):
         (["--teacher", "gate"], "teacher"),
         (["--teacher=off"], "verdict"),
         (["--reward-placement", "last_sum"], "scalar"),
-        (["--advantage", "group", "--rollouts_per_prompt", "4"], "text2grad"),
         (["--algorithm", "text2grad"], "text2grad"),
     ],
 )
