@@ -303,7 +303,10 @@ class FeedbackDecoder:
             rows = [
                 _Row(
                     limits[index],
-                    self._drafter(habits, *(sources[index] if sources else ("", ""))) if self.lookahead else None,
+                    # guesses decide how many draws a pass takes: those of a drawn row learn from that row alone
+                    self._drafter(Habits(habits) if draws else habits, *(sources[index] if sources else ("", "")))
+                    if self.lookahead
+                    else None,
                     matchers[index] if matchers else None,
                     draws[index] if draws else None,
                 )
