@@ -41,13 +41,18 @@ class GRPO(Text2Grad):
         size = self.run.config.rollouts_per_prompt
         return group_normalised(self.outcomes(batch), batch.counts, size, self.eps)
 
+    def outcome_of(self, batch: Batch) -> str:
+        """What a step's responses are worth; the same on all ranks."""
+        return self.outcome
+
     def outcomes(self, batch: Batch) -> Tensor:
         """R of each response, ``[B]``, with wishes about length and the KL penalty.
 
         Verdicts lie in −1..1, as the mean of a token does, so the KL penalty is then the mean of a token's, too.
         """
-        if self.outcome != "verdict":
-            return response_scores(batch.rewards, batch.mask, mean=self.outcome == "mean")
+        outcome = self.outcome_of(batch)
+        if outcome != "verdict":
+            return response_scores(batch.rewards, batch.mask, mean=outcome == "mean")
         if batch.scores[batch.counts > 0].isnan().any():
             raise InputError("--outcome verdict: the rewards come from no critic; choose sum or mean")
         shaping = response_scores(batch.given - batch.deltas, batch.mask)

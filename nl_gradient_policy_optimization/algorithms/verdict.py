@@ -25,7 +25,9 @@ class Verdict(GRPO):
 
     name = "verdict"
 
-    outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
+    outcome: Literal["auto", "sum", "mean", "verdict"] = setting(  # type: ignore[assignment]
+        "auto", "as in grpo; auto: the verdict if the critic gives one or says what is missing, else the sum"
+    )
     token_weight: float = setting(
         1.0,
         "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out",
@@ -34,6 +36,14 @@ class Verdict(GRPO):
 
     def check(self, config: PolicyConfig) -> None:
         """Prompts may have one response."""
+
+    def outcome_of(self, batch: Batch) -> str:
+        """A verdict derived from quotes alone knows no length: a short answer without a fault would be the best."""
+        if self.outcome != "auto":
+            return self.outcome
+        given = [each.received for each in batch.rollouts]
+        knows = sum(bool(each.missing) or (each.score is not None and each.score_source == "given") for each in given)
+        return "verdict" if self.run.reduce(torch.tensor(float(knows))) else "sum"
 
     def score_options(self) -> dict[str, Any]:
         return {"ends": list(self.run.collector.end_ids)}

@@ -228,8 +228,8 @@ def test_the_pages_show_what_the_stored_studies_say():
             result = load_result(str(folder / "figures" / f"{name}.json"), config.methods)
             said |= {method_of(method).label: str(results.final(runs)) for method, runs in result.curves.items()}
         rows = [line.strip("| ").split(" | ") for line in (folder / page).read_text(encoding="utf-8").splitlines()]
-        shown = {row[0]: row[1].strip() for row in rows if row[0] in said}
-        assert len(shown) >= 5 and shown == {label: said[label] for label in shown}
+        shown = {row[0]: row[1].strip() for row in rows if row[0] in said and len(row) < 5}  # more: the next test's
+        assert len(shown) >= 4 and shown == {label: said[label] for label in shown}
 
 
 def test_the_page_shows_by_how_much_verdicts_are_better():
@@ -243,8 +243,8 @@ def test_the_page_shows_by_how_much_verdicts_are_better():
             pairs.append((curves["flip-25-verdict"], curves[f"flip-25-{name}"]))
         cells = [str(each) for own, other in pairs for each in (results.final(other), results.difference(own, other))]
         if name == "verdict":
-            cells[1] = cells[3] = ""
-        assert shown[method_of(name).label] == cells + [""] * (4 - len(cells)), name
+            cells[1] = cells[3] = "–"
+        assert shown[method_of(name).label] == cells + ["–"] * (4 - len(cells)), name
 
 
 @pytest.mark.slow

@@ -24,7 +24,10 @@ def batch_of(scores=SCORES, failed: int | None = None) -> Batch:
     """Four responses to two prompts, with δ and verdicts; no KL, and one chance in ten to end anywhere."""
     rollouts = [Rollout("a", "p", {}, [1], [5] * len(row), "x", [], [], True) for row in DELTAS]
     batch = Batch(rollouts, 0, torch.float64, group_size=2)
-    feedback = [RolloutFeedback(list(row), list(row), score=score) for row, score in zip(DELTAS, scores, strict=True)]
+    feedback = [
+        RolloutFeedback(list(row), list(row), score=score, score_source="given")
+        for row, score in zip(DELTAS, scores, strict=True)
+    ]
     if failed is not None:
         feedback[failed] = RolloutFeedback([0.0] * len(DELTAS[failed]), error="no reply")
     batch.receive(feedback)
@@ -113,6 +116,16 @@ def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():
         chances = torch.full((4, 4), 0.1)
         expected = verdict_advantages(batch.deltas, batch.mask, batch.scores, batch.missing, chances, size)
         torch.testing.assert_close(advantages_of("verdict", batch, size), expected)
+
+
+def test_without_a_verdict_and_missing_things_the_sum_is_what_a_response_is_worth():
+    batch = batch_of()
+    for rollout in batch.rollouts:
+        rollout.feedback.score_source = "derived"
+    found = {name: advantages_of("verdict", batch, outcome=name) for name in ("auto", "sum", "verdict")}
+    assert torch.equal(found["auto"], found["sum"]) and not torch.equal(found["auto"], found["verdict"])
+    batch.rollouts[0].feedback.missing = ["the date"]
+    assert torch.equal(advantages_of("verdict", batch), found["verdict"])
 
 
 def test_wishes_about_length_reach_the_verdict():
