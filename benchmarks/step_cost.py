@@ -148,7 +148,7 @@ def time_text2grad(config: PolicyConfig) -> list[dict[str, Any]]:
         assert isinstance(trainer.collector.sampler, TransformersSampler)
         trainer.collector.sampler.settings.min_new_tokens = config.max_new_tokens
     rows = []
-    for step in range(1, config.max_steps + 1 - config.rollouts_ahead):  # the last one samples nothing ahead
+    for step in range(1, config.max_steps + 1 - bool(config.rollouts_ahead)):  # the last one samples nothing ahead
         begun = time.perf_counter()
         metrics = trainer.step(step)
         seconds = {phase: metrics[f"seconds/{phase}"] for phase in PHASES if f"seconds/{phase}" in metrics}

@@ -225,7 +225,7 @@ class PolicyScorer(nn.Module):
         ref_log_probs = self._tempered(reference_head(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
-        extra = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
+        extra: tuple[Tensor, ...] = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
         extra += (log_probs.gather(-1, at),) if at is not None else ()
         return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs), *extra
 
