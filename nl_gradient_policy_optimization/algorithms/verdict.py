@@ -7,6 +7,7 @@ what the response lacks. Spans and missing things count as far as they agree wit
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,9 @@ from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import verdict_advantages
 from text2grad.configs import setting
+from text2grad.records import load_json, save_json
+
+STATE_FILE = "verdict.json"
 
 
 @dataclass
@@ -24,9 +28,10 @@ class Verdict(GRPO):
     """Clipped PPO on all three, without a value head; prompts may have one response or several."""
 
     name = "verdict"
+    told = False  # whether the critic has said more than quotes can
 
     outcome: Literal["auto", "sum", "mean", "verdict"] = setting(  # type: ignore[assignment]
-        "auto", "as in grpo; auto: the verdict if the critic gives one or says what is missing, else the sum"
+        "auto", "as in grpo; auto: the verdict once the critic has given one or named a missing thing, else the sum"
     )
     token_weight: float = setting(
         1.0,
@@ -42,8 +47,9 @@ class Verdict(GRPO):
         if self.outcome != "auto":
             return self.outcome
         given = [each.received for each in batch.rollouts]
-        knows = sum(bool(each.missing) or (each.score is not None and each.score_source == "given") for each in given)
-        return "verdict" if self.run.reduce(torch.tensor(float(knows))) else "sum"
+        told = sum(bool(each.missing) or (each.score is not None and each.score_source == "given") for each in given)
+        self.told = self.told or bool(self.run.reduce(torch.tensor(float(told))))
+        return "verdict" if self.told else "sum"
 
     def score_options(self) -> dict[str, Any]:
         return {"ends": list(self.run.collector.end_ids)}
@@ -62,3 +68,10 @@ class Verdict(GRPO):
             self.run.reduce,
         )
         return advantages, torch.zeros_like(batch.mask)
+
+    def save(self, folder: Path) -> None:
+        save_json(folder / STATE_FILE, {"told": self.told})
+
+    def load(self, folder: Path) -> None:
+        if (folder / STATE_FILE).is_file():
+            self.told = load_json(folder / STATE_FILE)["told"]

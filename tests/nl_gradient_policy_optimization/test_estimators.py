@@ -128,6 +128,18 @@ def test_without_a_verdict_and_missing_things_the_sum_is_what_a_response_is_wort
     assert torch.equal(advantages_of("verdict", batch), found["verdict"])
 
 
+def test_what_a_critic_can_say_is_remembered_after_a_restart(tmp_path):
+    algorithm, resumed = algorithm_class("verdict")(), algorithm_class("verdict")()
+    algorithm.run = resumed.run = SimpleNamespace(reduce=lambda tensor: tensor)
+    silent, telling = batch_of(), batch_of()
+    for rollout in silent.rollouts:
+        rollout.feedback.score_source = "derived"
+    assert [algorithm.outcome_of(batch) for batch in (silent, telling, silent)] == ["sum", "verdict", "verdict"]
+    algorithm.save(tmp_path)
+    resumed.load(tmp_path)
+    assert resumed.outcome_of(silent) == "verdict"
+
+
 def test_wishes_about_length_reach_the_verdict():
     batch = batch_of()
     batch.given[0, 3] -= 6.0  # the length limit cut it off
