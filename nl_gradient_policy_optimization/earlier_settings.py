@@ -1,7 +1,7 @@
 """What stage 3 says of settings that it does not have: those of its earlier versions, and of other trainers."""
 
 _OTHER_DISTRIBUTION = "would sample from another distribution than the one that is optimised; use --temperature"
-_NO_LENGTH = "is no setting any more: what is missing counts with --algorithm verdict, which no short answer escapes"
+_NO_LENGTH = "is no setting any more: with --algorithm verdict, what a short answer leaves out counts"
 _NO_REFRESH = (
     "is no setting any more: have the trusted critic annotate the run's rollouts (rm_data_anno/rollouts.py), train the "
     "reward model on them too, and go on with it as --critic and --allow_changed true (docs/audit.md)"
@@ -51,10 +51,7 @@ REMOVED = {
     "advantage": ("gae", "is no setting any more: --algorithm verdict or grpo compares a prompt's responses"),
     "min_response_tokens": (0, _NO_LENGTH),
     "short_reward": (-1.0, _NO_LENGTH),
-    "outcome_coef": (
-        0.0,
-        "is no setting any more: the outcome is the verdict of --algorithm verdict",
-    ),
+    "outcome_coef": (0.0, "is no setting any more: the outcome is the verdict of --algorithm verdict"),
     "empty_reward": (-1.0, "is −1 in every run; leave it out"),
     "head_chunk": (0, "is fitted to the vocabulary; leave it out"),
     "sampler_limit": (0.2, "is 0.2 nats in every run; leave it out"),
