@@ -15,11 +15,15 @@ _INSTRUCTION = re.compile(
 
 
 class Violation(NamedTuple):
-    """Quotes of a response, exactly as it has them, what is wrong, and what the response lacks, if it does."""
+    """Quotes of a response, exactly as it has them, what is wrong, what the response lacks, if it does, and how much.
+
+    A length that is one word off is hardly wrong, and is wrong all the same: ``size`` lies in 0..1.
+    """
 
     quotes: list[str]
     remark: str
     missing: str = ""
+    size: float = 1.0
 
 
 def words_of(text: str) -> list[str]:
@@ -36,11 +40,10 @@ def words_between(text: str, limits: list[int]) -> list[Violation]:
     found = list(_WORD.finditer(text))
     if len(found) < low:
         remark = f"It has only {len(found)} words. At least {low} are asked for."
-        return [Violation([], remark, f"{low - len(found)} more words")]
+        return [Violation([], remark, f"{low - len(found)} more words", 1 - len(found) / low)]
     if len(found) > high:
-        return [
-            Violation([text[found[high].start() :].rstrip()], f"It has {len(found)} words. Only {high} are allowed.")
-        ]
+        remark = f"It has {len(found)} words. Only {high} are allowed."
+        return [Violation([text[found[high].start() :].rstrip()], remark, size=min(1.0, len(found) / high - 1))]
     return []
 
 

@@ -1,7 +1,7 @@
 """The critic of requests, for ``--critic .../critic.py:judge``.
 
 What the checkers quote is poor, what they miss is missing, sentences without a fault are good. The verdict is the share
-of rules that are kept.
+of rules that are kept; half of what a rule counts depends on how badly it is broken.
 """
 
 from typing import Any
@@ -18,6 +18,6 @@ def judge(prompt: str, response: str, record: dict[str, Any]) -> Feedback:
         good = [word for word in words_of(response) if word not in poor]
     else:
         good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
-    broken = len(found) / len(record["rules"])
+    broken = sum(0.5 + violation.size / 2 for violation in found) / len(record["rules"])
     missing = [violation.missing for violation in found if violation.missing]
     return Feedback(critique, good, poor, missing=missing, score=1 - 2 * broken)

@@ -3,8 +3,8 @@
     python benchmarks/instructions/study.py --output_dir runs/benchmarks/instructions
 
 The critic is what the checkers say: each violation quoted, with a sentence that explains it. Every policy answers
-requests that no run has seen, greedily, before and after. A policy passes where no checker objects. A killed study
-goes on where it was, and ``--methods`` and ``--seeds`` may be given bit by bit.
+requests that no run has seen, by sampling as in training, before and after. A policy passes where no checker objects. A
+killed study goes on where it was, and ``--methods`` and ``--seeds`` may be given bit by bit.
 """
 
 from collections.abc import Sequence
@@ -58,11 +58,12 @@ class InstructionsConfig:
     )
     seeds: list[int] = setting([1, 2, 3], "seeds of the runs")
     steps: int = setting(40, "steps of a run")
-    rollouts: int = setting(8, "responses in a step")
+    rollouts: int = setting(16, "responses in a step")
+    group: int = setting(4, "of them to the same request")
     learning_rate: float = setting(4e-4, "of the adapter")
     kinds: list[str] = setting(list(KINDS[:6]), f"kinds of requests, of {', '.join(KINDS)}")
     requests: int = setting(400, "training requests")
-    held_out: int = setting(100, "held-out requests")
+    held_out: int = setting(200, "held-out requests")
     max_new_tokens: int = setting(48, "longest answer")
 
     def check(self) -> None:
@@ -82,6 +83,7 @@ class InstructionsConfig:
             "seed": seed,
             "max_steps": self.steps,
             "rollouts_per_device": self.rollouts,
+            "rollouts_per_prompt": self.group,
             "max_new_tokens": self.max_new_tokens,
             "unfinished_reward": -6.0,
             "ppo_epochs": 2,
@@ -103,14 +105,14 @@ class InstructionsConfig:
 
 
 def answer(model: str, requests: Sequence[dict[str, Any]], max_new_tokens: int) -> list[dict[str, Any]]:
-    """Greedy answers, and whether the checkers pass them."""
+    """Sampled answers, and whether the checkers pass them."""
     policy = LocalPolicy(model)
     chats = [get_task(TASK).messages(each["prompt"]) for each in requests]
     replies = []
     for start in range(0, len(chats), policy.batch_size):
         part = slice(start, start + policy.batch_size)
         ids = [each["id"] for each in requests[part]]
-        replies += policy(chats[part], ids, SamplingConfig(max_new_tokens))
+        replies += policy(chats[part], ids, SamplingConfig(max_new_tokens, temperature=1.0))
     rows = []
     for request, reply in zip(requests, replies, strict=True):
         if isinstance(reply, Exception):

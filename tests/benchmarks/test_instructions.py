@@ -41,13 +41,18 @@ def test_a_checker_quotes_what_breaks_its_rule(rule, argument, text, quotes):
 
 
 @pytest.mark.parametrize(
-    ("rule", "argument", "missing"),
-    [("words", [6, 9], "4 more words"), ("mentions", "rain", "rain"), ("ending", "that is all", "that is all")],
+    ("rule", "argument", "missing", "score"),
+    [
+        ("words", [6, 9], "4 more words", 1 / 6),
+        ("mentions", "rain", "rain", 0),
+        ("ending", "that is all", "that is all", 0),
+    ],
 )
-def test_what_no_quote_can_show_is_missing(rule, argument, missing):
+def test_what_no_quote_can_show_is_missing(rule, argument, missing, score):
     assert [(each.quotes, each.missing) for each in CHECKS[rule]("It pours.", argument)] == [([], missing)]
     feedback = judge("", "It pours.", {"rules": {rule: argument, "no_commas": True}})
-    assert (feedback.good, feedback.poor, feedback.missing, feedback.score) == (["It pours."], [], [missing], 0)
+    assert (feedback.good, feedback.poor, feedback.missing) == (["It pours."], [], [missing])
+    assert feedback.score == pytest.approx(score)  # of two rules
 
 
 def test_the_critic_blames_and_praises():
