@@ -27,6 +27,8 @@ fi
 export VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_NO_USAGE_STATS=1
 settings=(--host 127.0.0.1 --served-model-name "$name" --enable-lora --max-lora-rank 16 --max-loras 1)
 settings+=(--logprobs-mode processed_logprobs)
+# For --critic_constrained quotes: what vLLM takes by default does not know substrings.
+settings+=(--structured-outputs-config.backend guidance)
 if ! command -v nvidia-smi >/dev/null; then
     export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1}
     settings+=(--enforce-eager)

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tabulate import tabulate
 
 from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
 from nl_reward_model.measures.span_metrics import match_record, span_metrics, unmatched_rate
-from nl_reward_model.measures.token_metrics import labels, token_metrics
+from nl_reward_model.measures.token_metrics import correlation, labels, moments, token_metrics
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, save_json
 from text2grad.statistics import bootstrap
@@ -83,8 +85,11 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
     predictions = [labels(item, item.predicted, task, tokenizer) for item in items]
     compared = [match_record(item, task, truth) for item, truth in zip(items, truths, strict=True)]
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
-    read = [item.predicted.critique for item in items if item.predicted]
-    written = any(reference for _, reference in critiques) and (any(read) or not read)  # not of spans alone
+    read = [(item.predicted, item.truth) for item in items if item.predicted]
+    read_prompts = [prompt for item, prompt in zip(items, prompts, strict=True) if item.predicted]
+    written = any(reference for _, reference in critiques) and (  # not of spans alone
+        any(given.critique for given, _ in read) or not read
+    )
 
     def mean(values: Iterable[float]) -> dict[str, float | int | None]:
         return bootstrap([(value, 1) for value in values], groups=prompts).to_dict()
@@ -96,8 +101,27 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
         "unmatched_rate": unmatched_rate(compared, prompts).to_dict(),
         "tokens": token_metrics(truths, predictions, task, prompts),
         "spans": span_metrics(compared, task, prompts),
+        "whole": whole_metrics(read, task, read_prompts),
         "critique": {name: mean(values) for name, values in rouge(critiques).items()} if written else {},
         "parse_errors": dict(Counter(item.error for item in items if item.predicted is None).most_common(10)),
+    }
+
+
+def whole_metrics(pairs: Sequence[tuple[Feedback, Feedback]], task: Task, prompts: Sequence[str]) -> dict[str, Any]:
+    """What no span holds, of each feedback that could be read and its annotation: the verdict, and what is missing.
+
+    Nothing where no annotation has either; a verdict that the model does not write is derived from its spans.
+    """
+    if not any(truth.missing or truth.score is not None for _, truth in pairs):
+        return {}
+    said, true = (np.array([task.verdict(pair[side]).value for pair in pairs]) for side in (0, 1))
+    named = [
+        (2 * len({*given.missing} & {*truth.missing}), len({*given.missing}) + len({*truth.missing}))
+        for given, truth in pairs
+    ]
+    return {
+        "verdict_correlation": bootstrap(moments(true, said), correlation, prompts).to_dict(),
+        "missing_f1": bootstrap(named, groups=prompts).to_dict(),
     }
 
 
@@ -122,6 +146,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
         f"token accuracy {interval_text(tokens['accuracy'])}, macro F1 {interval_text(tokens['macro_f1'])}",
         f"signs flipped {interval_text(tokens['flip_rate'])}, correlation of a response's mean δ "
         f"{interval_text(tokens['mean_delta_correlation'])}",
+        *(f"{name.replace('_', ' ')} {interval_text(figure)}" for name, figure in metrics["whole"].items()),
         "",
     ]
     chance, rows = tokens["chance"], []

@@ -56,7 +56,8 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
             raise InputError(
                 f"{data_path}: has no record {lost[0]!r}, which {path} holds; give the file that 2_infer.py read"
             )
-        names = (task.fields.critique, task.fields.good, task.fields.poor, task.fields.scores)
+        fields = task.fields
+        names = (fields.critique, fields.good, fields.poor, fields.scores, fields.missing, fields.score)
         rows = rows.like(
             {
                 record_id: {

@@ -95,7 +95,7 @@ def token_metrics(
         "labels": by_label(rows),
         "accuracy": interval(rows, accuracy),
         "flip_rate": interval(rows, flip_rate),
-        "mean_delta_correlation": interval(_moments(counts), correlation),
+        "mean_delta_correlation": interval(moments(*_mean_deltas(counts)), correlation),
         "macro_f1": interval(rows, macro_f1),
         "chance": {
             "random": {name: {"share": interval(rows, _of(share, index))} for index, name in enumerate(_TRUE)},
@@ -159,12 +159,18 @@ def correlation(sums: np.ndarray) -> np.ndarray:
     return _divide(n * xy - x * y, np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0)))
 
 
-def _moments(counts: np.ndarray) -> np.ndarray:
-    """For each record's counts ``[R, 3, 4]`` the moments of its mean δ, true and predicted, ``[R, 6]``."""
-    lengths = np.maximum(counts.sum(axis=(1, 2)), 1)
-    x = (counts[:, 0].sum(1) - counts[:, 2].sum(1)) / lengths
-    y = (counts[:, :, 0].sum(1) - counts[:, :, 2].sum(1)) / lengths
+def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What :func:`correlation` sums up, for each record's two values: ``[R]`` and ``[R]`` to ``[R, 6]``."""
     return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+
+
+def _mean_deltas(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each record's mean δ, true and predicted, from its counts ``[R, 3, 4]``."""
+    lengths = np.maximum(counts.sum(axis=(1, 2)), 1)
+    return (
+        (counts[:, 0].sum(1) - counts[:, 2].sum(1)) / lengths,
+        (counts[:, :, 0].sum(1) - counts[:, :, 2].sum(1)) / lengths,
+    )
 
 
 def _table(sums: np.ndarray) -> np.ndarray:

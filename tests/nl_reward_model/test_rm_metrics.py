@@ -9,7 +9,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from nl_reward_model.measures.metrics import metrics_table, reward_model_metrics, rouge
+from nl_reward_model.measures.metrics import metrics_table, reward_model_metrics, rouge, whole_metrics
 from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
 from nl_reward_model.measures.span_metrics import match_record
 from nl_reward_model.measures.token_metrics import LABELS, NO_LABEL, labels, shuffled, token_metrics
@@ -237,6 +237,22 @@ def test_flipped_signs_and_the_correlation_of_mean_rewards():
     expected = np.corrcoef([0.25, -0.5, 0.25], [0.5, -0.75, 0.0])[0, 1]
     assert found["mean_delta_correlation"]["value"] == pytest.approx(expected)
     assert token_metrics(truths, truths, get_task("slf5k"))["mean_delta_correlation"]["value"] == pytest.approx(1)
+
+
+def test_what_no_span_holds_is_compared_where_annotations_have_it():
+    task = get_task("slf5k")
+    truths = [Feedback("c", ["a"], [], missing=["Porto", "the dog"], score=0.5), Feedback("c", [], [], score=-1.0)]
+    truths.append(Feedback("c", [], [], missing=["rent"], score=0.0))
+    said = [
+        Feedback("c", ["a"], [], missing=["Porto", "rent"], score=1.0),
+        Feedback("c", [], ["b"]),
+        Feedback("c", score=0),
+    ]
+    found = whole_metrics(list(zip(said, truths, strict=True)), task, ["p", "q", "r"])
+    expected = np.corrcoef([0.5, -1.0, 0.0], [1.0, -1.0, 0.0])[0, 1]  # the second is derived: one poor span
+    assert found["verdict_correlation"]["value"] == pytest.approx(expected)
+    assert found["missing_f1"]["value"] == pytest.approx(2 * 1 / (4 + 1))
+    assert whole_metrics([(said[0], Feedback("c", ["a"], []))], task, ["p"]) == {}
 
 
 def test_feedback_that_cannot_be_read_misses_every_token_and_claims_none():
