@@ -96,15 +96,15 @@ def test_tokens_that_are_taken_back_leave_no_trace():
     rows.prefill()
     written = [list(prompt) for prompt in PROMPTS]
     torch.manual_seed(8)
-    for kept in ([1, 3, 2, 3], [3, 1, 1, 2], [2, 2, 3, 1]):
-        guesses = torch.randint(0, 97, (len(written), 3))
-        states = rows.extend(guesses)
-        for row, (ids, own) in enumerate(zip(written, guesses.tolist(), strict=True)):
+    for read, kept in (([1, 3, 4, 3], [1, 3, 2, 3]), ([3, 1, 3], [3, 1, 1]), ([2, 2, 5], [2, 1, 3])):
+        guesses = [torch.randint(0, 97, (count,)).tolist() for count in read]
+        states = rows.extend(guesses).split(read)
+        for ids, own, found in zip(written, guesses, states, strict=True):
             with torch.no_grad():
-                expected = model(torch.tensor([ids + own])).logits[0, -3:]
-            torch.testing.assert_close(decoder.head(states[row]), expected, atol=2e-4, rtol=1e-4)
-        rows.accept(kept[: len(written)])
-        written = [ids + own[:count] for ids, own, count in zip(written, guesses.tolist(), kept, strict=False)]
+                expected = model(torch.tensor([ids + own])).logits[0, -len(own) :]
+            torch.testing.assert_close(decoder.head(found), expected, atol=2e-4, rtol=1e-4)
+        rows.accept(kept)
+        written = [ids + own[:count] for ids, own, count in zip(written, guesses, kept, strict=True)]
         if len(written) == 4:
             rows.keep([0, 2, 3])
             written = [written[row] for row in (0, 2, 3)]

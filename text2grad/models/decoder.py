@@ -135,7 +135,7 @@ class Decoder:
                 alive = [alive[index] for index in going]
                 ids = ids[going]
                 rows.keep(going)
-            hidden = rows.extend(ids[:, None])[:, 0]
+            hidden = rows.extend([[token] for token in ids.tolist()])
             rows.accept([1] * len(ids))
         return results
 
@@ -209,39 +209,41 @@ class Rows:
         x = x[torch.tensor(lengths).cumsum(0) - 1]
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
-    def extend(self, ids: Tensor) -> Tensor:
-        """Read the same number of further tokens in every row; none counts until :meth:`accept` says so.
-
-        Args:
-            ids: ``[rows, n]``.
+    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Read further tokens, one or more in every row; none counts until :meth:`accept` says so.
 
         Returns:
-            The normalised states that predict what follows each, ``[rows, n, H]``.
+            The normalised states that predict what follows each token, row after row, ``[tokens, H]``.
         """
-        decoder, (count, new) = self.decoder, ids.shape
-        positions = self.lengths[:, None] + torch.arange(new)
-        x = decoder.embedding[ids.flatten()]
-        cos, sin = decoder._angles(positions.flatten(), x.dtype)
-        rows, width = torch.arange(count)[:, None], int(self.lengths.max()) + new
+        decoder, counts = self.decoder, torch.tensor([len(each) for each in ids])
+        count, longest = len(counts), int(counts.max())
+        slots = self.lengths[:, None] + torch.arange(longest)
+        # Only attention sees rows of one length; all else is computed for the tokens there are.
+        there = torch.arange(longest) < counts[:, None]
+        rows, positions = there.nonzero()[:, 0], slots[there]
+        x = decoder.embedding[torch.tensor([token for each in ids for token in each])]
+        cos, sin = decoder._angles(positions, x.dtype)
+        width = int((self.lengths + counts).max())
         self._make_room(width)
         groups = decoder.heads // decoder.kv_heads
         # The heads of a group are further positions of one query: grouped attention without copies.
-        visible = (torch.arange(width) <= positions[..., None]).repeat_interleave(groups, 1)[:, None]
-        split = (count, new, decoder.kv_heads, groups, decoder.head_dim)
+        visible = (torch.arange(width) <= slots[..., None]).repeat_interleave(groups, 1)[:, None]
+        split = (count, longest, decoder.kv_heads, groups, decoder.head_dim)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
                 # Written where the row's tokens end: what an earlier guess left there is overwritten.
-                own = (count, new, decoder.kv_heads, decoder.head_dim)
-                keys[rows, :, positions], values[rows, :, positions] = k.view(own), v.view(own)
-                queries = q.reshape(split).transpose(1, 2).reshape(count, decoder.kv_heads, new * groups, -1)
+                keys[rows, :, positions], values[rows, :, positions] = k, v
+                queries = q.new_zeros(count, longest, *q.shape[1:])
+                queries[there] = q
+                queries = queries.view(split).transpose(1, 2).reshape(count, decoder.kv_heads, longest * groups, -1)
                 attended = F.scaled_dot_product_attention(
                     queries, keys[:, :, :width], values[:, :, :width], attn_mask=visible
                 )
-                return attended.reshape(count, decoder.kv_heads, new, -1).transpose(1, 2).reshape(count * new, -1)
+                return attended.reshape(count, decoder.kv_heads, longest, -1).transpose(1, 2)[there].flatten(1)
 
             x = decoder._block(layer, x, cos, sin, attend)
-        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps).view(count, new, -1)
+        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
     def accept(self, counts: Sequence[int]) -> None:
         """So many of the tokens that were last read belong to each row; the others will be written over."""

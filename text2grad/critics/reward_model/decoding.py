@@ -328,32 +328,31 @@ class FeedbackDecoder:
                 rows = [rows[index] for index in alive]
             for row in rows:
                 row.prepare(self.lookahead)
-            longest = max(len(row.guess) for row in rows)
-            ids = [[row.written[-1], *row.guess, *[self._pad] * (longest - len(row.guess))] for row in rows]
-            chosen = self._choose(rows, self._reader.extend(torch.tensor(ids)))
+            chosen = self._choose(rows, self._reader.extend([[row.written[-1], *row.guess] for row in rows]))
             self._reader.accept([len(tokens) for tokens in chosen])
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[list[int]]:
-        """What each row writes. On an accelerator the masks travel in one piece, and the choices come back in one."""
+        """What each row writes. On an accelerator the masks travel in one piece, and the choices come back in one.
+
+        Args:
+            logits: of what follows each row's last token and each of its guesses, row after row.
+        """
         self.passes += len(rows)
+        counts = [1 + len(row.guess) for row in rows]
         masks = [row.masks() for row in rows]  # made on the host while the device still computes the logits
         if any(masks):
             forbidden = torch.zeros(logits.shape, dtype=torch.bool)
-            for own, row_masks in zip(forbidden, masks, strict=True):
+            for own, row_masks in zip(forbidden.split(counts), masks, strict=True):
                 for place, mask in zip(own, row_masks, strict=False):
                     place[: len(mask)] = mask
                     place[len(mask) :] = True  # embeddings are often padded to a round number
             logits = logits.masked_fill(forbidden.to(logits.device), float("-inf"))
         if any(row.draws for row in rows):
-            choices = [self._drawn(row, own) for row, own in zip(rows, logits, strict=True)]
-        else:
-            choices = logits.max(-1).indices.tolist()  # argmax takes six times as long in bfloat16
+            # A row's random draws do not depend on the guesses of other rows.
+            choices = [_drawn(row, own) for row, own in zip(rows, logits.split(counts), strict=True)]
+        else:  # argmax takes six times as long in bfloat16
+            choices = [own.tolist() for own in logits.max(-1).indices.cpu().split(counts)]
         return [row.take(own) for row, own in zip(rows, choices, strict=True)]
-
-    def _drawn(self, row: _Row, logits: torch.Tensor) -> list[int]:
-        """The choices of one row; its random draws do not depend on the guesses of other rows."""
-        logits = logits[: 1 + len(row.guess)]
-        return (row.draws.ids(logits, [0] * len(logits)) if row.draws else logits.argmax(-1)).tolist()
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
         """Append tokens up to where the feedback ends; whether it has."""
@@ -391,3 +390,7 @@ class FeedbackDecoder:
             ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
             self._spellings.update((word, tuple(own[1:]) or (self._pad,)) for word, own in zip(new, ids, strict=True))
         return [self._spellings[word] for word in words]
+
+
+def _drawn(row: _Row, logits: torch.Tensor) -> list[int]:
+    return (row.draws.ids(logits, [0] * len(logits)) if row.draws else logits.argmax(-1)).tolist()

@@ -21,11 +21,11 @@ class RowReader(Protocol):
     """Whether rows may :meth:`accept` less than they read."""
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
-        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, 1, V]``."""
+        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, V]``."""
         ...
 
-    def extend(self, ids: Tensor) -> Tensor:
-        """Read ``[rows, n]`` further ids; logits of what follows each, ``[rows, n, V]``."""
+    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Read one or more further ids in every row; logits of what follows each, row after row, ``[ids, V]``."""
         ...
 
     def accept(self, counts: Sequence[int]) -> None:
@@ -62,11 +62,10 @@ class PackedModel:
         if self._packed is None or self._packed[0] != versions:
             self._packed = versions, Decoder(self._model)
         self._rows = Rows(self._packed[1], prompts, room=128)
-        return self._packed[1].head(self._rows.prefill())[:, None]
+        return self._packed[1].head(self._rows.prefill())
 
-    def extend(self, ids: Tensor) -> Tensor:
-        hidden = self._rows.extend(ids)
-        return self._rows.decoder.head(hidden.flatten(0, 1)).view(*ids.shape, -1)
+    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        return self._rows.decoder.head(self._rows.extend(ids))
 
     def accept(self, counts: Sequence[int]) -> None:
         self._rows.accept(counts)
@@ -93,11 +92,15 @@ class AnyModel:
         self._mask = torch.tensor(mask, device=self._device)
         self._cache = self._prefilled(shared, len(rest))
         inputs = [[self._pad] * (width - len(ids)) + ids for ids in rest]
-        return self._read(torch.tensor(inputs, device=self._device), 1)
+        return self._read(torch.tensor(inputs, device=self._device), 1)[:, 0]
 
-    def extend(self, ids: Tensor) -> Tensor:
-        self._mask = torch.cat([self._mask, torch.ones_like(ids, device=self._device)], dim=1)
-        return self._read(ids.to(self._device), ids.shape[1])
+    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        width = max(map(len, ids))
+        inputs = torch.tensor([[*each, *[self._pad] * (width - len(each))] for each in ids], device=self._device)
+        self._mask = torch.cat([self._mask, torch.ones_like(inputs)], dim=1)
+        logits = self._read(inputs, width)
+        there = torch.tensor([row * width + place for row, each in enumerate(ids) for place in range(len(each))])
+        return logits.flatten(0, 1)[there.to(self._device)]
 
     def accept(self, counts: Sequence[int]) -> None:
         width = self._mask.shape[1] - self._last
