@@ -44,6 +44,20 @@ def test_decoding_writes_what_generate_writes(family, packed, monkeypatch):
         assert decoder(prompts, limits, batch_size=2) == expected
 
 
+def test_nothing_but_the_choices_comes_back_from_the_device(monkeypatch):
+    """A value that Python asks for makes a GPU wait: some for the prompts, none for the tokens."""
+    monkeypatch.setenv("TEXT2GRAD_PACKED", "0")  # the way of a GPU
+    decoder = FeedbackDecoder(model("llama").eval(), tokenizer("byte"))
+    passes, asked = [], []
+    for limit in (2, 20):
+        before = decoder.passes
+        with torch.profiler.profile() as profile:
+            decoder([[5, 6, 7, 8], [9, 10]], [limit, limit], batch_size=2)
+        passes.append(decoder.passes - before)
+        asked.append(sum(event.name in ("aten::item", "aten::nonzero") for event in profile.events()))
+    assert passes[1] > 3 * passes[0] and asked[0] == asked[1]
+
+
 def test_a_model_in_training_judges_by_its_weights_of_the_moment():
     """A Llama's weights are packed for a CPU, which must not outlive an update of them."""
     lm, tok = model("llama").eval(), tokenizer("byte")

@@ -98,7 +98,12 @@ class AnyModel:
         width = max(map(len, ids))
         inputs = torch.tensor([[*each, *[self._pad] * (width - len(each))] for each in ids], device=self._device)
         self._mask = torch.cat([self._mask, torch.ones_like(inputs)], dim=1)
-        logits = self._read(inputs, width)
+        seen = None
+        if self._model.config._attn_implementation == "sdpa":
+            # From the mask of columns transformers makes the same, but asks the device at each pass whether it has to.
+            columns = torch.arange(self._mask.shape[1], device=self._device)
+            seen = self._mask[:, None, None].bool() & (columns <= columns[-width:, None])
+        logits = self._read(inputs, width, seen)
         there = torch.tensor([row * width + place for row, each in enumerate(ids) for place in range(len(each))])
         return logits.flatten(0, 1)[there.to(self._device)]
 
@@ -112,12 +117,12 @@ class AnyModel:
         self._cache.batch_select_indices(indices)
         self._mask = self._mask[indices]
 
-    def _read(self, inputs: Tensor, last: int) -> Tensor:
-        """The logits of the last columns."""
+    def _read(self, inputs: Tensor, last: int, seen: Tensor | None = None) -> Tensor:
+        """The logits of the last columns; ``seen``: which columns each of them attends to, ``[rows, 1, last, all]``."""
         self._last = last
         logits = self._model(
             input_ids=inputs,
-            attention_mask=self._mask,
+            attention_mask=self._mask if seen is None else seen,
             position_ids=(self._mask.cumsum(-1) - 1).clamp(min=0)[:, -inputs.shape[1] :],
             past_key_values=self._cache,
             use_cache=True,
