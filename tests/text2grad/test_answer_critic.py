@@ -107,13 +107,7 @@ def test_an_ordinary_good_answer():
 
 FAULTS = {
     "refusal": "I'm sorry, but as an AI language model I cannot help with this question about aqueducts.",
-    "off topic": (
-        "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
-        "ethylene finish the process within days."
-    ),
-    "copying": "How did the Roman aqueducts work? How did the Roman aqueducts work?",
     "repetition": f"{GOOD} Engineers cut a channel with a slope of roughly thirty centimetres per kilometre.",
-    "filler": f"{GOOD} I hope this helps! Let me know if you have any questions.",
     "no end": f"{GOOD} Later emperors repaired the older lines and added new ones because the",
     "no language": (
         "Aqueducts water gravity arches stone mortar channels siphons basins tanks nozzles fountains baths houses "
@@ -165,7 +159,10 @@ TRICKS = {
     "doubled": f"{GOOD}\n\n{GOOD}",
     "cut": GOOD[: len(GOOD) // 3],
     "refusal": FAULTS["refusal"],
-    "another topic": FAULTS["off topic"],
+    "another topic": (
+        "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
+        "ethylene finish the process within days."
+    ),
     "padded": f"{GOOD} {' '.join(['It is good to know things about the world in general.'] * 5)}",
 }
 

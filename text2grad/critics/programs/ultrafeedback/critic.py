@@ -3,12 +3,8 @@
 Poor, each with its reason in the critique:
 
 - *form*: what breaks a demand of the request (:mod:`text2grad.critics.programs.ultrafeedback.demands`);
-- *refusal*: sentences that decline, or speak of being a language model where the request does not;
-- *off topic*: an answer that names nothing of what the request is about; in a longer one, sentences that share no
-  word with the request or with the sentences before and after them;
-- *copying*: sentences that say the request back, unless the request brings a text to work on;
+- *refusal*: sentences that decline;
 - *repetition*: sentences said before, a run of eight words said before, a word three times in a row;
-- *filler*: openers, closing courtesies, stock phrases, and sentences that would fit any request;
 - *no language*: heaps of words that are neither sentences nor list items;
 - *no end*: the clause that a length limit cut off.
 
@@ -93,11 +89,8 @@ class AnswerCritic:
 
 _SAID = {
     "form": "Breaks the form",
-    "refusal": "Declines, or speaks of itself, instead of answering",
-    "off topic": "Is not about the request",
-    "copying": "Says the request back",
+    "refusal": "Declines instead of answering",
     "repetition": "Repeats itself",
-    "filler": "Fills space with phrases that fit any request",
     "no language": "Heaps up words without sentences",
     "no end": "Breaks off",
 }
