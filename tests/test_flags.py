@@ -65,7 +65,6 @@ FORMER = {
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "evaluation.credit_assignment:CreditConfig": f"rollouts=data_path {OUTPUT}",
     "benchmarks.memory:PlanConfig": "model=model_path",
-    "benchmarks.real_posts:RealPostsConfig": "output_dir=save_dir",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
 ALIASES = [
