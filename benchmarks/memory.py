@@ -61,18 +61,9 @@ class Job:
         return self.micro_batch * (self.prompt + self.response)
 
 
-EARLIER = {
-    "weight_bytes": (2, "is no setting any more: weights are bfloat16"),
-    "critic_parameters": (0.0, "is no setting any more; add 2 bytes a weight of a critic in the same process"),
-}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
-
 @dataclass
 class PlanConfig(Job):
     """A policy step, and the machines that run it."""
-
-    REMOVED = EARLIER
 
     model: str = setting("llama-8b", f"{', '.join(SHAPES)}, a folder or a hub id", "--model_path")
     task: Literal["slf5k", "kodcode", "ultrafeedback"] = setting("slf5k", "the task whose launcher is named")

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from benchmarks import EARLIER
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
@@ -60,8 +59,6 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass
 class StepCostConfig:
-    REMOVED = EARLIER
-
     output_path: str = setting("", "JSON file for the figures; none by default", "--output_file", "--output")
     model: str = setting("smollm2", "the policy", "--model_path")
     data_path: str = setting("quickstart/data/posts_train.json", "posts in the SLF5K format")

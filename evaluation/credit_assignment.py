@@ -36,15 +36,10 @@ from text2grad.records import check_output, load_json, save_json
 from text2grad.statistics import Estimate, bootstrap
 from text2grad.tasks.commands import say_next
 
-EARLIER = {"first_step": (0, "is no setting any more; give a file with the rollouts that count")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass
 class CreditConfig:
     """Which rollouts, and how they are credited."""
-
-    REMOVED = EARLIER
 
     rollouts: str = setting(MISSING, "a run's rollouts.jsonl", "--data_path")
     output_path: str = setting(MISSING, "the figures, as JSON", "--output_file", "--output")

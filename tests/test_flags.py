@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.convergence import StudyConfig
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.infer import InferConfig
 from nl_reward_model.measures.metrics import MetricsConfig
 from nl_reward_model.merge_lora import MergeConfig
 from rm_data_anno.annotate import AnnotateConfig
-from rm_data_anno.slf5k.variations import SummaryVariationsConfig
 from tests.conftest import ROOT
 from text2grad.configs import TaskConfig, parse
 from text2grad.errors import InputError
@@ -227,7 +225,7 @@ def test_feedback_and_annotations_may_be_in_one_file_or_in_two():
     assert (one.feedback_path, two.feedback_path, two.data_path) == ("both.json", "f.json", "a.json")
 
 
-@pytest.mark.parametrize(("kind", "flag"), [(StudyConfig, "--page"), (SummaryVariationsConfig, "--draws")])
+@pytest.mark.parametrize(("kind", "flag"), [(AnnotateConfig, "--push_to_hub"), (InferConfig, "--opinion")])
 def test_a_removed_flag_says_so(kind, flag):
     with pytest.raises(InputError, match=f"{flag} is no setting any more"):
         parse(kind, args=[flag, "1"])

