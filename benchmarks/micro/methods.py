@@ -53,11 +53,6 @@ METHODS = {
     "ahead": Method("Text2Grad, `rollouts_ahead`", {"rollouts_ahead": True}),
     "weight": Method("Text2Grad, teacher: weight", {"teacher": "weight"}),
     "gate": Method("Text2Grad, teacher: gate", {"teacher": "gate"}),
-    "gate_live": Method(
-        "Text2Grad, teacher: gate, the policy as it is now",
-        {"teacher": "gate", "teacher_weights": "average", "teacher_rate": 1.0},
-    ),
-    "gate_token": Method("Text2Grad, teacher: gate each token", {"teacher": "gate", "teacher_unit": "token"}),
     "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
     "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
     "sdpo": Method("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nl_gradient_policy_optimization.algorithms.teacher import Teacher, encode_teacher_prompt, gaps, load_teacher_prompt
+from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, gaps, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured, probe, shown, shuffled
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
@@ -105,12 +105,6 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
         assert losses[-1] < 0.6 * losses[0]
         first[kind] = losses[0]
     assert 0 < first["distill"] < first["all"]
-
-
-def test_the_weight_of_the_distillation_falls():
-    teacher = Teacher(teacher="distill", teacher_coef=0.5, teacher_steps=4)
-    assert [teacher.coefficient(step) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
-    assert replace(teacher, teacher_steps=0).coefficient(9) == 0.5
 
 
 # What refuses it
