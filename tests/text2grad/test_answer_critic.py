@@ -51,10 +51,6 @@ BREACHES = [
     ("Give the steps as a numbered list.", "1. Mix.\n2. Bake.", "Mix and bake.", "Mix and bake"),
     ("Create a table with the planets.", "| a | b |\n|---|---|\n| c | d |", "Mars is red.", "Mars is red"),
     ("Write a Python script that prints hi.", "```python\nprint('hi')\n```", "You can print it.", "You can print it"),
-    ('Describe it without using the word "big".', "It is large.", "It is big and red.", "big"),
-    ('Mention the word "moon".', "The moon is up.", "The sun is up.", "The sun is up"),
-    ('Start with "Dear reader".', "Dear reader, listen.", "Listen to me.", "Listen to me"),
-    ('End your answer with "The end".', "So it was. The end.", "So it was.", "So it was"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What a request demands of the form of its answer, and where an answer does not obey.
 
 Only demands that a program can check without doubt: numbers of items, sentences, paragraphs, words and characters;
-lists, tables and code; words to use or to avoid, and to begin or end with.
+lists, tables and code.
 """
 
 import re
@@ -28,7 +28,6 @@ _UP_TO = (
     r"(?:in|under|within|below|at most|no more than|not more than|up to|max(?:imum)?(?: of)?|(?:less|fewer) than|"
     r"limited? to)"
 )
-_QUOTED = r"[\"“'‘«]([^\"”'’»\n]{1,80})[\"”'’»]"
 _ITEM = re.compile(r"^[ \t]*(?:[-*•–+]|\(?\d{1,3}[.):]|\(?[a-zA-Z][.)])[ \t]+\S.*$", re.MULTILINE)
 _ROW = re.compile(r"^(?:[^|\n]*\|){2,}[^\n]*$|^[^\t\n]+\t[^\n]*$", re.MULTILINE)
 _FENCE = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -186,37 +185,10 @@ def _program(request: str, answer: str) -> Iterator[Demand]:
         yield Demand("code", [] if code_intervals(answer) or "`" in answer else _first(answer))
 
 
-def _wording(request: str, answer: str) -> Iterator[Demand]:
-    low = answer.lower()
-    avoid = (
-        r"\b(?:without|avoid|do not|don't|never)\s+(?:us(?:e|ing)|mention(?:ing)?|say(?:ing)?|includ(?:e|ing))?\s*"
-        rf"(?:the (?:word|phrase|term|letter)s?\s*)?{_QUOTED}"
-    )
-    for match in re.finditer(avoid, request, re.IGNORECASE):
-        places = re.finditer(rf"\b{re.escape(match[1].strip())}\b", answer, re.IGNORECASE)
-        yield Demand(f"no “{match[1]}”", [place.span() for place in places])
-    use = rf"\b(?:include|use|mention|contain)s?(?:ing)? the (?:word|phrase|term|keyword)s?\s*{_QUOTED}"
-    for match in re.finditer(use, request, re.IGNORECASE):
-        negated = re.search(r"(?:not|n't|never|without|avoid)\s*$", request[: match.start()], re.IGNORECASE)
-        if not negated:
-            yield Demand(f"“{match[1]}”", [] if match[1].strip().lower() in low else _sentences(answer)[-1:])
-    for match in re.finditer(
-        rf"\b(start|begin|end|finish|conclude)\b[^.?!\n]{{0,30}}?\bwith\b[^.?!\n\"“'‘]{{0,20}}{_QUOTED}",
-        request,
-        re.IGNORECASE,
-    ):
-        at_start = match[1].lower() in ("start", "begin")
-        text, wanted = re.sub(r"[^\w ]", "", low).strip(), re.sub(r"[^\w ]", "", match[2].lower()).strip()
-        kept = text.startswith(wanted) if at_start else text.endswith(wanted)
-        place = _sentences(answer)[:1] if at_start else _sentences(answer)[-1:]
-        yield Demand(f"“{match[2]}” at the {'start' if at_start else 'end'}", [] if kept else place)
-
-
 _RULES: tuple[Callable[[str, str], Iterator[Demand]], ...] = (
     _number_of_items,
     _number_of_sentences,
     _length,
     _lists_and_tables,
     _program,
-    _wording,
 )

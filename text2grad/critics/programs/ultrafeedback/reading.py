@@ -4,15 +4,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from text2grad.critics.programs.english import (
-    Word,
-    concept,
-    listed,
-    related_concepts,
-    same_family,
-    sentences,
-    words,
-)
+from text2grad.critics.programs.english import Word, concept, listed, same_family, sentences, words
 from text2grad.critics.programs.ultrafeedback.demands import code_intervals
 
 SHORT_ANSWER, LONG_ANSWER = 20.0, 60.0  # specific words that kinds of requests need
@@ -25,13 +17,12 @@ def any_of(text: str) -> re.Pattern[str]:
 
 
 _FACT = any_of(
-    r"""who | when | where | which | whose | is | are | was | were | does | do | did | has | have | can |
-    could | will | would | should | what(?:'s| is| was| are| year| day| time| color| colour| type| kind) |
-    whats | how (?:many|much|old|long|far|tall|big)"""
+    r"""who | when | where | which | whose | is | are | was | were | does | do | did | has | have | can | could | will |
+    would | should | what(?:'s| is| was| are| year| day| time) | how (?:many|much|old|long|far|tall|big)"""
 )
 _BRIEF = any_of(
-    r"""brief(?:ly)? | short(?:ly)? | concise(?:ly)? | one (?:word|sentence|line) | in a (?:word|sentence|line) |
-    single (?:word|sentence) | yes or no | joke | slogan | title | headline | tweet | quick(?:ly)?"""
+    r"""brief(?:ly)? | short(?:ly)? | concise(?:ly)? | quick(?:ly)? | (?:one|a|single) (?:word|sentence|line) |
+    yes or no | joke | slogan | title | headline | tweet"""
 )
 _CREATIVE = any_of(
     r"""poem | story | joke | song | lyrics | haiku | play the role | role-?play | act as | pretend | simulate |
@@ -120,9 +111,5 @@ def read_answer(text: str, request: Request) -> Answer:
 
 
 def close(name: str, others: set[str]) -> bool:
-    """Whether others have a concept, a synonym of it, or another word of its family."""
-    return (
-        name in others
-        or bool(related_concepts().get(name, frozenset()) & others)
-        or any(name[:4] == other[:4] and same_family(name, other) for other in others)
-    )
+    """Whether others have a concept, or another word of its family."""
+    return name in others or any(name[:4] == other[:4] and same_family(name, other) for other in others)
