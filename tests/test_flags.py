@@ -62,7 +62,6 @@ FORMER = {
     "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT}",
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "evaluation.credit_assignment:CreditConfig": f"rollouts=data_path {OUTPUT}",
-    "benchmarks.memory:PlanConfig": "model=model_path",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
 ALIASES = [
