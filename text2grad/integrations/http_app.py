@@ -96,10 +96,6 @@ def make_app(
     async def feedback(request: Request) -> Response:
         return await answered(request, service.feedback)
 
-    @app.post("/v1/token_rewards")
-    async def token_rewards(request: Request) -> Response:
-        return await answered(request, service.token_rewards)
-
     @app.get("/health")
     async def health() -> Response:
         return JSONResponse(service.about())
