@@ -24,13 +24,6 @@ class Fault:
     kind: str
     start: int
     end: int
-    detail: str = ""
-
-
-def words_in(answer: Answer, start: int, end: int) -> tuple[int, int] | None:
-    """The words that a character interval touches."""
-    inside = [i for i, word in enumerate(answer.words) if word.start < end and word.end > start]
-    return (inside[0], inside[-1] + 1) if inside else None
 
 
 def refusal(answer: Answer) -> Iterator[Fault]:

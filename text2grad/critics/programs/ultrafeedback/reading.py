@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from text2grad.critics.programs.english import Word, concept, listed, same_family, sentences, words
-from text2grad.critics.programs.ultrafeedback.demands import code_intervals
+from text2grad.tasks import Interval
 
 SHORT_ANSWER, LONG_ANSWER = 20.0, 60.0  # specific words that kinds of requests need
 
@@ -40,6 +40,15 @@ _ASKING = frozenset(
     )
 )
 _LIST_MARK = re.compile(r"(?:[-*•–+#>]+|\(?\d{1,3}[.):]|\(?[a-zA-Z][.)])\s")
+
+
+_FENCE = re.compile(r"```[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_CODE_LINE = re.compile(
+    r"^[ \t]*(?:(?:def|class|import|from|return|function|const|let|var|public|private|#include|using|for|while|if|try|"
+    r"else|print|<\?php|SELECT|CREATE|npm|git|sudo|scp|docker|pip)\b.*|[\w.\[\]]+\s*=[^=].*|[\w.]+\(.*\)[;:]?|[{}<].*[;>{}]|"
+    r"[$>]\s\w.*)$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,12 @@ def read_answer(text: str, request: Request) -> Answer:
         answer.fresh.append(specific and word.concept not in seen)
         seen.add(word.concept)
     return answer
+
+
+def code_intervals(answer: str) -> list[Interval]:
+    """Fenced blocks, and lines that look like code."""
+    fenced = [match.span() for match in _FENCE.finditer(answer)]
+    return fenced or [match.span() for match in _CODE_LINE.finditer(answer)]
 
 
 def close(name: str, others: set[str]) -> bool:
