@@ -61,7 +61,6 @@ FORMER = {
     "evaluation.ultrafeedback.arc_challenge:ArcConfig": f"data_path=dataset_path,input_file {OUTPUT}",
     "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT}",
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
-    "evaluation.credit_assignment:CreditConfig": f"rollouts=data_path {OUTPUT}",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
 ALIASES = [
