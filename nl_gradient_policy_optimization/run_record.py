@@ -33,8 +33,6 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
-_METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
-"""The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
 _PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
 
 
@@ -112,24 +110,13 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(about: Mapping[str, Any]) -> PolicyConfig:
-    """The settings that a ``run.json`` holds, an earlier version's included.
+    """The settings that a ``run.json`` holds.
 
     Raises:
         InputError: the run was begun with a setting that this version does not have.
     """
     stored = current_names(PolicyConfig, about.get("config", {}))
     stored.pop("push_to_hub", None)  # it changed nothing of what is learnt
-    method = about.get("method", "")
-    if "algorithm" not in stored and method in _METHODS:
-        stored["algorithm"] = _METHODS[method]
-        if method in ("rltf_sd", "critique_grpo"):
-            stored["learn"] = method
-        stored.pop("advantage", None)
-        if method == "ppo_scalar":
-            stored["reward_model"] = stored["critic"].removeprefix("scalar:")
-            stored["reward_placement"] = None
-    if "algorithm" not in stored and method == "text2grad":
-        stored["method"] = ""  # it was the name of all runs that were given no other
     return PolicyConfig.of(**stored)
 
 
