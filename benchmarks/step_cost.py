@@ -36,14 +36,11 @@ from text2grad.records import save_json
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("rollout", "reference", "critique", "teacher", "update")
+PHASES = ("rollout", "reference", "critique", "update")
 _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
-    "text2grad_full_kl": ("Text2Grad, KL over the whole vocabulary", {"kl": "full"}),
-    "teacher_gate": ("Text2Grad, teacher: gate", {"teacher": "gate"}),
-    "teacher_distill": ("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
     "text2grad_reward_model": (
         "Text2Grad, reward model in the same process",

@@ -11,7 +11,6 @@ from typing import Any
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
-from text2grad.configs import current_names
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import changes_of, check_fixed, settings_at
 from text2grad.models import weights_fingerprint
@@ -83,8 +82,6 @@ def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> di
         InputError: settings differ that decide the result, and ``--allow_changed`` was not given.
     """
     begun = load_json(path)
-    for name in ("data", "weights"):
-        begun.setdefault(name, now[name])
     wanted, changes = _settings(now), begun.get("changes", [])
     last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
     if now["config"]["allow_changed"]:
@@ -115,9 +112,7 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
     Raises:
         InputError: the run was begun with a setting that this version does not have.
     """
-    stored = current_names(PolicyConfig, about.get("config", {}))
-    stored.pop("push_to_hub", None)  # it changed nothing of what is learnt
-    return PolicyConfig.of(**stored)
+    return PolicyConfig.of(**about.get("config", {}))
 
 
 def _lasting(name: str) -> str:

@@ -179,8 +179,6 @@ def test_figures_of_a_teacher_that_knows(tmp_path):
     found = measured(trainer, batch)
     assert (found["token_auc"], found["span_auc"]) == (1, 1)
     assert (found["token_gap_good"], found["token_gap_poor"]) == pytest.approx((1, -1), abs=1e-5)
-    assert found["right_good_kept"] == found["right_poor_kept"] == 1
-    assert 0 < found["flipped_good_kept"] < 2 / (1 + 2.7**10)  # 2·σ(−1 / 0.1), less where a span has several tokens
     others = shuffled(batch).rollouts
     assert [r.received.critique for r in others] == [rollouts[1].received.critique, rollouts[0].received.critique]
     assert [r.received.rewards for r in others] == [r.received.rewards for r in rollouts]
