@@ -55,7 +55,6 @@ METHODS = {
     "gate": Method("Text2Grad, teacher: gate", {"teacher": "gate"}),
     "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
     "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
-    "sdpo": Method("SDPO", {"teacher": "all", "teacher_weights": "average", "teacher_alpha": 0.5}),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +93,14 @@ class CriticService:
 
     async def feedback(self, body: bytes) -> dict[str, Any]:
         """``{"items": [{"prompt", "response", "record"?}]}`` to critiques, quotes and character intervals."""
-        return {"items": await self._each(self._read(body), self._feedback)}
+        items = self._read(body)
+        if self.waiting + len(items) > self.limits.waiting:
+            raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
+        self.waiting += len(items)
+        try:
+            return {"items": await asyncio.gather(*map(self._guarded, items))}
+        finally:
+            self.waiting -= len(items)
 
     def close(self) -> None:
         """Finish what was asked, end the threads; a critic that is stuck is left behind."""
@@ -115,19 +121,10 @@ class CriticService:
             raise RequestError(413, f"{len(items)} items; a request may have {self.limits.items}")
         return items
 
-    async def _each(self, items: Sequence[Any], answer: Callable[[_Item], Any]) -> list[dict[str, Any]]:
-        """Every item's answer, or its error."""
-        if self.waiting + len(items) > self.limits.waiting:
-            raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
-        self.waiting += len(items)
+    async def _guarded(self, item: Any) -> dict[str, Any]:
+        """An item's answer, or its error."""
         try:
-            return await asyncio.gather(*(self._guarded(item, answer) for item in items))
-        finally:
-            self.waiting -= len(items)
-
-    async def _guarded(self, item: Any, answer: Callable[[_Item], Any]) -> dict[str, Any]:
-        try:
-            return await answer(self._checked(item))
+            return await self._feedback(self._checked(item))
         except (ItemError, FeedbackError) as error:
             return {"error": as_storable(redacted(str(error)))}
         except Exception:  # noqa: BLE001 (a critic may raise anything; the other items get their answers)
@@ -146,17 +143,19 @@ class CriticService:
                 raise ItemError(f"{name} has {len(text)} characters; {self.limits.characters} are taken")
         return found
 
-    async def _ask(self, prompt: str, response: str, record: dict | None) -> Feedback:
-        if not response.strip():
+    async def _feedback(self, item: _Item) -> dict[str, Any]:
+        if not item.response.strip():
             raise ItemError("the response is empty")
         try:
-            about = None if record is None else self.task.about(record, response)
+            about = None if item.record is None else self.task.about(item.record, item.response)
         except InputError as error:
             raise ItemError(f"the record is not of {self.task.name}: {error}") from None
-        given = await self._answer_to(Question(prompt, response, about))
+        given = await self._answer_to(Question(item.prompt, item.response, about))
         if isinstance(given, FeedbackError):
             raise given
-        return given
+        loop = asyncio.get_running_loop()
+        places = await loop.run_in_executor(self._mapping, _places, given, item.response, self.task)
+        return {**FIELDS.to_dict(given), "spans": places}
 
     async def _answer_to(self, question: Question) -> Feedback | FeedbackError:
         future, asked = asyncio.wrap_future(self.queue.submit(question)), time.monotonic()
@@ -169,13 +168,6 @@ class CriticService:
                     return future.result()
         finally:
             future.cancel()
-
-    async def _feedback(self, item: _Item) -> dict[str, Any]:
-        given = await self._ask(item.prompt, item.response, item.record)
-        return {**FIELDS.to_dict(given), "spans": await self._in_thread(_places, given, item.response, self.task)}
-
-    async def _in_thread(self, function: Callable, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._mapping, function, *arguments)
 
 
 def logged(what: str) -> str:
