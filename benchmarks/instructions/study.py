@@ -57,7 +57,7 @@ class InstructionsConfig:
     steps: int = setting(40, "steps of a run")
     rollouts: int = setting(8, "responses in a step")
     learning_rate: float = setting(4e-4, "of the adapter")
-    kinds: list[str] = setting(list(KINDS[:6]), f"kinds of requests, of {', '.join(KINDS)}")
+    kinds: list[str] = setting(list(KINDS), f"kinds of requests, of {', '.join(KINDS)}")
     requests: int = setting(400, "training requests")
     held_out: int = setting(100, "held-out requests")
     max_new_tokens: int = setting(48, "longest answer")
