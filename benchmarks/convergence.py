@@ -23,7 +23,6 @@ from tabulate import tabulate
 from tqdm.auto import tqdm
 from transformers.utils.logging import disable_progress_bar as disable_transformers_progress_bar
 
-from benchmarks import EARLIER
 from benchmarks.micro import results
 from benchmarks.micro.figures import draw_curves, draw_noise
 from benchmarks.micro.methods import METHODS, method_of
@@ -44,8 +43,6 @@ Sweep = dict[str, dict[str, Estimate]]
 @dataclass
 class StudyConfig(Protocol):
     """One study: which methods, and the protocol that they share."""
-
-    REMOVED = EARLIER | {"threads": (1, "is 1 in every study; leave it out")}
 
     study: str = setting("", "the study's name: of its figures and its JSON")
     methods: list[str] = setting([], "methods to compare; benchmarks/micro/methods.py lists them")
@@ -100,7 +97,7 @@ class Study:
         self.config, self.folder, self.protocol = config, Path(config.output_dir), config.protocol
         settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
-        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
+        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts)
         self.materials = Materials(base, prompts)
         self.processor_seconds: list[float] = []
 

@@ -40,16 +40,11 @@ class MeasureConfig:
     compare_with: str | None = setting(None, "another system's result file: differences by paired bootstrap")
 
 
-def check_measuring(config: MeasureConfig) -> None:
-    """That figures can be written and compared."""
+def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
+    """The responses by id, once it is sure that their figures can be written and compared."""
     check_output(config.output_path)
     if config.compare_with:
         load_result(config.compare_with)
-
-
-def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
-    """The responses by id, once it is sure that their figures can be written and compared."""
-    check_measuring(config)
     return load_responses(config.data_path, task)
 
 

@@ -38,7 +38,6 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max_rollouts", type=int, default=50_000, help="answers in the page; more are thinned by whole steps"
     )
-    parser.add_argument("--watch", nargs="?", const="", help=argparse.SUPPRESS)
     return parser.parse_args(args)
 
 
@@ -46,8 +45,6 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> None:
     args = arguments(given)
     output = Path(args.output_path)
-    if args.watch is not None:
-        raise InputError("--watch: is gone; run the command without it after each step, or train with --report_to")
     if output.suffix != ".html":
         raise InputError(f"--output_path {output}: is not an HTML file; give a name that ends in .html")
     if args.max_rollouts < 1:

@@ -60,6 +60,8 @@ REMOVED = {
     "update_kl_limit": (None, "is no setting any more; lower --ppo_epochs or --learning_rate"),
     "patience": (0, "is no setting any more; watch delta/mean in metrics.jsonl, and stop the run with Ctrl-C"),
     "critic_min_probability": (0.0, "is no setting any more; --critic_votes weighs what a reward model is unsure of"),
+    "teacher_unit": ("span", "is no setting any more: the gate judges whole spans"),
+    "teacher_steps": (0, "is no setting any more: --teacher_coef stays as it is"),
     "load_in_4bit": (False, _NOT_QUANTISED),
     "load_in_8bit": (False, _NOT_QUANTISED),
     "stop_grad_norm": (1e4, "is 10 000 in every run; leave it out"),

@@ -14,17 +14,6 @@ from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
 
-_TEXT2GRAD = """with natural-language gradients ([Text2Grad](https://arxiv.org/abs/2505.22338)): a critic wrote feedback
-on each sampled response, and the tokens it quoted were rewarded or penalised."""
-TRAINED = {
-    "ppo_scalar": "by PPO on one number per response: a scalar reward model's score, given on the last token.",
-    "ppo_last_sum": "by PPO on one number per response: the sum of the critic's δ, given on the last token.",
-    "ppo_last_mean": "by PPO on one number per response: the mean of the critic's δ, given on the last token.",
-    "ppo_last_verdict": "by PPO on one number per response: the critic's verdict, given on the last token.",
-    "grpo": "by GRPO on one number per response: the sum of the critic's δ, compared within each prompt.",
-    "prm_ppo": "by PPO on process rewards, on the last token of each step: +1 if the step is right, −1 if it is wrong.",
-}
-"""How the baselines' policies came about; any other ``method`` is a name for Text2Grad with settings of one's own."""
 _SETTINGS = (
     "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
     "kl", "kl_coef", "kl_target", "scheme", "algorithm", "max_new_tokens", "temperature", "seed",
@@ -70,7 +59,8 @@ def model_card(trainer: NLGradientTrainer) -> str:
     return f"""{header}
 # {model}, after {last["step"]} steps of {method} on {about["task"]}
 
-This {"adapter" if adapter else "model"} was trained {TRAINED.get(method, _TEXT2GRAD)}
+This {"adapter" if adapter else "model"} was trained by `--algorithm {config["algorithm"]}` of the trainer of
+[Text2Grad](https://arxiv.org/abs/2505.22338): a critic gave feedback on each sampled response.
 
 - data: {Path(about["data"]["path"]).name}, {about["data"]["prompts"]} prompts
 - critic: {about.get("critic_name", about["critic"])}

@@ -6,8 +6,7 @@
 The model answers so many prompts, the critic criticises, and the model scores its answers twice more: after reading
 the critique, and after reading the critique of another answer. Δ is what reading changed in a token's log-probability.
 The AUC says how often Δ is higher on a praised token than on a blamed one: ½ is chance, 1 is a perfect teacher. What
-shuffled critiques reach has nothing to do with what the critique says. The probe also says what share of right labels,
-and of wrong signs, ``--teacher gate`` would keep.
+shuffled critiques reach has nothing to do with what the critique says.
 """
 
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,7 +25,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.errors import InputError, command
-from text2grad.losses.teacher import gated, span_sums
+from text2grad.losses.teacher import span_sums
 from text2grad.records import check_output, save_json
 from text2grad.tasks import Task, get_task
 
@@ -41,7 +40,6 @@ class ProbeConfig(TaskConfig):
     critic_prompt: str = setting("", "for an endpoint: its prompt file")
     critic_constrained: str = setting("none", "for a reward model, in a folder or served by vLLM: none or quotes")
     teacher_prompt: str = setting("", "file of what the teacher reads; by default the task's prompts/teacher.txt")
-    teacher_scale: float = setting(0.1, "of the gate: nats of disagreement over which a label shrinks")
     responses: int = setting(32, "responses to sample, one to each prompt")
     micro_batch_size: int = setting(8, "responses in one forward pass")
     max_prompt_tokens: int = setting(640, "longer prompts are left out", "--prompt_max_length")
@@ -104,15 +102,7 @@ def measured(trainer: NLGradientTrainer, batch: Batch) -> dict[str, float]:
             f"{name}_gap_good": float(good.mean()),
             f"{name}_gap_poor": float(poor.mean()),
         }
-    scale = trainer.config.flat()["teacher_scale"]
-    for sign, kind in ((1, "right"), (-1, "flipped")):
-        kept = gated(sign * labels, spans, scale).abs()
-        result |= {f"{kind}_{name}_kept": float(kept[chosen].mean()) for name, chosen in sides(labels)}
     return result
-
-
-def sides(labels: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    return [("good", labels > 0), ("poor", labels < 0)]
 
 
 def shown(report: dict[str, Any]) -> str:
@@ -123,10 +113,6 @@ def shown(report: dict[str, Any]) -> str:
             f"{kind} critiques: AUC {row['token_auc']:.3f} of {row['tokens']} tokens, {row['span_auc']:.3f} of "
             f"{row['spans']} spans; mean Δ of a span {row['span_gap_good']:+.3f} where praised, "
             f"{row['span_gap_poor']:+.3f} where blamed"
-        )
-        lines.append(
-            f"  --teacher gate would keep {row['right_good_kept']:.0%} of praise and {row['right_poor_kept']:.0%} of "
-            f"blame; with the wrong sign {row['flipped_good_kept']:.0%} and {row['flipped_poor_kept']:.0%}"
         )
     return "\n".join(lines)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
-from text2grad.configs import current_names
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import changes_of, check_fixed, settings_at
 from text2grad.models import weights_fingerprint
@@ -33,8 +32,6 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
-_METHODS = {"ppo_scalar": "scalar", "prm_ppo": "steps", "capo": "capo", "rltf_sd": "second", "critique_grpo": "second"}
-"""The algorithms of runs whose ``run.json`` names no algorithm, by their method."""
 _PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
 
 
@@ -85,8 +82,6 @@ def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> di
         InputError: settings differ that decide the result, and ``--allow_changed`` was not given.
     """
     begun = load_json(path)
-    for name in ("data", "weights"):
-        begun.setdefault(name, now[name])
     wanted, changes = _settings(now), begun.get("changes", [])
     last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
     if now["config"]["allow_changed"]:
@@ -112,25 +107,12 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(about: Mapping[str, Any]) -> PolicyConfig:
-    """The settings that a ``run.json`` holds, an earlier version's included.
+    """The settings that a ``run.json`` holds.
 
     Raises:
         InputError: the run was begun with a setting that this version does not have.
     """
-    stored = current_names(PolicyConfig, about.get("config", {}))
-    stored.pop("push_to_hub", None)  # it changed nothing of what is learnt
-    method = about.get("method", "")
-    if "algorithm" not in stored and method in _METHODS:
-        stored["algorithm"] = _METHODS[method]
-        if method in ("rltf_sd", "critique_grpo"):
-            stored["learn"] = method
-        stored.pop("advantage", None)
-        if method == "ppo_scalar":
-            stored["reward_model"] = stored["critic"].removeprefix("scalar:")
-            stored["reward_placement"] = None
-    if "algorithm" not in stored and method == "text2grad":
-        stored["method"] = ""  # it was the name of all runs that were given no other
-    return PolicyConfig.of(**stored)
+    return PolicyConfig.of(**about.get("config", {}))
 
 
 def _lasting(name: str) -> str:

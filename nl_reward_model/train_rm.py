@@ -34,7 +34,6 @@ from text2grad.models import (
     is_adapter,
     load_model,
     load_tokenizer,
-    long_dtype_name,
     lora_config,
     portable_base_name,
     weights_fingerprint,
@@ -55,8 +54,6 @@ _DECIDING = (
     "responses_per_row", "critique",
 )  # fmt: skip
 """The settings that decide the result; a run can only be resumed with the same ones."""
-_FORMER = {"prompt_max_length": "max_prompt_tokens", "precision": "dtype"}
-"""Settings that ``run.json`` had under other names."""
 
 
 def train(task: str | Task, config: RewardModelConfig) -> None:
@@ -209,17 +206,9 @@ def _begin_or_resume(
     begun = None
     with config.main_process_first():
         if path.is_file():
-            begun = {"weights": run["weights"], "validation": run["validation"]} | _in_present_names(load_json(path))
+            begun = {"weights": run["weights"], "validation": run["validation"]} | load_json(path)
     run, more = begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)
     return run.get("changes", []), more
-
-
-def _in_present_names(run: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` holds, also as earlier versions wrote it."""
-    run = {_FORMER.get(name, name): value for name, value in run.items()}
-    if not run.pop("lora", True):
-        run["lora_r"] = 0
-    return {"responses_per_row": 1, "critique": True} | run | {"dtype": long_dtype_name(run.get("dtype", "auto"))}
 
 
 def _trainer(

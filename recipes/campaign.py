@@ -46,6 +46,7 @@ class CampaignConfig:
     prepare: list[str] = field(default_factory=list, metadata={"help": "commands before the first run"})
     train: list[str] = field(default_factory=list, metadata={"help": "commands that train a policy with {flags}"})
     measure: list[str] = field(default_factory=list, metadata={"help": "commands after each run's training"})
+    metrics: list[str] = setting([], "what the table shows of each result; pass@k by default")
     methods: dict[str, Any] = field(default_factory=dict, metadata={"help": "name: its {flags}, or {train, policy}"})
 
 
@@ -129,7 +130,7 @@ class Campaign:
             for name, result in results.items()
         }
         save_json(self.folder / "figures.json", figures)
-        measured = [name for name in figures[BASE]["metrics"] if name.startswith("pass@")]
+        measured = self.config.metrics or [name for name in figures[BASE]["metrics"] if name.startswith("pass@")]
         rows = []
         for name, row in figures.items():
             pairs = [(row["metrics"], of) for of in measured] + [(row["less_base"], of) for of in measured]

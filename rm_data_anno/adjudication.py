@@ -72,23 +72,23 @@ def overlap(first: PersonsAnnotation, second: PersonsAnnotation, length: int) ->
     return 2 * sum(x == y != "" for x, y in zip(a, b, strict=True)) / marked if marked else 1.0
 
 
-def overlaps(people: Sequence[PersonsAnnotation], length: int) -> list[float]:
-    return [overlap(*pair, length) for pair in combinations(people, 2)]
-
-
 def agreement(found: Mapping[str, Sequence[PersonsAnnotation]], responses: Mapping[str, str]) -> dict[str, Any]:
-    """Fleiss' kappa of the characters' labels, and the mean span overlap of two annotators, where several answered.
+    """Fleiss' kappa of the characters' labels, and the span overlap of two annotators, where several answered.
 
-    White space does not count. Kappa is over the records that the most usual number of people annotated.
+    White space does not count. Kappa is over the records that the most usual number of people annotated. The overlap is
+    the mean over pairs of annotators, of all records and of each.
     """
     several = {record_id: people for record_id, people in found.items() if len(people) > 1}
     if not several:
         return {"records": 0}
     usual = Counter(map(len, several.values())).most_common(1)[0][0]
-    counts, pairs = [], []
+    counts, by_record = [], {}
+    pairs: list[float] = []
     for record_id, people in several.items():
         response = responses[record_id]
-        pairs += overlaps(people, len(response))
+        own = [overlap(*pair, len(response)) for pair in combinations(people, 2)]
+        by_record[record_id] = round(sum(own) / len(own), 4)
+        pairs += own
         if len(people) == usual:
             columns = zip(*(person.labels(len(response)) for person in people), strict=True)
             said = [column for char, column in zip(response, columns, strict=True) if not char.isspace()]
@@ -99,4 +99,5 @@ def agreement(found: Mapping[str, Sequence[PersonsAnnotation]], responses: Mappi
         "annotators_each": usual,
         "fleiss_kappa": None if kappa != kappa else round(kappa, 4),
         "span_overlap": round(sum(pairs) / len(pairs), 4),
+        "overlap_by_record": by_record,
     }

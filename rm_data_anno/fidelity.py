@@ -51,7 +51,7 @@ def annotation_report(
             "kept": kept,
             "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
             "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
-            "corrected": _count(checks, "corrected") + _count(checks, "mended"),  # its former name
+            "corrected": _count(checks, "corrected"),
             "repeated": _count(checks, "repeated"),
             "unscored": _count(checks, "unscored"),
             "unjudged": _count(checks, "unjudged"),

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement, overlaps
+from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement
 from rm_data_anno.text_offsets import Convention, chosen_convention, place
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.records import Records, check_output, load_json, load_records, save_json, save_records, save_text
+from text2grad.records import check_output, load_json, load_records, save_json, save_records, save_text
 from text2grad.safety.gate import fault, shown
 from text2grad.safety.schema import Form, checked
 from text2grad.tasks import Task, get_task
@@ -45,16 +45,21 @@ INTERFACE = """<View>
 _STARS = 5
 
 
+EARLIER = {"dispute_below": (0.5, "is no setting any more: the report has each record's overlap")}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
+
 @dataclass(kw_only=True)
 class LabelStudioConfig:
     """To tasks, or with ``export`` back to records."""
+
+    REMOVED = EARLIER
 
     data_path: str = setting(MISSING, "responses, in the task's format", "--dataset_path", "--responses")
     output_path: str = setting(MISSING, "tasks to import; with --export, annotated records", "--output_file")
     export: str = setting("", "Label Studio's export, as JSON")
     spans: bool = setting(True, "false: critiques alone were written; annotate.py --prompt human_feedback finds spans")
     offsets: Literal["auto", "code_points", "utf16"] = setting("auto", "what the export's offsets count")
-    dispute_below: float = setting(0.5, "span overlap of two annotators below which a record goes to a third person")
 
 
 class _Value(Form):
@@ -218,42 +223,6 @@ def elsewhere(task: Task, record: dict) -> int:
     )
 
 
-def disputed(
-    found: Mapping[str, Sequence[PersonsAnnotation]], records: Records, task: Task, limit: float
-) -> list[dict[str, Any]]:
-    """Tasks for a person who decides: records whose annotators disagree, each annotation shown as a prediction.
-
-    What that person submits and marks as ground truth settles the record in the next export.
-    """
-    tasks = []
-    for record_id, people in found.items():
-        response = task.response(records[record_id])
-        settled = len(people) < 2 or any(person.decides for person in people)
-        if not settled and min(overlaps(people, len(response))) < limit:
-            (item,) = to_tasks({record_id: records[record_id]}, task)
-            shown_as = [{"model_version": each.annotator, "result": result_of(each, response)} for each in people]
-            tasks.append({**item, "predictions": shown_as})
-    return tasks
-
-
-def result_of(person: PersonsAnnotation, response: str) -> list[dict[str, Any]]:
-    """An annotation in Label Studio's form, with offsets in code points."""
-
-    def region(name: str, kind: str, **value: Any) -> dict[str, Any]:
-        return {"from_name": name, "type": kind, "to_name": "response", "value": value}
-
-    result = [
-        region("span", "labels", start=start, end=end, text=response[start:end], labels=[label])
-        for label, start, end in person.places
-    ]
-    result.append(region("critique", "textarea", text=[person.critique]))
-    if person.missing:
-        result.append(region("missing", "textarea", text=person.missing))
-    if person.score is not None:
-        result.append(region("verdict", "rating", rating=round((person.score + 1) / 2 * (_STARS - 1)) + 1))
-    return result
-
-
 def write_tasks(task: Task, config: LabelStudioConfig) -> None:
     interface = Path(config.output_path).with_suffix(".interface.xml")
     check_output(config.output_path)
@@ -273,12 +242,10 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
         raise InputError(f"{config.export}: holds no finished annotation; export again when people have submitted some")
     annotated = {key: annotated_record(task, records[key], found[key], config.spans) for key in records if key in found}
     save_records(config.output_path, records.like(annotated))
-    open_cases = disputed(found, records, task, config.dispute_below) if config.spans else []
     report: dict[str, Any] = {"records": len(annotated), "without": len(records) - len(annotated)}
     if config.spans:
-        report |= {"agreement": agreement(found, responses), "disputed": len(open_cases)}
+        report["agreement"] = agreement(found, responses)
         report["found_elsewhere"] = sum(elsewhere(task, record) for record in annotated.values())
-        save_json(f"{config.output_path}.disputed.json", open_cases)
     save_json(f"{config.output_path}.report.json", report)
     print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}\n{report}")
     if config.spans:

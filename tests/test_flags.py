@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.convergence import StudyConfig
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.infer import InferConfig
 from nl_reward_model.measures.metrics import MetricsConfig
 from nl_reward_model.merge_lora import MergeConfig
 from rm_data_anno.annotate import AnnotateConfig
-from rm_data_anno.slf5k.variations import SummaryVariationsConfig
 from tests.conftest import ROOT
 from text2grad.configs import TaskConfig, parse
 from text2grad.errors import InputError
@@ -63,9 +61,6 @@ FORMER = {
     "evaluation.ultrafeedback.arc_challenge:ArcConfig": f"data_path=dataset_path,input_file {OUTPUT}",
     "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT}",
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
-    "evaluation.credit_assignment:CreditConfig": f"rollouts=data_path {OUTPUT}",
-    "benchmarks.memory:PlanConfig": "model=model_path",
-    "benchmarks.real_posts:RealPostsConfig": "output_dir=save_dir",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
 ALIASES = [
@@ -228,7 +223,7 @@ def test_feedback_and_annotations_may_be_in_one_file_or_in_two():
     assert (one.feedback_path, two.feedback_path, two.data_path) == ("both.json", "f.json", "a.json")
 
 
-@pytest.mark.parametrize(("kind", "flag"), [(StudyConfig, "--page"), (SummaryVariationsConfig, "--draws")])
+@pytest.mark.parametrize(("kind", "flag"), [(AnnotateConfig, "--push_to_hub"), (InferConfig, "--opinion")])
 def test_a_removed_flag_says_so(kind, flag):
     with pytest.raises(InputError, match=f"{flag} is no setting any more"):
         parse(kind, args=[flag, "1"])

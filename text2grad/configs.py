@@ -197,12 +197,6 @@ def _same(first: str, second: str) -> bool:
         return False
 
 
-def current_names(kind: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored settings under their present names: an alias of a dataclass field becomes the field's name."""
-    aliases = {alias.lstrip("-"): each.name for each in fields(kind) for alias in _aliases(each)}
-    return {aliases.get(name, name): value for name, value in settings.items()}
-
-
 def check_values(config: Any) -> None:
     """Raise ``InputError`` for a value that is none of its field's choices, not finite, out of bounds, or a key."""
     hints = get_type_hints(type(config))

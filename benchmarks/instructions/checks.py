@@ -62,30 +62,9 @@ def without_commas(text: str, wanted: bool = True) -> list[Violation]:
     return [Violation(found, "It has commas, which the request forbids.")] if found else []
 
 
-def lower_case(text: str, wanted: bool = True) -> list[Violation]:
-    found = [word for word in words_of(text) if word != word.lower()]
-    return [Violation(found, "It has capital letters. All letters must be small.")] if found else []
-
-
 def mentions(text: str, word: str) -> list[Violation]:
     found = re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE)
     return [] if found else [Violation([], f"It does not mention {word}.", word)]
-
-
-def ends_with(text: str, phrase: str) -> list[Violation]:
-    said = text.rstrip().rstrip(".!").lower().endswith(phrase.lower())
-    return [] if said else [Violation([], f"It does not end with the words: {phrase}.", phrase)]
-
-
-def in_order(text: str, words: list[str]) -> list[Violation]:
-    """The words, sorted, and nothing else: each that is not at its place is quoted."""
-    said = words_of(text)
-    wanted = sorted(words)
-    bare = [word.strip(".,;:!?\"'").lower() for word in said]
-    wrong = [word for place, word in enumerate(said) if place >= len(wanted) or bare[place] != wanted[place]]
-    if not wrong and len(said) == len(wanted):
-        return []
-    return [Violation(wrong or said[-1:], f"The right order is: {' '.join(wanted)}.")]
 
 
 def not_repeated(text: str, wanted: bool = True) -> list[Violation]:
@@ -105,10 +84,7 @@ CHECKS: dict[str, Callable[[str, Any], list[Violation]]] = {
     "sentences": sentences_at_most,
     "without": without_word,
     "no_commas": without_commas,
-    "lower_case": lower_case,
     "mentions": mentions,
-    "ending": ends_with,
-    "sorted": in_order,
     "no_repeats": not_repeated,
     "on_topic": on_its_topic,
 }

@@ -12,35 +12,23 @@ TOPICS = {
     "a horse": "animal", "a farm": "animals", "a mountain": "high", "a kitchen": "food", "a ship": "sea",
     "a doctor": "patients", "a market": "buy", "birds": "fly", "a forest": "trees",
 }  # fmt: skip
-SORTABLE = (
-    "apple", "bird", "cloud", "door", "egg", "fish", "gate", "hat", "ice", "jar", "key", "lamp", "moon", "nest", "oak",
-    "pen", "queen", "rope", "ship", "tree",
-)  # fmt: skip
-KINDS = ("without", "no_and", "sentences", "short", "long", "no_commas", "lower_case", "ending", "sorted")
-"""Every kind of request. The study takes those that its model passes sometimes."""
+KINDS = ("without", "no_and", "sentences", "short", "long", "no_commas")
+"""Every kind of request."""
 LENGTH, SHORT_LENGTH, LONG_LENGTH = [8, 30], [4, 12], [24, 36]
-ENDING = "that is all"
 HELD_OUT_TOPICS = 10
 
 
 def make_requests(count: int, seed: int, held_out: bool, kinds: Sequence[str] = KINDS) -> list[dict[str, Any]]:
-    """So many requests. Those that are held out are about other topics, or sort other words."""
+    """So many requests. Those that are held out are about other topics."""
     rng = random.Random(f"{seed} {held_out}")
     topics = sorted(TOPICS)
     random.Random("topics").shuffle(topics)
     topics = topics[:HELD_OUT_TOPICS] if held_out else topics[HELD_OUT_TOPICS:]
-    words = SORTABLE[::2] if held_out else SORTABLE[1::2]
-    return [_request(rng, f"{'held-out' if held_out else 'train'}-{n}", topics, words, kinds) for n in range(count)]
+    return [_request(rng, f"{'held-out' if held_out else 'train'}-{n}", topics, kinds) for n in range(count)]
 
 
-def _request(
-    rng: random.Random, key: str, topics: list[str], sortable: tuple[str, ...], kinds: Sequence[str]
-) -> dict[str, Any]:
+def _request(rng: random.Random, key: str, topics: list[str], kinds: Sequence[str]) -> dict[str, Any]:
     kind = rng.choice(kinds)
-    if kind == "sorted":
-        words = rng.sample(sortable, 3)
-        asked = f"Write these words in alphabetical order and nothing else: {' '.join(words)}"
-        return {"id": key, "prompt": asked, "kind": kind, "rules": {kind: words}}
     topic = rng.choice(topics)
     limits = {"short": SHORT_LENGTH, "long": LONG_LENGTH}.get(kind, LENGTH)
     rule, asked = {
@@ -50,8 +38,6 @@ def _request(
         "no_commas": (True, "Do not use commas."),
         "without": (TOPICS[topic], f"Do not use the word {TOPICS[topic]}."),
         "sentences": (1, "Use one sentence only."),
-        "lower_case": (True, "Use small letters only, no capitals."),
-        "ending": (ENDING, f"End with the words: {ENDING}."),
     }[kind]
     check = {"short": "words", "long": "words", "no_and": "without"}.get(kind, kind)
     prompt = f"Write about {topic} in {limits[0]} to {limits[1]} words. {asked}"

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from benchmarks import EARLIER
 from benchmarks.instructions.checks import passes, words_of
 from benchmarks.instructions.make_requests import KINDS, make_requests
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -49,8 +48,6 @@ START = "start"
 class InstructionsConfig:
     """One study; all methods share everything but what ``METHODS`` says."""
 
-    REMOVED = EARLIER
-
     output_dir: str = setting("runs/benchmarks/instructions", "folder of the runs")
     model: str = setting("smollm2", "the policy")
     methods: list[str] = setting(
@@ -61,7 +58,7 @@ class InstructionsConfig:
     rollouts: int = setting(16, "responses in a step")
     group: int = setting(4, "of them to the same request")
     learning_rate: float = setting(4e-4, "of the adapter")
-    kinds: list[str] = setting(list(KINDS[:6]), f"kinds of requests, of {', '.join(KINDS)}")
+    kinds: list[str] = setting(list(KINDS), f"kinds of requests, of {', '.join(KINDS)}")
     requests: int = setting(400, "training requests")
     held_out: int = setting(200, "held-out requests")
     max_new_tokens: int = setting(48, "longest answer")

@@ -32,17 +32,16 @@ class Protocol:
     kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
     praises: bool = setting(False, "the critic's critiques also name what is right")
     generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
-    notes: int = setting(0, "notes of every prompt; 0: three to five")
 
     def described(self) -> dict[str, Any]:
         """For a run's folder; what the first studies did not know is left out where it has its default."""
-        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers", "notes": 0}
+        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers"}
         return {name: value for name, value in asdict(self).items() if later.get(name) != value}
 
 
-def held_out_records(count: int, notes: int = 0) -> list[Record]:
+def held_out_records(count: int) -> list[Record]:
     rng = random.Random("held-out prompts")
-    return [make_record(rng, -number, notes) for number in range(1, count + 1)]
+    return [make_record(rng, -number) for number in range(1, count + 1)]
 
 
 class HeldOutEvaluation:
@@ -50,7 +49,7 @@ class HeldOutEvaluation:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
         self.tokenizer, self.config = tokenizer, config
-        self.records = held_out_records(protocol.held_out, protocol.notes)
+        self.records = held_out_records(protocol.held_out)
         self.prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in self.records]
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float]:

@@ -105,13 +105,12 @@ def primary(table: dict[str, Any]) -> str | None:
 
 
 def best_system(table: dict[str, Any], key: str) -> str | None:
-    """The system that is best by a metric, apart from the baseline and the references; None where there is none."""
+    """The system that is best by a metric, apart from the baseline; None where there is none."""
     sign = wording(key.split("/", 1)[1]).better or 1
-    people = {system["name"] for system in table["systems"] if system["references"]}
     values = {
         system: sign * cells[key]["value"]
         for system, cells in table["cells"].items()
-        if cells.get(key, {}).get("value") is not None and system not in people
+        if cells.get(key, {}).get("value") is not None
     }
     if values.pop(table["baseline"], None) is None or not values:
         return None
@@ -142,7 +141,6 @@ def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
             for name, files in by_benchmark.items()
         },
         "answers": {name: sum(len(file["records"]) for file in files) for name, files in by_benchmark.items()},
-        "references": any(result.get("settings", {}).get("references") is True for result in results),
         "critics": list(
             dict.fromkeys(c for result in results if isinstance(c := result.get("settings", {}).get("critic"), str))
         ),

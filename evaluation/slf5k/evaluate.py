@@ -5,8 +5,7 @@
 
 ``answers.json`` is written by ``evaluation/generate.py``, or is any file in the SLF5K format. Metrics against the human
 summary need ``ideal_human_summary``; where the records have it, the result also holds the same metrics of trivial
-answers (``trivial.py``). ``--references true`` measures the human summaries in place of the system's: the human row of
-a table.
+answers and of the human summaries themselves (``trivial.py``).
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from typing import Any
 
 from evaluation.measuring import (
     MeasureConfig,
-    check_measuring,
     compare_and_save,
     critic_figures,
     load_measured_responses,
@@ -28,10 +26,9 @@ from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packag
 from evaluation.slf5k.trivial import print_rows, trivial_rows
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import load_records
 from text2grad.tasks import Record, Task, get_task
 
-EARLIER = {"bertscore_layer": (None, "is no setting any more: bert-score's own choice, else the last layer")}
+EARLIER = {"references": (False, "is no setting any more; a table's trivial answers have a row of references")}
 """Settings of earlier versions (see ``text2grad.configs``)."""
 
 
@@ -47,14 +44,13 @@ class SummaryEvaluationConfig(MeasureConfig):
     logprob_model: str | None = setting(None, "causal LM that took no part in training: log-probability given the post")
     bertscore_model: str | None = setting(None, "encoder for BERTScore, hub id or folder; roberta-large is customary")
     perplexity_model: str | None = setting(None, "causal LM under which perplexity is measured")
-    references: bool = setting(False, "measure the records' human summaries in place of the system's")
 
 
 def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     """Measure, write ``config.output_path``, and return the result."""
     task = get_task("slf5k")
     config.encoder = config.encoder or packaged_encoder()
-    records = load_references(config, task) if config.references else load_measured_responses(config, task)
+    records = load_measured_responses(config, task)
     responses = {key: task.response(record) for key, record in records.items()}
     posts = {key: task.prompt(record) for key, record in records.items()}
     references = {key: text for key, record in records.items() if (text := task.reference(record))}
@@ -119,21 +115,6 @@ def _trivial(
         return figures
 
     return trivial_rows(posts, references, measure)
-
-
-def load_references(config: SummaryEvaluationConfig, task: Task) -> dict[str, Record]:
-    """A record of each post that has a human summary, with it as the response; by the ids of ``generate.py``."""
-    check_measuring(config)
-    records = load_records(config.data_path, task, responses=False)
-    found = {key: (record, text) for key, record in records.items() if (text := task.reference(record))}
-    if not found:
-        raise InputError(f"{config.data_path}: no record has an ideal_human_summary to measure")
-    return {key: task.with_response(_unwritten(record), text) for key, (record, text) in found.items()}
-
-
-def _unwritten(record: Record) -> Record:
-    """Without what was noted about a system's response."""
-    return {name: value for name, value in record.items() if name != "generation"}
 
 
 @command

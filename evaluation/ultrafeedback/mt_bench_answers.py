@@ -17,15 +17,10 @@ from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, lo
 from text2grad.records import check_output, save_json
 from text2grad.tasks.commands import say_next
 
-EARLIER = {"category_temperatures": (True, "is no setting any more: temperatures are MT-Bench's")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass
 class MtBenchAnswersConfig:
     """What is asked, and where the answers go."""
-
-    REMOVED = EARLIER
 
     questions: str = setting(MISSING, "FastChat's question.jsonl", "--data_path")
     system: str = setting(MISSING, "the system's name")

@@ -27,15 +27,10 @@ from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, fingerprint
 
-EARLIER = dict.fromkeys(("plot", "plot_with"), (None, "is no setting any more; evaluation/report.py shows the grades"))
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass
 class MtBenchGradeConfig:
     """What is graded."""
-
-    REMOVED = EARLIER
 
     questions: str = setting(MISSING, "FastChat's question.jsonl")
     answers: str = setting(MISSING, "the system's answers, of mt_bench_answers.py or FastChat", "--data_path")

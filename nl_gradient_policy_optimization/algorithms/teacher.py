@@ -63,11 +63,7 @@ class Teacher(Text2Grad):
     )
     teacher_clip: float = setting(0.2, "teacher weight: a label's size stays within 1 ± this", at_least=0, at_most=1)
     teacher_scale: float = setting(0.1, "teacher gate: nats of disagreement over which a label shrinks", above=0)
-    teacher_unit: Literal["span", "token"] = setting("span", "teacher gate: what it agrees or disagrees with")
     teacher_coef: float = setting(1.0, "teacher distill, all: weight of the divergence from the teacher", at_least=0)
-    teacher_steps: int = setting(
-        0, "teacher distill, all: steps over which that weight falls to 0; 0: it stays", at_least=0
-    )
     teacher_top_k: int = setting(
         100, "teacher distill, all: tokens of the vocabulary that are compared; the rest counts as one", at_least=1
     )
@@ -149,8 +145,7 @@ class Teacher(Text2Grad):
         if self.teacher == "weight":
             return weighted(labels, gap, self.teacher_clip)
         if self.teacher in ("gate", "gate+distill"):
-            judged = span_sums(labels, gap) if self.teacher_unit == "span" else gap
-            return gated(labels, judged, self.teacher_scale)
+            return gated(labels, span_sums(labels, gap), self.teacher_scale)
         return labels
 
     def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:
@@ -175,13 +170,7 @@ class Teacher(Text2Grad):
         if self.teacher != "all":
             where = where * (batch.deltas < 0)
         apart = divergence(with_tail(scores.at), with_tail(batch.extra["teacher_top"]), self.teacher_alpha)
-        weight = self.coefficient(self.run.finished_steps + 1)
-        return weight * apart * capped_ratio(scores.logprobs, batch.old_logprobs) * where.to(apart)
-
-    def coefficient(self, step: int) -> float:
-        """β of the distillation at a step: constant, or falling to 0 over ``teacher_steps``."""
-        left = 1 - (step - 1) / self.teacher_steps if self.teacher_steps else 1.0
-        return self.teacher_coef * max(left, 0.0)
+        return self.teacher_coef * apart * capped_ratio(scores.logprobs, batch.old_logprobs) * where.to(apart)
 
     def figures(self, batch: Batch) -> dict[str, float]:
         """Whether teacher and quotes agree, over all ranks: on labelled tokens of rollouts whose critique was read."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 
 from nl_gradient_policy_optimization.devices import check_sharding
 from nl_gradient_policy_optimization.rollouts import encode_prompt
-from text2grad.configs import TASK_HELP, check_given, check_values, current_names, setting
+from text2grad.configs import TASK_HELP, check_given, check_values, setting
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
@@ -189,9 +189,7 @@ def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
     run["weights"] = weights_fingerprint(config.model)
     with claimed(folder, method):
         path = folder / RUN_FILE
-        former = None
-        if path.is_file():
-            former = {"weights": run["weights"]} | current_names(type(config), load_json(path))
+        former = load_json(path) if path.is_file() else None
         _, more = begin(path, former, run, RESULT_FILE, config)
         if not more:
             print(f"{folder}: this training has finished; delete the folder to train again")

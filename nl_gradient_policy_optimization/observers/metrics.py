@@ -60,15 +60,8 @@ class Progress(Observer):
         self.begun = True
         seconds = sum(self.run.costs.seconds.values())
         if self.run.accelerator.is_main_process:
-            tqdm.write(f"the first step took {seconds:.1f} s; the other {left} will take about {spelt(left * seconds)}")
-
-
-def spelt(seconds: float) -> str:
-    """A duration for the eye."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+            rest = tqdm.format_interval(left * seconds)
+            tqdm.write(f"the first step took {seconds:.1f} s; the other {left} will take about {rest}")
 
 
 def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:

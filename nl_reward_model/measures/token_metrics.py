@@ -105,7 +105,6 @@ def token_metrics(
         "confusion": {
             name: dict(zip(_PREDICTED, row, strict=True)) for name, row in zip(_TRUE, total.tolist(), strict=True)
         },
-        "balance": {"truth": _balance(_TRUE, total.sum(axis=1)), "predicted": _balance(_PREDICTED, total.sum(axis=0))},
     }
 
 
@@ -180,8 +179,3 @@ def _table(sums: np.ndarray) -> np.ndarray:
 def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         return part / whole
-
-
-def _balance(names: Sequence[str], counts: np.ndarray) -> dict[str, float | None]:
-    total = counts.sum()
-    return {name: round(float(count / total), 6) if total else None for name, count in zip(names, counts, strict=True)}

@@ -27,14 +27,8 @@ _AS_IT_IS, _LEFT_OUT = 0.25, 0.5  # shares of the posts; the others have sentenc
 _ATTEMPTS = 20  # for each response, where most of them are equal
 
 
-EARLIER = {"draws": (1, "is no setting any more; --rounds makes more records")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
-
 @dataclass(kw_only=True)
 class SummaryVariationsConfig:
-    REMOVED = EARLIER
-
     data_path: str = setting("", "posts with a person's summary, ideal_human_summary", "--dataset_path", "--input_file")
     answers: list[str] = field(default_factory=list, metadata={"help": "files of sampled answers to these posts"})
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")

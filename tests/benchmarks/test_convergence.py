@@ -25,7 +25,6 @@ from benchmarks.micro.policy import make_tokenizer
 from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
 from tests.conftest import ROOT
-from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.records import load_json
 from text2grad.token_rewards import token_rewards
@@ -265,21 +264,3 @@ def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     assert not (tmp_path / "runs").exists(), "nothing is trained"
     other = run_script("benchmarks/convergence.py", *flags, "--stored", stored, "--methods", "ppo_sum", code=2)
     assert "compares" in other.stderr
-
-
-# Real posts
-
-
-@pytest.mark.slow
-def test_both_methods_on_real_posts_end_in_one_report(run_script, tmp_path):
-    posts = ROOT / "quickstart" / "data" / "posts_validation.json"
-    settings = {"data_path": posts, "output_dir": tmp_path / "runs", "model": tiny_model(tmp_path / "model")}
-    settings |= {"max_steps": 2, "held_out": 3, "seeds": 1}
-    flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
-    run_script("benchmarks/real_posts.py", *flags)
-    report = load_json(tmp_path / "runs" / "report.json")
-    named = [system["name"] for system in report["tables"][0]["systems"]]
-    assert named == ["base", "verdict", "text2grad", "ppo_last_sum"]
-    assert (tmp_path / "runs" / "figures" / "slf5k-delta-mean.svg").is_file()
-    held_out, trained = (load_json(tmp_path / "runs" / f"{part}.json") for part in ("held_out", "train"))
-    assert len(held_out) == 3 and not set(held_out) & set(trained)

@@ -21,13 +21,7 @@ from text2grad.records import load_json
         ("sentences", 2, "It rains. It pours!", []),
         ("without", "water", "Water is water, not waterproof.", ["Water", "water"]),
         ("no_commas", True, "Rain, snow, hail.", ["Rain,", "snow,"]),
-        ("lower_case", True, "it Rains in PORTO.", ["Rains", "PORTO."]),
         ("mentions", "rain", "Rainy days.", []),
-        ("ending", "that is all", "It rains. That is all.", []),
-        ("sorted", ["egg", "bird", "cloud"], "Bird, cloud, egg", []),
-        ("sorted", ["egg", "bird", "cloud"], "bird egg cloud", ["egg", "cloud"]),
-        ("sorted", ["egg", "bird", "cloud"], "bird cloud egg tree", ["tree"]),
-        ("sorted", ["egg", "bird", "cloud"], "bird cloud", ["cloud"]),
         ("on_topic", True, "Tea in 8 to 30 words is a hot drink.", ["8 to 30", "words"]),
         ("on_topic", True, "Write about tea. Do not use one comma!", ["Write about", "Do not use", "one comma"]),
         ("on_topic", True, "The wordless sea, a capitalist and 8 of his letters.", []),
@@ -42,11 +36,7 @@ def test_a_checker_quotes_what_breaks_its_rule(rule, argument, text, quotes):
 
 @pytest.mark.parametrize(
     ("rule", "argument", "missing", "score"),
-    [
-        ("words", [6, 9], "4 more words", 1 / 6),
-        ("mentions", "rain", "rain", 0),
-        ("ending", "that is all", "that is all", 0),
-    ],
+    [("words", [6, 9], "4 more words", 1 / 6), ("mentions", "rain", "rain", 0)],
 )
 def test_what_no_quote_can_show_is_missing(rule, argument, missing, score):
     assert [(each.quotes, each.missing) for each in CHECKS[rule]("It pours.", argument)] == [([], missing)]
@@ -63,8 +53,6 @@ def test_the_critic_blames_and_praises():
     assert feedback.critique == "It has commas, which the request forbids."
     right = judge("", "Rain falls on us.", {"rules": rules})
     assert (right.good, right.poor, right.critique) == (["Rain falls on us."], [], "It follows every rule.")
-    sorting = judge("", "ant dog cat", {"rules": {"sorted": ["cat", "ant", "dog"]}})
-    assert sorting.good == ["ant"] and sorting.poor == ["dog", "cat"] and "ant cat dog" in sorting.critique
 
 
 def test_requests_are_repeatable_and_held_out():

@@ -233,7 +233,6 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
         ([], "nothing to report; give run folders, or result files with --results"),
         ([run, "--baseline", "dpo"], "--baseline 'dpo'"),
         ([run, "--results", run / "run.json"], "give a result file"),
-        ([run, "--watch"], "--watch"),
         ([run, "--annotation", tmp_path / "none.json"], "none.json: no such file"),
     ]:
         assert told in run_script("evaluation/report.py", *args, "--output_path", output, code=2).stderr

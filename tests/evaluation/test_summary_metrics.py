@@ -204,12 +204,6 @@ def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_p
     assert good["compared_with"]["differences"]["mean_delta"]["low"] > 0
     assert copy["metrics"]["poor_tokens"]["value"] > good["metrics"]["poor_tokens"]["value"]
     assert "finished" not in good["metrics"]  # nobody recorded it
-    flags = ["--data_path", "quickstart/data/posts_train.json", "--system", "people", "--references", "true"]
-    flags += ["--output_path", tmp_path / "p.json", "--perplexity_model", tokens, "--compare_with", tmp_path / "g.json"]
-    result = run_script(script, *flags)
-    people = load_result(tmp_path / "p.json")
-    assert people["metrics"]["rougeL"]["value"] == 1 and people["metrics"]["perplexity"]["n"] == len(source)
-    assert people["compared_with"]["differences"]["words"]["difference"] == 0  # the same texts, found by the same ids
     missing = ["--responses", tmp_path / "nowhere.json", "--system", "x", "--output_path", tmp_path / "x.json"]
     result = run_script(script, *missing, code=2)
     assert "nowhere.json: no such file" in result.stderr

@@ -89,18 +89,6 @@ def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
     assert load_json(trainer.run / "run.json")["config"]["seed"] == 7
 
 
-def test_names_of_before_still_count_as_the_same_setting(tmp_path):
-    trainer = begin(tmp_path)
-    path = trainer.run / "run.json"
-    run = load_json(path)
-    run["config"]["max_response_tokens"] = run["config"].pop("max_new_tokens")
-    del run["data"], run["weights"], run["config"]["allow_changed"]
-    save_json(path, run)
-    begin(tmp_path)
-    with pytest.raises(InputError, match="max_new_tokens: 8 then, 9 now"):
-        begin(tmp_path, max_new_tokens=9)
-
-
 @pytest.mark.promise("no_mixed_runs")
 def test_other_weights_under_the_same_name_are_another_model(tmp_path):
     begin(tmp_path)

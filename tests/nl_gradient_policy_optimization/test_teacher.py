@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nl_gradient_policy_optimization.algorithms.teacher import Teacher, encode_teacher_prompt, gaps, load_teacher_prompt
+from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, gaps, load_teacher_prompt
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured, probe, shown, shuffled
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
@@ -107,12 +107,6 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     assert 0 < first["distill"] < first["all"]
 
 
-def test_the_weight_of_the_distillation_falls():
-    teacher = Teacher(teacher="distill", teacher_coef=0.5, teacher_steps=4)
-    assert [teacher.coefficient(step) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
-    assert replace(teacher, teacher_steps=0).coefficient(9) == 0.5
-
-
 # What refuses it
 
 
@@ -185,8 +179,6 @@ def test_figures_of_a_teacher_that_knows(tmp_path):
     found = measured(trainer, batch)
     assert (found["token_auc"], found["span_auc"]) == (1, 1)
     assert (found["token_gap_good"], found["token_gap_poor"]) == pytest.approx((1, -1), abs=1e-5)
-    assert found["right_good_kept"] == found["right_poor_kept"] == 1
-    assert 0 < found["flipped_good_kept"] < 2 / (1 + 2.7**10)  # 2·σ(−1 / 0.1), less where a span has several tokens
     others = shuffled(batch).rollouts
     assert [r.received.critique for r in others] == [rollouts[1].received.critique, rollouts[0].received.critique]
     assert [r.received.rewards for r in others] == [r.received.rewards for r in rollouts]

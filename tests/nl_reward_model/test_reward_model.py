@@ -185,21 +185,6 @@ def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, s
     ).read_bytes()
 
 
-def test_a_folder_of_an_earlier_version_is_known_by_its_former_names(tmp_path, capsys):
-    """run.json once said lora, precision and prompt_max_length."""
-    data = write(tmp_path, slf5k_records())
-    train("slf5k", settings(tmp_path, data, max_steps=1))
-    path = tmp_path / "reward_model" / "run.json"
-    run = json.loads(path.read_text())
-    former = {**run, "lora": False, "lora_r": 16, "precision": "fp32", "prompt_max_length": run["max_prompt_tokens"]}
-    del former["dtype"], former["max_prompt_tokens"]
-    path.write_text(json.dumps(former))
-    train("slf5k", settings(tmp_path, data, max_steps=1))
-    assert "has finished" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"\(lora_r: 0 then, 16 now\)"):
-        train("slf5k", settings(tmp_path, data, max_steps=1, lora_r=16))
-
-
 def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
     data = write(tmp_path, slf5k_records())
     train("slf5k", settings(tmp_path, data, max_steps=1))

@@ -149,7 +149,7 @@ def test_report_counts_what_stands_in_the_records():
             "good_spans": ["one two"],
             "poor_spans": ["four"],
             "annotation": {
-                "validation": {"offered": 2, "mended": 0, "first": {"offered": 4, "unmatched": ["x"]}},
+                "validation": {"offered": 2, "corrected": 0, "first": {"offered": 4, "unmatched": ["x"]}},
                 "usage": {"requests": 2, "prompt_tokens": 100, "completion_tokens": 20, "cost_usd": 0.001},
             },
         },

@@ -1,4 +1,4 @@
-"""The critic of answers: demands of form, faults, praise, and answers that try to please it cheaply."""
+"""The critic of answers: faults, praise, and answers that try to please it cheaply."""
 
 import json
 import statistics
@@ -7,7 +7,6 @@ from collections import defaultdict
 import pytest
 
 from text2grad.critics.programs.ultrafeedback.critic import _SAID, AnswerCritic
-from text2grad.critics.programs.ultrafeedback.demands import demands
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.tasks import get_task
@@ -36,58 +35,6 @@ def judge(request: str, answer: str) -> Feedback:
     return feedback
 
 
-BREACHES = [
-    # request, answer that obeys, answer that does not, what breaks it
-    ("List three fruits.", "- apple\n- pear\n- fig", "- apple\n- pear\n- fig\n- plum", "- plum"),
-    ("What are the five most common causes of stress?", "1. a\n2. b\n3. c\n4. d\n5. e", "1. a\n2. b\n3. c", "3. c"),
-    ("Give me a top 3 list of films.", "1. Alien\n2. Heat\n3. Up", "1. Alien\n2. Heat", "2. Heat"),
-    ("Explain gravity in one sentence.", "It pulls masses together.", "It pulls. It is weak.", "It is weak"),
-    ("Explain rain in exactly two sentences.", "Water rises. Then it falls.", "Water falls.", "Water falls"),
-    ("Describe Rome in 2 paragraphs.", "Old.\n\nBig.", "Old.\n\nBig.\n\nLoud.", "Loud."),
-    ("Describe Rome in at most five words.", "Old, big, loud and warm.", "Old, big, loud and very warm.", "warm."),
-    ("Summarize it in 20 characters or less.", "Rome is old.", "Rome is old and it is big.", "big."),
-    ("Say why, using at least 8 words.", "Because it has been raining here all day.", "Due to rain.", "Due to rain"),
-    ("Name the colours in bullet points.", "- red\n- blue", "Red and blue.", "Red and blue"),
-    ("Give the steps as a numbered list.", "1. Mix.\n2. Bake.", "Mix and bake.", "Mix and bake"),
-    ("Create a table with the planets.", "| a | b |\n|---|---|\n| c | d |", "Mars is red.", "Mars is red"),
-    ("Write a Python script that prints hi.", "```python\nprint('hi')\n```", "You can print it.", "You can print it"),
-    ('Describe it without using the word "big".', "It is large.", "It is big and red.", "big"),
-    ('Mention the word "moon".', "The moon is up.", "The sun is up.", "The sun is up"),
-    ('Start with "Dear reader".', "Dear reader, listen.", "Listen to me.", "Listen to me"),
-    ('End your answer with "The end".', "So it was. The end.", "So it was.", "So it was"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("request_text", "obeys", "breaks", "quote"), BREACHES, ids=[row[0] for row in BREACHES])
-def test_demands_of_form(request_text, obeys, breaks, quote):
-    assert [bool(demand.broken) for demand in demands(request_text, obeys)] == [False]
-    (demand,) = demands(request_text, breaks)
-    assert any(quote in breaks[start:end] for start, end in demand.broken)
-    feedback = judge(request_text, breaks)
-    assert demand.wanted in feedback.missing and demand.wanted not in judge(request_text, obeys).missing
-    assert feedback.score < judge(request_text, obeys).score
-    assert any(quote.strip(".") in span or span in quote for span in feedback.poor)
-    assert f"the request asks for {demand.wanted}" in feedback.critique
-    assert "Breaks the form" not in CRITIC.feedback_on(request_text, obeys).critique
-
-
-@pytest.mark.parametrize(
-    "request_text",
-    [
-        "Bob has two sons. Who is older?",
-        "How do I save a dict as JSON with a Python script?",
-        "I bought three shirts for $10. What did I spend?",
-        "Tell me about the five year plan.",
-        "Why does the table wobble?",
-        "She wrote a 500 page book in French. Who is she?",
-        "Write about the word.",
-        "I know the top of the hill has one tree.",
-    ],
-)
-def test_what_is_no_demand(request_text):
-    assert not demands(request_text, "- This is one.\n- And that is another thing.")
-
-
 ROME = "How did the Roman aqueducts work?"
 GOOD = (
     "Roman aqueducts carried water from springs to cities by gravity alone. Engineers cut a channel with a slope of "
@@ -107,13 +54,7 @@ def test_an_ordinary_good_answer():
 
 FAULTS = {
     "refusal": "I'm sorry, but as an AI language model I cannot help with this question about aqueducts.",
-    "off topic": (
-        "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
-        "ethylene finish the process within days."
-    ),
-    "copying": "How did the Roman aqueducts work? How did the Roman aqueducts work?",
     "repetition": f"{GOOD} Engineers cut a channel with a slope of roughly thirty centimetres per kilometre.",
-    "filler": f"{GOOD} I hope this helps! Let me know if you have any questions.",
     "no end": f"{GOOD} Later emperors repaired the older lines and added new ones because the",
     "no language": (
         "Aqueducts water gravity arches stone mortar channels siphons basins tanks nozzles fountains baths houses "
@@ -165,7 +106,10 @@ TRICKS = {
     "doubled": f"{GOOD}\n\n{GOOD}",
     "cut": GOOD[: len(GOOD) // 3],
     "refusal": FAULTS["refusal"],
-    "another topic": FAULTS["off topic"],
+    "another topic": (
+        "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
+        "ethylene finish the process within days."
+    ),
     "padded": f"{GOOD} {' '.join(['It is good to know things about the world in general.'] * 5)}",
 }
 

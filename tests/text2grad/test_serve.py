@@ -19,7 +19,6 @@ from fastapi.testclient import TestClient
 
 from tests.conftest import ROOT
 from tests.processes import free_port
-from tests.tiny import tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import InputError, StopRunError
@@ -28,7 +27,6 @@ from text2grad.integrations.http_app import PromptHeaders, make_app
 from text2grad.integrations.serve import checked_token
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
-from text2grad.token_rewards import token_rewards
 
 SECRET = "a-secret-that-is-long-enough"
 
@@ -56,7 +54,7 @@ class Named:
 @pytest.fixture
 def client():
     limits = Limits(items=8, characters=1000, waiting=16, timeout=5)
-    service = CriticService(Named(), get_task("plain"), {"tiny": tokenizer()}, limits)
+    service = CriticService(Named(), get_task("plain"), limits)
     with TestClient(make_app(service, SECRET, 4096), headers={"Authorization": f"Bearer {SECRET}"}) as found:
         yield found
 
@@ -75,27 +73,13 @@ def test_feedback_has_critique_quotes_and_the_characters_they_are(client):
     ]
 
 
-def test_token_rewards_are_those_of_the_library_by_ids_and_by_offsets(client):
-    text = "a good and a bad one"
-    encoded = tokenizer()(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = [*encoded["input_ids"], tokenizer().eos_token_id]
-    wanted = token_rewards(ids, tokenizer(), Feedback("c", ["good"], ["bad"]), "plain").values
-    body = {"tokenizer": "tiny", "items": [{"prompt": "x", "token_ids": ids}]}
-    (found,) = client.post("/v1/token_rewards", json=body).json()["items"]
-    assert (found["rewards"], found["response"], found["matched"]) == (wanted, text, 2)
-    offsets = [list(pair) for pair in encoded["offset_mapping"]]
-    body = {"items": [{"prompt": "x", "response": text, "offsets": offsets}]}
-    (found,) = client.post("/v1/token_rewards", json=body).json()["items"]
-    assert found["rewards"] == wanted[:-1]
-
-
 BROKEN = [
     ({"prompt": "x", "response": "silence"}, "nothing to say"),
     ({"prompt": "x", "response": " "}, "the response is empty"),
     ({"prompt": "x", "response": "poison"}, "broke down on this item; the server's log"),
     ({"prompt": "x", "response": 3}, "'response': "),
     ({"response": "good"}, "'prompt': "),
-    ({"prompt": "x"}, "no response"),
+    ({"prompt": "x"}, "'response': "),
     ("text", "the item: "),
     ({"prompt": "x", "response": "y" * 1001}, "1001 characters"),
     ({"prompt": "x", "response": "good", "other": 1}, "'other': "),
@@ -131,30 +115,12 @@ def test_garbage_is_refused_and_the_server_goes_on(client, body, status):
     assert client.post("/v1/feedback", json=items("good")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        ({"prompt": "x", "token_ids": [-1]}, "not in 0.."),
-        ({"prompt": "x", "token_ids": [10**9]}, "not in 0.."),
-        ({"prompt": "x", "token_ids": [True]}, "'token_ids.0'"),
-        ({"prompt": "x", "response": "good"}, "neither token_ids nor"),
-        ({"prompt": "x", "response": "good", "offsets": [[0, 5]]}, "not inside the response's 4"),
-        ({"prompt": "x", "response": "good", "offsets": [[2, 4], [0, 2]]}, "starts decrease"),
-        ({"prompt": "x", "response": "good", "offsets": [[0]]}, "'offsets.0'"),
-    ],
-)
-def test_wrong_ids_and_offsets_are_said(client, item, message):
-    body = {"tokenizer": "tiny", "items": [item]}
-    assert message in client.post("/v1/token_rewards", json=body).json()["items"][0]["error"]
-
-
 @pytest.mark.promise("no_escape")
 @pytest.mark.parametrize("header", [None, "", SECRET, f"Bearer {SECRET}x", f"bearer {SECRET}", "Bearer \u00e9"])
 def test_without_the_token_only_health_answers(client, header):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     client.headers.pop("Authorization")
-    for path in ("/v1/feedback", "/v1/token_rewards"):
-        assert client.post(path, json=items("good"), headers=headers).status_code == 401
+    assert client.post("/v1/feedback", json=items("good"), headers=headers).status_code == 401
     for path in ("/docs", "/openapi.json", "/nothing"):
         assert client.get(path, headers=headers).status_code == 401
     about = client.get("/health", headers=headers).json()
@@ -167,7 +133,7 @@ def test_more_than_it_takes_on_is_told_to_come_again():
             time.sleep(0.3)
             return judge(prompts, responses)
 
-    service = CriticService(Slow(), get_task("plain"), {}, Limits(waiting=4, timeout=0.1), window=0)
+    service = CriticService(Slow(), get_task("plain"), Limits(waiting=4, timeout=0.1), window=0)
     with TestClient(make_app(service)) as found, ThreadPoolExecutor(2) as pool:
         first = pool.submit(found.post, "/v1/feedback", json=items("good", "good", "good"))
         time.sleep(0.05)
@@ -313,7 +279,7 @@ def served(service: CriticService, **options: float) -> Iterator[str]:
 def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait():
     """Twelve clients, whose limit is half of what all twelve take together. None asks twice."""
     slow = Slow(0.25)
-    service = CriticService(slow, PLAIN, {}, window=0, batch_size=1)
+    service = CriticService(slow, PLAIN, window=0, batch_size=1)
     with served(service, sign_of_life=0.2) as url, ThreadPoolExecutor(12) as pool:
         critic = ServedCritic(url, PLAIN, timeout=1.5, patience=3.0)
         asked = [f"response {number}" for number in range(12)]
@@ -325,7 +291,7 @@ def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait()
 @pytest.mark.promise("bounded_time")
 def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkeypatch):
     monkeypatch.setattr(PromptHeaders, "seconds", 0.5)
-    with served(CriticService(Slow(1.0), PLAIN, {}, window=0)) as url:
+    with served(CriticService(Slow(1.0), PLAIN, window=0)) as url:
         critic = ServedCritic(url, PLAIN)
         with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=10) as dripping:
             dripping.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -340,19 +306,19 @@ def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkey
 
 def test_an_item_fails_when_the_critic_answers_nobody_not_when_many_wait_before_it():
     body = {"items": [{"prompt": "x", "response": f"response {number}"} for number in range(8)]}
-    service = CriticService(Slow(0.2), PLAIN, {}, Limits(timeout=1.0), window=0, batch_size=1)
+    service = CriticService(Slow(0.2), PLAIN, Limits(timeout=1.0), window=0, batch_size=1)
     with TestClient(make_app(service)) as client:
         found = client.post("/v1/feedback", json=body).json()["items"]
     assert [item.get("critique") for item in found] == [f"On response {number}." for number in range(8)]
 
-    service = CriticService(Slow(0.8), PLAIN, {}, Limits(timeout=0.3), window=0, batch_size=1)
+    service = CriticService(Slow(0.8), PLAIN, Limits(timeout=0.3), window=0, batch_size=1)
     with TestClient(make_app(service)) as client:
         found = client.post("/v1/feedback", json={"items": body["items"][:1]}).json()["items"]
     assert found == [{"error": "the critic has answered nothing for 0.3 seconds"}]
 
 
 def test_a_late_answer_is_the_json_of_a_quick_one():
-    service = CriticService(Slow(0.5), PLAIN, {}, window=0)
+    service = CriticService(Slow(0.5), PLAIN, window=0)
     with TestClient(make_app(service, sign_of_life=0.1)) as client:
         late = client.post("/v1/feedback", json={"items": [{"prompt": "x", "response": "good"}]})
     assert late.text.startswith(" ") and json.loads(late.text)["items"][0]["critique"] == "On good."
@@ -360,7 +326,7 @@ def test_a_late_answer_is_the_json_of_a_quick_one():
 
 def test_a_late_answer_is_given_up_when_its_client_hangs_up():
     slow = Slow(0.5)
-    service = CriticService(slow, PLAIN, {}, window=0, batch_size=1)
+    service = CriticService(slow, PLAIN, window=0, batch_size=1)
     with served(service, sign_of_life=0.1) as url:
         port = int(url.rsplit(":", 1)[1])
         body = json.dumps({"items": [{"prompt": "x", "response": f"response {number}"} for number in range(9)]})

@@ -78,27 +78,20 @@ def make_app(
     app = FastAPI(openapi_url=None, lifespan=lifespan)
     app.add_middleware(_Guard, token=token)
 
-    async def answered(request: Request, work: Callable[[bytes], Coroutine[Any, Any, dict[str, Any]]]) -> Response:
+    @app.post("/v1/feedback")
+    async def feedback(request: Request) -> Response:
         try:
             try:
                 body = await asyncio.wait_for(_body(request, max_bytes), body_timeout)
             except TimeoutError:
                 raise RequestError(408, f"the body did not arrive within {body_timeout:g} seconds") from None
-            working = _While(request, work(body))
+            working = _While(request, service.feedback(body))
             if await working.ends_within(sign_of_life):
                 return JSONResponse(working.result())
             return _SlowAnswer(working, sign_of_life)
         except RequestError as error:
             headers = {"Retry-After": "1"} if error.status == 503 else None
             return JSONResponse({"error": str(error)}, error.status, headers)
-
-    @app.post("/v1/feedback")
-    async def feedback(request: Request) -> Response:
-        return await answered(request, service.feedback)
-
-    @app.post("/v1/token_rewards")
-    async def token_rewards(request: Request) -> Response:
-        return await answered(request, service.token_rewards)
 
     @app.get("/health")
     async def health() -> Response:

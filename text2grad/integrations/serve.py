@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
@@ -22,10 +22,17 @@ from text2grad.errors import InputError, command
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import Task, get_task
 
+EARLIER: dict[str, tuple[list[str], str]] = {
+    "tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")
+}
+"""Settings of earlier versions (see ``text2grad.configs``)."""
+
 
 @dataclass(kw_only=True)
 class ServeConfig(CriticEndpoint):
     """Which critic, where, and how much it takes on."""
+
+    REMOVED = EARLIER
 
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
@@ -33,9 +40,6 @@ class ServeConfig(CriticEndpoint):
     critic_constrained: Literal["none", "quotes"] = setting(
         "none",
         "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
-    )
-    tokenizers: list[str] = setting(
-        [], "policies whose token ids it takes: hub ids, folders or smollm2; requests name the last part"
     )
     host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
     port: int = setting(8765, "port to listen on; 0 takes a free one", at_least=0, below=2**16)
@@ -55,19 +59,12 @@ class ServeConfig(CriticEndpoint):
 
 
 def make_service(task: Task, config: ServeConfig) -> CriticService:
-    """The critic and the tokenizers, loaded."""
-    tokenizers: dict[str, Any] = {}
-    for name in config.tokenizers:
-        from text2grad.models import load_tokenizer
-
-        if Path(name).name in tokenizers:
-            raise InputError(f"--tokenizers: two are called {Path(name).name}; rename a folder")
-        tokenizers[Path(name).name] = load_tokenizer(name)
+    """The critic, loaded."""
     limits = Limits(config.max_items, config.max_characters, config.max_waiting, config.timeout)
     critic = make_critic(task, config)
     # A reward model's batches are the clients' too: what is decoded together is answered then, not 64 items later.
     batch_size = config.batch_size or (config.critic_batch_size if Path(config.critic).is_dir() else 64)
-    return CriticService(critic, task, tokenizers, limits, window=config.window, batch_size=batch_size)
+    return CriticService(critic, task, limits, window=config.window, batch_size=batch_size)
 
 
 def make_critic(task: Task, config: ServeConfig) -> Critic:

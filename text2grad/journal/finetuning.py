@@ -71,7 +71,7 @@ def begin(
     """Compare ``run.json`` with the settings of now, set damaged files aside, and write it.
 
     Args:
-        begun: what the file holds, in present names; None where there is none.
+        begun: what the file holds; None where there is none.
         result: the file in the folder that says that the training has finished.
         last: the file that is written last in a checkpoint: one that a kill cut off has none.
         args: the training's settings: ``allow_changed`` and what ``TrainingArguments`` know of ranks.

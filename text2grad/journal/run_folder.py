@@ -164,7 +164,7 @@ def continued(
 
     Args:
         path: the file; its folder is named in errors.
-        begun: what it holds, in present names.
+        begun: what it holds.
         finished: steps that are done and will be kept.
         fixed: settings that what is done already depends on, so that nothing can allow them to change.
         more: whether there is any step left.

@@ -2,13 +2,8 @@
 
 Poor, each with its reason in the critique:
 
-- *form*: what breaks a demand of the request (:mod:`text2grad.critics.programs.ultrafeedback.demands`);
-- *refusal*: sentences that decline, or speak of being a language model where the request does not;
-- *off topic*: an answer that names nothing of what the request is about; in a longer one, sentences that share no
-  word with the request or with the sentences before and after them;
-- *copying*: sentences that say the request back, unless the request brings a text to work on;
+- *refusal*: sentences that decline;
 - *repetition*: sentences said before, a run of eight words said before, a word three times in a row;
-- *filler*: openers, closing courtesies, stock phrases, and sentences that would fit any request;
 - *no language*: heaps of words that are neither sentences nor list items;
 - *no end*: the clause that a length limit cut off.
 
@@ -17,17 +12,15 @@ each is praised grows with how much the whole answer tells, up to what the reque
 fact or a short form, more for an explanation, a list or a text. So no single fact earns much, nothing is praised
 twice, and length beyond what is needed earns nothing. Facts are not checked: a program cannot know them.
 
-What no quote can hold is ``missing``: the demands that the answer breaks, and more to say where it tells too little.
-The verdict is the balance of the demands it keeps, what it tells of what is needed (as one more demand), its other
-faults, and what is missing.
+What no quote can hold is ``missing``: more to say, where it tells too little. The verdict is the balance of what it
+tells of what is needed, its faults, and what is missing.
 """
 
 import math
 from collections.abc import Sequence
 
 from text2grad.critics.programs.english import quotes_of
-from text2grad.critics.programs.ultrafeedback.demands import Demand, demands
-from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault, words_in
+from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault
 from text2grad.critics.programs.ultrafeedback.reading import Answer, read_answer, read_request
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, balance
@@ -72,39 +65,26 @@ class AnswerCritic:
             text = response.strip()
             critique = "The answer is empty: it has no words."
             return Feedback(critique, [], [text] if text else [], missing=["an answer"], score=-1.0)
-        asked = demands(prompt, response)
         faults = [fault for rule in RULES for fault in rule(answer)]
-        for demand in asked:
-            for start, end in demand.broken:
-                touched = words_in(answer, start, end)
-                if touched:
-                    faults.append(Fault("form", *touched, f"the request asks for {demand.wanted}"))
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
         good_quotes, poor_quotes = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
-        critique = _critique(answer, faults, asked, good, depth)
-        broken = [demand.wanted for demand in asked if demand.broken]
-        kept = len(asked) - len(broken)
-        others = sum(fault.kind != "form" for fault in faults)
-        score = round(balance(kept + depth, others, len(broken) + 1 - depth), 2)
-        missing = broken + (["an answer in full"] if depth < IN_PART else [])
+        critique = _critique(answer, faults, good, depth)
+        score = round(balance(depth, len(faults), 1 - depth), 2)
+        missing = ["an answer in full"] if depth < IN_PART else []
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
 
 _SAID = {
-    "form": "Breaks the form",
-    "refusal": "Declines, or speaks of itself, instead of answering",
-    "off topic": "Is not about the request",
-    "copying": "Says the request back",
+    "refusal": "Declines instead of answering",
     "repetition": "Repeats itself",
-    "filler": "Fills space with phrases that fit any request",
     "no language": "Heaps up words without sentences",
     "no end": "Breaks off",
 }
 
 
-def _critique(answer: Answer, faults: list[Fault], asked: list[Demand], good: set[int], depth: float) -> str:
-    """How much is told, what was asked and kept, and each kind of fault with examples."""
+def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float) -> str:
+    """How much is told, and each kind of fault with examples."""
     specific = [answer.words[i].text for i in sorted(good) if answer.fresh[i]]
     if not good:
         parts = ["Says nothing specific about the request."]
@@ -112,14 +92,10 @@ def _critique(answer: Answer, faults: list[Fault], asked: list[Demand], good: se
         parts = [f"Answers in full, with specifics: {', '.join(specific[:8])}."]
     else:
         parts = [f"Answers in part; specific are {', '.join(specific[:8])}. More is needed."]
-    kept = [demand.wanted for demand in asked if not demand.broken]
-    if kept:
-        parts.append(f"Keeps to what was asked: {', '.join(kept)}.")
     for kind in dict.fromkeys(fault.kind for fault in faults):
         mine = [fault for fault in faults if fault.kind == kind]
         shown = dict.fromkeys(_shown(answer, fault) for fault in mine[:MENTIONED])
-        detail = next((f", {fault.detail}" for fault in mine if fault.detail), "")
-        parts.append(f"{_SAID[kind]}{detail} ({'; '.join(shown)}).")
+        parts.append(f"{_SAID[kind]} ({'; '.join(shown)}).")
     return " ".join(parts)
 
 
