@@ -7,7 +7,7 @@
 Equal work: the same model, adapter, prompts and optimiser, as many responses, two to a prompt, every one of exactly
 ``--response_tokens`` tokens, two passes of updates, a reference forward. Each method runs in a process of its own,
 method after method, ``--rounds`` times; a process's first step is not counted. A process has one core, a server that
-the caller started has what it was given.
+the caller started has what it was given. The second table is ``utilisation.py``'s: what part of that core is used.
 """
 
 import itertools
@@ -26,7 +26,10 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from benchmarks.utilisation import Machine, Work, needed, used
+from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
 from text2grad.configs import parse, setting
@@ -109,9 +112,30 @@ class StepCostConfig:
         return PolicyConfig.of(**{**shared, **METHODS[method][1]})
 
 
+class WorkOfSteps(Observer):
+    """Counts what each step needs."""
+
+    def __init__(self) -> None:
+        self.work: dict[str, Work] = {}
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        rollouts, size = batch.rollouts, self.run.config.rollouts_per_prompt
+        groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+        self.work = needed(
+            self.run.learner.scorer.base,
+            [len(group[0].prompt_ids) for group in groups],
+            [[len(each.response_ids) for each in group] for group in groups],
+            self.run.config.ppo_epochs,
+            bool(self.run.config.lora_r),
+        )
+        return {}
+
+
 def time_text2grad(config: PolicyConfig) -> list[dict[str, Any]]:
     """Seconds of each step in this project's trainer: the whole step, and each phase."""
     trainer = prepare("slf5k", config)
+    machine = Machine.measured(trainer.learner.scorer.base.dtype)
+    trainer.watch(watching := WorkOfSteps())
     if isinstance(trainer.collector.sampler, DecoderSampler):
         trainer.collector.sampler.end_ids = []  # nothing ends a response early
     else:
@@ -122,7 +146,8 @@ def time_text2grad(config: PolicyConfig) -> list[dict[str, Any]]:
         begun = time.perf_counter()
         metrics = trainer.step(step)
         seconds = {phase: metrics[f"seconds/{phase}"] for phase in PHASES if f"seconds/{phase}" in metrics}
-        rows.append({"step": time.perf_counter() - begun, **seconds})
+        part = used(watching.work, seconds, machine)
+        rows.append({"step": time.perf_counter() - begun, **seconds, "used": part})
         assert metrics["length/mean"] == config.max_new_tokens
     return rows
 
@@ -206,13 +231,25 @@ def medians_by_method(results: dict[str, list[dict]]) -> dict[str, dict[str, flo
     table = {}
     for method, rounds in results.items():
         rows = [row for result in rounds for row in result["rows"]]
-        table[method] = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+        table[method] = {name: statistics.median(row[name] for row in rows) for name in rows[0] if name != "used"}
         table[method]["peak_gib"] = max(result["peak_gib"] for result in rounds)
         if "ppo" in results:
             table[method]["against_ppo"] = statistics.median(
                 _median_step(own) / _median_step(other) for own, other in zip(rounds, results["ppo"], strict=True)
             )
     return table
+
+
+def use_table(results: dict[str, list[dict]]) -> str:
+    """Markdown; for each phase of the policy what a step needs, what it could take, and what it took (medians)."""
+    lines = []
+    for method, rounds in results.items():
+        rows = [row["used"] for result in rounds for row in result["rows"] if "used" in row]
+        for phase in rows[0] if rows else ():
+            figures = {name: statistics.median(row[phase][name] for row in rows) for name in rows[0][phase]}
+            lines.append([METHODS[method][0], phase, *figures.values()])
+    header = ["", "phase", "GFLOP", "GB", "least s", "s", "used"]
+    return tabulate(lines, header, tablefmt="github", floatfmt=("", "", ".0f", ".1f", ".2f", ".2f", ".2f"))
 
 
 def _median_step(result: dict) -> float:
@@ -244,7 +281,7 @@ def main() -> None:
             results[method].append(run_in_a_process(config, method))
             print(f"round {number + 1}, {method}: {_median_step(results[method][-1]):.2f} s a step", flush=True)
     medians = medians_by_method(results)
-    print(cost_table(medians))
+    print(cost_table(medians), use_table(results), sep="\n\n")
     if config.output_path:
         save_json(config.output_path, {"settings": asdict(config), "medians": medians, "processes": results})
 

@@ -3,9 +3,13 @@
 import json
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.step_cost import METHODS, medians_by_method
+from benchmarks.utilisation import Machine, Work, needed
 from tests.tiny import tiny_model
+from text2grad.models import load_model
 
 
 def test_ratios_are_taken_within_a_round():
@@ -21,6 +25,27 @@ def test_ratios_are_taken_within_a_round():
     assert "against_ppo" not in medians_by_method({"grpo": [process(1)]})["grpo"]
 
 
+def test_needed_arithmetic_is_what_pytorch_counts(tmp_path):
+    """One prompt of 50 tokens, two responses of 30: a forward pass reads 110 tokens and scores 60."""
+    model = load_model(tiny_model(tmp_path / "model"), torch.float32)
+    work = needed(model, [50], [[30, 30]], passes=3)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.base_model(torch.zeros(1, 110, dtype=torch.long))
+        model.lm_head(torch.zeros(60, model.config.hidden_size))
+    # The packed pass's attention is not counted: 5150 pairs of a token and one that it sees, two products each.
+    config = model.config
+    attention = 4 * config.num_hidden_layers * config.hidden_size * 5150
+    assert work["reference"].operations == pytest.approx(2 * (counter.get_total_flops() + attention), rel=0.01)
+    assert work["update"].operations == 3 * work["reference"].operations
+    assert work["rollout"].operations == pytest.approx(work["reference"].operations / 2)
+    weights = sum(each.numel() for each in model.base_model.layers.parameters()) + model.lm_head.weight.numel()
+    assert work["rollout"].bytes == (1 + 30) * 4 * weights
+
+
+def test_a_part_takes_its_arithmetic_or_its_bytes_whichever_is_longer():
+    assert Work(((100, 1), (10, 40))).seconds(Machine(10, 2)) == 10 + 20
+
+
 @pytest.mark.slow
 def test_every_method_is_measured(run_script, tmp_path):
     model, output = tiny_model(tmp_path / "model"), tmp_path / "cost.json"
@@ -28,8 +53,11 @@ def test_every_method_is_measured(run_script, tmp_path):
     run_script("benchmarks/step_cost.py", **settings)
     figures = json.loads(output.read_text())
     medians = figures["medians"]
+    rows = {name: [row for process in runs for row in process["rows"]] for name, runs in figures["processes"].items()}
+    part_used = {name: row[0].get("used") for name, row in rows.items()}
     assert set(medians) == {name for name in METHODS if "reward_model" not in name and "served" not in name}
     for name, row in medians.items():
         if name != "grpo":
+            assert all(0 < used["used"] < 1.2 for used in part_used[name].values())
             assert sum(row[phase] for phase in ("rollout", "critique", "reference", "update")) <= row["step"]
         assert row["peak_gib"] > 0.1 and row["against_ppo"] > 0

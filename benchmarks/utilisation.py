@@ -1,0 +1,105 @@
+"""What part of a machine a step uses: the arithmetic and the bytes that it needs, over what the machine can do.
+
+``needed`` counts what any implementation must do with a Llama-like model: products with the weights, attention, and
+one reading of all weights for each token that the rows are sampled together. It reads a prompt of several responses
+once. Adapters (below 4 % of the weights), norms and softmaxes count nothing, so a quotient of 1 is out of reach.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What it was seen to do: products of two matrices, and reading memory; in operations and bytes a second."""
+
+    operations: float
+    bytes: float
+
+    @classmethod
+    def measured(cls, dtype: torch.dtype) -> "Machine":
+        """The best of several tries, by the threads that PyTorch has now."""
+        left, right = torch.randn(1024, 1024).to(dtype), torch.randn(1024, 4096).to(dtype)
+        long = torch.ones(2**26)
+        product = _fastest(lambda: left @ right)
+        return cls(2 * 1024 * 1024 * 4096 / product, long.nbytes / _fastest(long.sum))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations and bytes of a phase's parts, one after the other."""
+
+    parts: tuple[tuple[float, float], ...]
+
+    @property
+    def operations(self) -> float:
+        return sum(operations for operations, _ in self.parts)
+
+    @property
+    def bytes(self) -> float:
+        return sum(moved for _, moved in self.parts)
+
+    def seconds(self, machine: Machine) -> float:
+        """The least it can take: each part needs its arithmetic or its bytes, whichever takes longer."""
+        return sum(max(operations / machine.operations, moved / machine.bytes) for operations, moved in self.parts)
+
+
+def needed(
+    model: PreTrainedModel, prompts: list[int], responses: list[list[int]], passes: int, adapter: bool = True
+) -> dict[str, Work]:
+    """The work of a step's phases that a policy does.
+
+    Args:
+        prompts: tokens of each distinct prompt.
+        responses: for each of them, the tokens of its responses.
+        passes: of updates.
+        adapter: an update asks for gradients of activations only; without, of all weights as well.
+    """
+    config = model.config.get_text_config()
+    layers = sum(weight.numel() for weight in model.base_model.layers.parameters())
+    head = config.hidden_size * config.vocab_size
+    width = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    size = model.dtype.itemsize
+    sampled = sum(map(sum, responses))
+    attention = 4 * config.num_hidden_layers * width
+    alone = sum(prompt * prompt / 2 for prompt in prompts)
+    after = sum(
+        length * (prompt + length / 2) for prompt, lengths in zip(prompts, responses, strict=True) for length in lengths
+    )
+    before = 2 * layers * sum(prompts) + attention * alone
+    forward = before + 2 * (layers + head) * sampled + attention * after
+    together = max(max(lengths) for lengths in responses)  # all rows advance by one token at a time
+    weights = (layers + head) * size
+    gradients = 1 if adapter else 2
+    return {
+        "rollout": Work(((before, weights), (forward - before, together * weights))),
+        "reference": Work(((2 * forward, 2 * weights),)),  # the policy's own scores, and the reference's
+        "update": Work(((passes * (1 + gradients) * forward, passes * (1 + gradients) * weights),)),
+    }
+
+
+def used(work: dict[str, Work], seconds: dict[str, float], machine: Machine) -> dict[str, dict[str, Any]]:
+    """For each phase its needs, the least seconds, those it took, and the quotient."""
+    return {
+        phase: {
+            "gflop": each.operations / 1e9,
+            "gb": each.bytes / 1e9,
+            "least": each.seconds(machine),
+            "seconds": seconds[phase],
+            "used": each.seconds(machine) / seconds[phase],
+        }
+        for phase, each in work.items()
+    }
+
+
+def _fastest(function: Any, tries: int = 7) -> float:
+    times = []
+    for _ in range(tries):
+        begun = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begun)
+    return min(times)
