@@ -73,8 +73,14 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
-    if not all(task.has_verdict(record) for record in [*training.values(), *validation.values()]):
+    judged = [task.has_verdict(record) for record in [*training.values(), *validation.values()]]
+    if not all(judged):
         task = task.without_verdict()  # z has one form: a model of two would not know when to stop
+        if any(judged) and config.process_index == 0:
+            print(
+                f"warning: {config.data_path}: only {sum(judged)} of {len(judged)} records have a verdict, so the "
+                "model learns none, nor what is missing; leave the others out to learn both"
+            )
     file = file.bound("whole", task.fields.whole)
     check_writable(output / RUN_FILE)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from text2grad.critics.programs.english import unique_quote
-from text2grad.feedback import Feedback
+from text2grad.feedback import Feedback, verdict
 from text2grad.grounding import ground, trimmed
 from text2grad.tasks import Interval
 
@@ -39,17 +39,22 @@ def exchanged(kind: str, text: str, place: Interval, new: str) -> KnownFault:
 def marked(judged: Feedback, fault: KnownFault) -> Feedback:
     """A program's feedback with the fault among the poor spans, and no good span that reaches into it.
 
-    The program's verdict stays only where it saw the fault as well.
+    Where the program overlooked the fault, the verdict follows from the spans instead.
     """
     if fault.wrong is None:
         return judged
     good = [piece for quote in judged.good for piece in _outside(quote, fault.text, fault.wrong)]
     known = unique_quote(fault.text, *fault.wrong)
-    score = judged.score if any(known in quote or quote in known for quote in judged.poor) else None
+    seen = any(known in quote or quote in known for quote in judged.poor)
     poor = [*(quote for quote in judged.poor if quote not in known), known]
     poor = [quote for quote in poor if not any(quote in other and quote != other for other in poor)]
     poor.sort(key=fault.text.find)
-    return replace(judged, good=list(dict.fromkeys(good)), poor=poor, score=score)
+    found = replace(judged, good=list(dict.fromkeys(good)), poor=poor)
+    return (
+        found
+        if seen or judged.score is None
+        else replace(found, score=round(verdict(replace(found, score=None)).value, 2))
+    )
 
 
 def _outside(quote: str, text: str, wrong: Interval) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 from text2grad.feedback import Feedback
@@ -80,7 +80,7 @@ def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     good = _checked(feedback.good, response, task, result)
     result.contradicted = [quote for quote in good if quote in poor]
     good = [quote for quote in good if quote not in poor]
-    result.feedback = Feedback(feedback.critique, good=good, poor=poor)
+    result.feedback = replace(feedback, good=good, poor=poor)
     if feedback.critique:
         result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
     return result
@@ -101,7 +101,7 @@ def _validate_scores(feedback: Feedback, response: str, result: Validated) -> Va
     result.offered = len(given)
     result.unmatched = [word for index, (word, _) in enumerate(given) if index not in aligned]
     result.unscored = len(words) - len(aligned)
-    result.feedback = Feedback(feedback.critique, scores=list(zip(words, scores, strict=True)))
+    result.feedback = replace(feedback, good=[], poor=[], scores=list(zip(words, scores, strict=True)))
     return result
 
 

@@ -10,6 +10,7 @@ import pytest
 from rm_data_anno import fidelity
 from rm_data_anno.validation import supported, validate
 from tests.processes import ROOT, run_command
+from text2grad.critics import load_critic
 from text2grad.feedback import Feedback
 from text2grad.tasks import get_task
 
@@ -44,7 +45,9 @@ def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
         assert record["textual_feedback"]
         assert all(span in record["generated_summary"] for span in record["good_spans"] + record["poor_spans"])
         assert record["annotation"]["annotator"] == "programmatic"
-    assert annotated["t3_poor"]["poor_spans"]
+        (said,) = load_critic("programmatic", "slf5k")([record["post"]], [record["generated_summary"]])
+        assert (record["missing"], record["verdict"]) == (said.missing, said.score)
+    assert annotated["t3_poor"]["missing"] and annotated["t3_poor"]["poor_spans"]
 
     report = json.loads((tmp_path / "deep" / "out.json.report.json").read_text())
     assert report["records"]["annotated"] == 2
@@ -111,10 +114,13 @@ def test_validation_keeps_exact_quotes_only():
         "The empty bowl is right; no dog was mentioned in the post, and the sofa is blue.",
         good=["The cat's bowl is empty", "a full bowl", "red sofa"],
         poor=["red sofa", "red sofa", "the dog sleeps", "on the"],
+        missing=["the cat's name"],
+        score=-0.5,
     )
     checked = validate(feedback, response, get_task("slf5k"))
     assert checked.feedback.good == ["The cat’s bowl is empty"]
     assert checked.feedback.poor == ["red sofa", "the dog sleeps", "on the"]
+    assert (checked.feedback.missing, checked.feedback.score) == (["the cat's name"], -0.5)
     assert checked.offered == 7
     assert (checked.corrected, checked.repeated) == (1, 1)
     assert checked.unmatched == ["a full bowl"]

@@ -80,6 +80,13 @@ def test_what_is_known_is_poor_and_no_praise_reaches_into_it():
     assert marked(judged, KnownFault("left_out", text)) == judged
 
 
+def test_a_verdict_that_overlooked_the_fault_follows_from_the_spans():
+    fault = KnownFault("number", "My boss owes me 900 dollars.", (16, 19))
+    saw, overlooked = (Feedback("c", ["My boss"], poor, missing=["rent"], score=0.9) for poor in (["900"], []))
+    assert marked(saw, fault).score == 0.9
+    assert marked(overlooked, fault).score == 0.0  # one good quote, one poor, one thing missing: F1 is a half
+
+
 def test_a_poor_span_that_says_more_takes_the_known_one_in():
     fault = KnownFault("number", "He owes 900 dollars now.", (8, 11))
     assert marked(Feedback("c", [], ["owes 900 dollars"]), fault).poor == ["owes 900 dollars"]
