@@ -28,6 +28,7 @@ class RewardModelConfig(SFTConfig):
         "cot", "cot or no_cot (the task's prompts/), or a file of your own", "--prompt_file", "--prompt_variant"
     )
     critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
+    verdict: bool = setting(True, "z ends with what is missing and the verdict, if every record has one")
     allow_changed: bool = setting(
         False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
     )

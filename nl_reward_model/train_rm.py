@@ -51,7 +51,7 @@ _DECIDING = (
     "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
     "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
-    "responses_per_row", "critique",
+    "responses_per_row", "critique", "verdict",
 )  # fmt: skip
 """The settings that decide the result; a run can only be resumed with the same ones."""
 
@@ -74,9 +74,9 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
     judged = [task.has_verdict(record) for record in [*training.values(), *validation.values()]]
-    if not all(judged):
+    if not (config.verdict and all(judged)):
         task = task.without_verdict()  # z has one form: a model of two would not know when to stop
-        if any(judged) and config.process_index == 0:
+        if config.verdict and any(judged) and config.process_index == 0:
             print(
                 f"warning: {config.data_path}: only {sum(judged)} of {len(judged)} records have a verdict, so the "
                 "model learns none, nor what is missing; leave the others out to learn both"

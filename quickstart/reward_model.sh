@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes quickstart/reward_model, the adapter that step 3 of the quickstart goes on training; hours on a CPU. For the one
-# that is there these steps were run one by one: part 1 on an H100, its variations drawn in eight parts, 2 and 3 on CPUs.
+# that is there these steps were run one by one: part 1 on an H100, its variations drawn in eight parts, part 2 on a CPU.
 #   bash quickstart/reward_model.sh
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
@@ -49,14 +49,5 @@ python rm_data_anno/slf5k/variations.py --data_path $more --answers $run/more_ba
 python rm_data_anno/slf5k/variations.py --data_path $posts --answers $run/base_again.json $run/misled8.json \
     $run/misled12.json $run/misled16.json --rounds 1 --per_post 8 --seed 501 --output_path $run/varied_again.jsonl
 cat $run/varied_more.jsonl $run/varied_again.jsonl > $run/both.jsonl
-learn $run/part1 $run/both.jsonl $run/part2 --learning_rate 8e-4
-
-# Part 3: 1 504 records, of which 608 were taken. z ends with what is missing and the verdict, also on answers of a
-# policy that learnt from both.
-policy $run/part2 $run/told
-answer $more $run/told/policies/8 1 12 told8
-answer $more $run/told/policies/16 2 13 told16
-python rm_data_anno/slf5k/variations.py --data_path $more --answers $run/more_base.json $run/told8.json \
-    $run/told16.json --rounds 1 --per_post 8 --seed 500 --output_path $run/varied_whole.jsonl
-learn $run/part2 $run/varied_whole.jsonl $run/reward_model --learning_rate 8e-4
+learn $run/part1 $run/both.jsonl $run/reward_model --learning_rate 8e-4
 python quickstart/ship.py $run/reward_model quickstart/reward_model

@@ -84,13 +84,14 @@ def test_the_folder_explains_itself(tmp_path):
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
 
 
-@pytest.mark.parametrize("given_by", ["all", "all but one"])
+@pytest.mark.parametrize("given_by", ["all", "all but one", "all, not wanted"])
 def test_z_ends_with_the_verdict_where_every_record_has_one(tmp_path, given_by, capsys):
     records = {key: {**record, "missing": ["why"], "verdict": 0.5} for key, record in slf5k_records().items()}
-    if given_by != "all":
+    if given_by == "all but one":
         del next(iter(records.values()))["verdict"]
-    train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1))
-    assert ("have a verdict, so the model learns none" in capsys.readouterr().out) == (given_by != "all")
+    wanted = given_by != "all, not wanted"
+    train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1, verdict=wanted))
+    assert ("have a verdict, so the model learns none" in capsys.readouterr().out) == (given_by == "all but one")
     description, _ = RewardModelDescription.load(tmp_path / "reward_model", "slf5k")
     critic = RewardModelCritic.load(tmp_path / "reward_model", constrained="quotes")
     told = Feedback("c", missing=["why"], score=0.5)
