@@ -50,11 +50,9 @@ def marked(judged: Feedback, fault: KnownFault) -> Feedback:
     poor = [quote for quote in poor if not any(quote in other and quote != other for other in poor)]
     poor.sort(key=fault.text.find)
     found = replace(judged, good=list(dict.fromkeys(good)), poor=poor)
-    return (
-        found
-        if seen or judged.score is None
-        else replace(found, score=round(verdict(replace(found, score=None)).value, 2))
-    )
+    if judged.score is not None and not seen:
+        found = replace(found, score=round(verdict(replace(found, score=None)).value, 2))
+    return found
 
 
 def _outside(quote: str, text: str, wrong: Interval) -> list[str]:

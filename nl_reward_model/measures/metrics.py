@@ -114,11 +114,9 @@ def whole_metrics(pairs: Sequence[tuple[Feedback, Feedback]], task: Task, prompt
     """
     if not any(truth.missing or truth.score is not None for _, truth in pairs):
         return {}
-    said, true = (np.array([task.verdict(pair[side]).value for pair in pairs]) for side in (0, 1))
-    named = [
-        (2 * len({*given.missing} & {*truth.missing}), len({*given.missing}) + len({*truth.missing}))
-        for given, truth in pairs
-    ]
+    said, true = (np.array([task.verdict(each).value for each in side]) for side in zip(*pairs, strict=True))
+    things = [({*given.missing}, {*truth.missing}) for given, truth in pairs]
+    named = [(2 * len(found & wanted), len(found) + len(wanted)) for found, wanted in things]
     return {
         "verdict_correlation": bootstrap(moments(true, said), correlation, prompts).to_dict(),
         "missing_f1": bootstrap(named, groups=prompts).to_dict(),

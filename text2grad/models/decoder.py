@@ -220,7 +220,8 @@ class Rows:
         slots = self.lengths[:, None] + torch.arange(longest)
         # Only attention sees rows of one length; all else is computed for the tokens there are.
         there = torch.arange(longest) < counts[:, None]
-        rows, positions = there.nonzero()[:, 0], slots[there]
+        rows, places = there.nonzero(as_tuple=True)
+        positions = slots[rows, places]
         x = decoder.embedding[torch.tensor([token for each in ids for token in each])]
         cos, sin = decoder._angles(positions, x.dtype)
         width = int((self.lengths + counts).max())
@@ -235,12 +236,12 @@ class Rows:
                 # Written where the row's tokens end: what an earlier guess left there is overwritten.
                 keys[rows, :, positions], values[rows, :, positions] = k, v
                 queries = q.new_zeros(count, longest, *q.shape[1:])
-                queries[there] = q
+                queries[rows, places] = q
                 queries = queries.view(split).transpose(1, 2).reshape(count, decoder.kv_heads, longest * groups, -1)
                 attended = F.scaled_dot_product_attention(
                     queries, keys[:, :, :width], values[:, :, :width], attn_mask=visible
                 )
-                return attended.reshape(count, decoder.kv_heads, longest, -1).transpose(1, 2)[there].flatten(1)
+                return attended.reshape(count, decoder.kv_heads, longest, -1).transpose(1, 2)[rows, places].flatten(1)
 
             x = decoder._block(layer, x, cos, sin, attend)
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
