@@ -210,10 +210,10 @@ def sweep_table(sweep: Sweep) -> str:
 
 
 def draw_study(config: StudyConfig, curves: Runs) -> None:
-    """The study's curves, and a second figure where some of its critics err."""
-    folder = Path(config.report_dir)
-    clean = {method_of(name).label: runs for name, runs in curves.items() if method_of(name).noise is None}
-    draw_curves(folder / config.study, clean, method_of(config.reference).label)
+    """The curves by the reference's critic, and a second figure where some critics err."""
+    folder, reference = Path(config.report_dir), method_of(config.reference)
+    alike = {method_of(name).label: runs for name, runs in curves.items() if method_of(name).noise == reference.noise}
+    draw_curves(folder / config.study, alike, reference.label)
     lines: dict[str, list[tuple[float, list[results.Curve]]]] = {}
     kinds = {method_of(name).label.partition(":")[0] for name in curves if method_of(name).noise}
     for name, runs in curves.items():

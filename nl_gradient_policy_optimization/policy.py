@@ -143,9 +143,7 @@ class PolicyScorer(nn.Module):
                     ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
                     divergence = sampled_kl(kl, logprobs, ref_logprobs)
             per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
-            # Both are never asked for at once: the likeliest tokens are found once, and looked up from then on.
-            if extra:
-                per_token["top_ids" if top_k else "at"] = extra[0]
+            per_token |= zip(["top_ids"] * bool(top_k) + ["at"] * len(asked), extra, strict=True)
             columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
             return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
 

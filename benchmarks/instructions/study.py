@@ -38,6 +38,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         "PPO, verdict at the last token, λ = 1",
         {**_VERDICT, "reward_placement": "last_verdict", "lam": 1.0},
     ),
+    "grpo_verdict": ("GRPO, verdict", {**_VERDICT, "algorithm": "grpo", "outcome": "verdict"}),
     "verdict_alone": ("verdict alone", {**_VERDICT, "algorithm": "verdict", "token_weight": 0.0}),
     "verdict": ("verdict and spans", {**_VERDICT, "algorithm": "verdict"}),
 }

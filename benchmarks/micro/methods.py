@@ -55,6 +55,9 @@ METHODS = {
     "gate": Method("Text2Grad, teacher: gate", {"teacher": "gate"}),
     "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
     "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
+    "verdict_distill": Method(
+        "verdict and spans, teacher: distill", {"algorithm": "verdict_teacher", "teacher": "distill"}
+    ),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
     "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),

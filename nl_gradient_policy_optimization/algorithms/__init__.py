@@ -25,6 +25,7 @@ ALGORITHMS = {
     "steps": "steps.Steps",
     "capo": "capo.CAPO",
     "teacher": "teacher.Teacher",
+    "verdict_teacher": "teacher.TaughtVerdict",
     "sdpo": "teacher.SDPO",
     "critique": "critique.CritiqueWriting",
     "second": "second.SecondAttempts",

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.algorithms.base import LossInputs, LossOutputs
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
+from nl_gradient_policy_optimization.algorithms.verdict import Verdict
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout
@@ -103,7 +104,7 @@ class Teacher(Text2Grad):
     # A step
 
     def score_options(self) -> dict[str, Any]:
-        return {"top_k": self.teacher_top_k} if self.distils else {}
+        return {**super().score_options(), **({"top_k": self.teacher_top_k} if self.distils else {})}
 
     def pass_options(self, batch: Batch) -> dict[str, Any]:
         return {"at": batch.extra["top_ids"]} if self.distils else {}
@@ -200,10 +201,12 @@ class Teacher(Text2Grad):
                     self.average[name].lerp_(parameter.detach(), self.teacher_rate)
 
     def save(self, folder: Path) -> None:
+        super().save(folder)
         if self.average:
             torch.save(self.average, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
+        super().load(folder)
         if self.average:
             saved: Mapping[str, Tensor] = torch.load(folder / WEIGHTS, weights_only=True)
             self.average = {name: saved[name].to(own.device) for name, own in self.average.items()}
@@ -240,6 +243,22 @@ class SDPO(Teacher):
     @property
     def label(self) -> str:
         return self.name
+
+
+@dataclass
+class TaughtVerdict(Teacher, Verdict):
+    """Advantages of :class:`Verdict`, and the teacher's loss or labels beside them."""
+
+    name = "verdict_teacher"
+
+    @property
+    def label(self) -> str:
+        return f"verdict_{super().label}"
+
+    def check(self, config: PolicyConfig) -> None:
+        super().check(config)
+        if self.teacher == "all":
+            raise InputError("--teacher all learns from no verdict; take --algorithm teacher, or distill")
 
 
 class CritiqueReader:

@@ -52,7 +52,7 @@ class Verdict(GRPO):
         return "verdict" if self.told else "sum"
 
     def score_options(self) -> dict[str, Any]:
-        return {"ends": list(self.run.collector.end_ids)}
+        return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         config = self.run.config

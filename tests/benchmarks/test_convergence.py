@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,7 @@ def test_a_study_sweeps_chooses_and_draws(study):
     draw_study(study.config, curves)
     for name in ("small.svg", "small.png", "small_noise.svg"):
         assert (Path(study.config.report_dir) / name).stat().st_size > 1000
+    draw_study(replace(study.config, reference="flip-50"), curves)
 
 
 def test_finished_runs_are_not_repeated(study):

@@ -85,6 +85,20 @@ def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
     assert metrics["seconds/teacher"] > 0
 
 
+def test_a_verdict_and_a_teacher_are_added(tmp_path):
+    """The advantages are those of ``verdict``, the loss has the teacher's on top."""
+    found = {}
+    for name in ("verdict", "verdict_teacher"):
+        teacher = {"teacher": "distill"} if name == "verdict_teacher" else {}
+        config = tiny_config(tmp_path, algorithm=name, max_steps=1, output_dir=str(tmp_path / name), **teacher)
+        trainer = prepare("slf5k", config, SpokenRewards())
+        batch = ready_batch(trainer, trainer.collector.collect(1).rollouts)
+        found[name] = batch.advantages, trainer.learner.update_on(batch)
+    (expected, _), (advantages, update) = found.values()
+    assert torch.equal(advantages, expected) and advantages.abs().max() > 0
+    assert update["teacher/loss"] > 0
+
+
 def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     """Updates on the same rollouts bring the loss down; ``distill`` counts poor tokens alone, ``all`` every one."""
     first = {}
@@ -118,8 +132,10 @@ def test_no_critique_no_teacher(tmp_path):
 # Resuming, ranks, the ledger
 
 
-def test_a_resumed_run_has_the_same_teacher(tmp_path):
-    config = tiny_config(tmp_path, teacher="gate+distill", teacher_weights="average", teacher_rate=0.5, save_every=1)
+@pytest.mark.parametrize("name", ["teacher", "verdict_teacher"])
+def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
+    taught = {"teacher": "gate+distill", "teacher_weights": "average", "teacher_rate": 0.5}
+    config = tiny_config(tmp_path, algorithm=name, save_every=1, **taught)
     whole = optimize("slf5k", config, SpokenRewards())
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, SpokenRewards())

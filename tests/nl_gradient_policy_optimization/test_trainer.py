@@ -253,6 +253,7 @@ def test_the_run_stops_on_kl(tmp_path):
         ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
         ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
         ({"teacher": "every"}, "--teacher"),
+        ({"teacher": "all", "algorithm": "verdict_teacher"}, "--teacher all learns from no verdict"),
         ({"teacher_scale": 0.3}, "add --algorithm teacher"),
         ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be at most 1"),
         ({"teacher": "gate", "teacher_scale": 0}, "--teacher_scale must be above 0"),

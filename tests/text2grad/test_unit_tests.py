@@ -1,6 +1,7 @@
 """Solutions run against their tests: verdict, log, and what a solution cannot fake."""
 
 import json
+import select
 
 import pytest
 
@@ -37,6 +38,21 @@ def test_a_solution_that_passes(sandbox):
         "missing_modules": [],
     }
     assert "2 passed" in run.log["stdout"]
+
+
+class Starved(Sandbox):
+    """Looks at the solution only when its tests have ended, as on a machine whose cores are all taken."""
+
+    def _watch(self, process, report, deadline, stop):
+        if stop is not None:
+            select.select([stop], [], [])
+        return super()._watch(process, report, deadline, stop)
+
+
+def test_a_solution_that_used_up_its_time_is_told_so_late_as_well():
+    run = run_tests("def add(a, b):\n    while True:\n        pass\n", TESTS, Starved(seconds=1), trace=True)
+    assert (run.result.reason, run.tests[-1].outcome) == ("timeout", "unfinished")
+    assert run.standing and run.standing[-1] in (2, 3)
 
 
 def test_a_solution_that_fails(sandbox):

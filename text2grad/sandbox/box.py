@@ -38,6 +38,7 @@ _INSIDE = Path(__file__).with_name("inside.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _DEVICES = ["null", "full", "random", "urandom"]  # not zero: mapped shared, it is memory that no process owns
 PATIENCE = 4  # seconds by the clock for each second of processor time
+_LAST_MOMENT = 1.0  # seconds for a program to end by itself when it is no longer needed
 _TICK = 0.02  # seconds between two looks at memory and processes
 _SOCKET_BYTES = 1 << 18  # what can wait in one Unix socket whose buffer has the usual size
 _BACKENDS = ("bubblewrap", "namespaces")
@@ -145,7 +146,7 @@ class Sandbox:
             argv: the program (an absolute path) and its arguments.
             environment: added to the small clean environment that programs get.
             pipes: descriptors that the program gets by the same numbers. They are its own from now on: closed here.
-            stop: a descriptor; when something can be read from it the program is ended.
+            stop: a descriptor; when something can be read from it the program is ended, unless it does so itself.
         """
         with contextlib.ExitStack() as stack:
             handed = [stack.enter_context(os.fdopen(number, "rb", 0)) for number in pipes]
@@ -257,21 +258,21 @@ class Sandbox:
                 selector.register(stop, selectors.EVENT_READ)
             try:
                 look = time.monotonic() + _TICK
-                running = True
+                running, late = True, "timeout"
                 while reason is None and running:
                     for key, _ in selector.select(max(0.0, min(look, deadline) - time.monotonic())):
                         if key.fileobj == ended:
                             running = False
                         elif key.fileobj == stop:
-                            reason = "stopped"
+                            # A program that has just ended by itself says how, some milliseconds later if all is busy.
+                            selector.unregister(stop)
+                            stop, late, deadline = None, "stopped", min(deadline, time.monotonic() + _LAST_MOMENT)
                         else:
                             _read(key.fd, streams[names[key.fd]], selector)
-                    if reason:
-                        break
                     if sum(map(len, streams.values())) > 1024 * self.output_kb:
                         reason = "output"
                     elif running and time.monotonic() >= deadline:
-                        reason = "timeout"
+                        reason = late
                     elif running and time.monotonic() >= look:
                         reason = self._broken_limit(process.pid)
                         look = time.monotonic() + _TICK
