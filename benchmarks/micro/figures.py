@@ -1,6 +1,7 @@
 """The benchmarks' pictures, each as SVG and PNG."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
 
@@ -54,7 +55,7 @@ def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequenc
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(3.8, 2.6), layout="constrained")
         for number, (label, points) in enumerate(qualities.items()):
-            _errorbars(axes, label, points, COLOURS[number % len(COLOURS)], 0.006 * number)
+            _errorbars(axes, label, sorted(points, key=itemgetter(0)), COLOURS[number % len(COLOURS)], 0.002 * number)
         axes.set(xlabel=f"share of spans: {errors}", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
         save_figure(figure, path)

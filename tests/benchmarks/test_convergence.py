@@ -213,12 +213,12 @@ def test_differences_are_those_of_paired_seeds():
 # The command
 
 
-STUDIES = ("convergence", "ablations", "questions", "ahead", "teacher")
+STUDIES = ("convergence", "ablations", "questions", "ahead", "teacher_verdict", "teacher")
 
 
 def test_the_pages_show_what_the_stored_studies_say():
     folder = ROOT / "benchmarks"
-    for page, studies in (("teacher.md", STUDIES[-1:]), ("convergence.md", STUDIES[:-1])):
+    for page, studies in (("teacher.md", STUDIES[-2:]), ("convergence.md", STUDIES[:-2])):
         said = {}
         for name in studies:
             path = folder / "micro" / f"{name}.yaml"
@@ -229,7 +229,7 @@ def test_the_pages_show_what_the_stored_studies_say():
             result = load_result(str(folder / "figures" / f"{name}.json"), config.methods)
             said |= {method_of(method).label: str(results.final(runs)) for method, runs in result.curves.items()}
         rows = [line.strip("| ").split(" | ") for line in (folder / page).read_text(encoding="utf-8").splitlines()]
-        shown = {row[0]: row[1].strip() for row in rows if row[0] in said and len(row) < 5}  # more: the next test's
+        shown = {row[0]: row[1].strip() for row in rows if row[0] in said and len(row) < 7}  # more: the next test's
         assert len(shown) >= 4 and shown == {label: said[label] for label in shown}
 
 
@@ -237,15 +237,14 @@ def test_the_page_shows_by_how_much_verdicts_are_better():
     folder = ROOT / "benchmarks"
     curves = load_json(folder / "figures" / "verdict.json")["curves"]
     rows = [line.strip("| ").split(" | ") for line in (folder / "convergence.md").read_text("utf-8").splitlines()]
-    shown = {row[0]: [cell.strip() for cell in row[1:]] for row in rows if len(row) == 5}
+    shown = {row[0]: [cell.strip() for cell in row[1:]] for row in rows if len(row) == 7}
     for name in [name for name in curves if method_of(name).noise is None]:
-        pairs = [(curves["verdict"], curves[name])]
-        if f"flip-25-{name}" in curves:
-            pairs.append((curves["flip-25-verdict"], curves[f"flip-25-{name}"]))
-        cells = [str(each) for own, other in pairs for each in (results.final(other), results.difference(own, other))]
-        if name == "verdict":
-            cells[1] = cells[3] = "–"
-        assert shown[method_of(name).label] == cells + ["–"] * (4 - len(cells)), name
+        cells = []
+        for critic in ("", "flip-10-", "flip-25-"):
+            own, other = curves[f"{critic}verdict"], curves.get(f"{critic}{name}")
+            below = "–" if name == "verdict" or not other else str(results.difference(own, other))
+            cells += [str(results.final(other)) if other else "–", below]
+        assert shown[method_of(name).label] == cells, name
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ SIZES = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128,
 }  # fmt: skip
-PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 11], [60, 61, 62, 63, 64, 65, 66, 67]]
+PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 8, 1], [60, 61, 62, 63, 64, 65, 66, 67]]
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "llama, bias, long rope": lambda: LlamaForCausalLM(

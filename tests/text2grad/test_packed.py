@@ -8,7 +8,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
-from text2grad.models.packed import pack, shared_prefixes
+from text2grad.models.packed import pack
+from text2grad.models.trees import shared_prefixes
 
 IDS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[0] * 3 + [1] * 8, [1] * 11, [0] * 5 + [1] * 4 + [0] * 2, [1] * 2 + [0] * 9])
@@ -88,7 +89,7 @@ def test_what_rows_begin_with_is_read_once(monkeypatch):
     segments, order, read = shared_prefixes(ids, lengths)
     assert sorted(map(sorted, segments)) == [[1, 2, 2, 7], [1, 2, 7], [7]]  # 29 tokens of 50
     assert len(order) == 29 and torch.equal(ids[order][read], ids)
-    assert shared_prefixes(ids[:16], [8, 8]) is None  # nothing in common
+    assert shared_prefixes(ids[:16], [8, 8])[0] == [[8], [8]]  # nothing in common
     assert shared_prefixes(torch.arange(7).repeat(3), [7] * 3)[0] == [[6, 1, 1, 1]]  # each keeps a token of its own
 
     plain = randomised(FAMILIES["llama"]())

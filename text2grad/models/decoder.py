@@ -2,18 +2,22 @@
 
 A reward model's guesses are checked by it too (``text2grad.critics.reward_model.reading``). What makes it fast:
 adapters are folded into a packed copy of the weights, q, k and v share one product, and so do gate and up; prompts are
-read without padding, equal ones once; keys and values are written in place; a finished row leaves the batch.
+read without padding, what several begin with once; keys and values are written in place; a finished row leaves the
+batch.
 ``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from text2grad.models.trees import attend, shared_prefixes, tree_positions
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -48,11 +52,12 @@ class _Linear:
     """x @ Wᵀ + b with the weights of one or more modules side by side, packed for products of a few rows."""
 
     def __init__(self, *modules: nn.Module):
-        self.weight = torch.cat([merged_weight(module) for module in modules]).contiguous()
+        weights = [merged_weight(module) for module in modules]
+        self.weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         biases = [_plain(module).bias for module in modules]
         self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
         self._packed = None
-        if self.weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+        if self.weight.dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -78,7 +83,7 @@ class Decoder:
     Args:
         model: the causal LM itself; adapter layers may be inside.
 
-    Memory: one more copy of the weights, two for bfloat16.
+    Memory: one more copy of the weights, and of those that an adapter changes or that share a product another one.
     """
 
     @torch.no_grad()
@@ -171,42 +176,34 @@ class Rows:
         self.values = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
 
     def prefill(self) -> Tensor:
-        """Read each different prompt once, several end to end; every row's last normalised state, ``[rows, H]``."""
-        # The rollouts of a group have one prompt: it is read once, and its keys and values go to all of their rows.
-        rows: dict[tuple[int, ...], list[int]] = {}
-        for row, prompt in enumerate(self.prompts):
-            rows.setdefault(tuple(prompt), []).append(row)
-        different, equal = list(rows), list(rows.values())
-        last = self.decoder.embedding.new_empty(len(self.prompts), self.decoder.embedding.shape[1])
+        """Read the prompts, what they begin with once; every row's last normalised state, ``[rows, H]``."""
+        order = sorted(range(len(self.prompts)), key=self.prompts.__getitem__)  # those that begin alike, together
+        last = self.decoder.embedding.new_empty(len(order), self.decoder.embedding.shape[1])
         at = 0
-        while at < len(different):
-            end = at + _fitting(different[at:])
-            for state, same in zip(self._read(different[at:end], equal[at:end]), equal[at:end], strict=True):
-                last[same] = state
-            at = end
+        while at < len(order):
+            chosen = sorted(order[at : at + _fitting([self.prompts[row] for row in order[at:]])])
+            last[chosen] = self._read(chosen)
+            at += len(chosen)
         return last
 
-    def _read(self, prompts: Sequence[Sequence[int]], rows: Sequence[list[int]]) -> Tensor:
-        """Read the prompts for their rows; the last normalised states, ``[prompts, H]``."""
-        decoder, lengths = self.decoder, [len(prompt) for prompt in prompts]
-        x = decoder.embedding[torch.tensor([token for prompt in prompts for token in prompt])]
-        cos, sin = decoder._angles(torch.cat([torch.arange(length) for length in lengths]), x.dtype)
-        groups = decoder.heads // decoder.kv_heads
+    def _read(self, chosen: Sequence[int]) -> Tensor:
+        """Read the prompts of some rows; the last normalised states, ``[chosen, H]``."""
+        decoder, lengths = self.decoder, self.lengths[chosen]
+        ids = torch.tensor([token for row in chosen for token in self.prompts[row]])
+        segments, order, read = shared_prefixes(ids, lengths.tolist())
+        x = decoder.embedding[ids[order]]
+        cos, sin = decoder._angles(tree_positions(segments), x.dtype)
+        places = read.split(lengths.tolist())
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
-            def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
-                # Prompts lie end to end, so that no position is padding; each is attended to by itself.
-                parts = zip(*(part.transpose(0, 1).split(lengths, 1) for part in (q, k, v)), rows, strict=True)
-                attended = []
-                for query, key, value, equal in parts:
-                    keys[equal, :, : key.shape[1]], values[equal, :, : key.shape[1]] = key, value
-                    key, value = (part.repeat_interleave(groups, 0)[None] for part in (key, value))
-                    found = F.scaled_dot_product_attention(query[None], key, value, is_causal=True)
-                    attended.append(found[0].transpose(0, 1).flatten(1))
-                return torch.cat(attended)
+            def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                for row, own in zip(chosen, places, strict=True):
+                    for kept, part in ((keys, k), (values, v)):
+                        kept[row, :, : len(own)] = part[own].transpose(0, 1)
+                return attend(q, k, v, segments, decoder.head_dim**-0.5)
 
-            x = decoder._block(layer, x, cos, sin, attend)
-        x = x[torch.tensor(lengths).cumsum(0) - 1]
+            x = decoder._block(layer, x, cos, sin, attend_and_keep)
+        x = x[read[lengths.cumsum(0) - 1]]
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -266,12 +263,13 @@ class Rows:
 
 
 def _fitting(prompts: Sequence[Sequence[int]]) -> int:
-    """How many of the first prompts are read at once: at least one, and no more than ``_AT_ONCE`` tokens."""
-    total = 0
+    """How many of the first prompts are read at once: at least one, and about ``_AT_ONCE`` tokens that differ."""
+    total, before = 0, prompts[0][:0]
     for count, prompt in enumerate(prompts):
-        total += len(prompt)
+        total += len(prompt) - len(commonprefix([before, prompt]))
         if count and total > _AT_ONCE:
             return count
+        before = prompt
     return len(prompts)
 
 

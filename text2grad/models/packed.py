@@ -11,9 +11,7 @@ to float32. :func:`pack` changes a loaded model in place. It computes what it di
 """
 
 import os
-from functools import lru_cache
-from itertools import accumulate, pairwise
-from os.path import commonprefix
+from itertools import pairwise
 from types import MethodType
 from typing import Any
 
@@ -25,11 +23,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from text2grad.models.decoder import rotated, supports
-
-_WORTH_SHARING = 0.25
-"""The share of a batch's tokens that shared prefixes must save: below it, short pieces of attention cost as much."""
-_SHORT = 512
-"""Keys up to which plain products are the faster attention with gradients: PyTorch's fused one is slow backwards."""
+from text2grad.models.trees import Segments, attend, shared_prefixes, tree_positions
 
 
 def can_pack(model: PreTrainedModel) -> bool:
@@ -110,7 +104,7 @@ def _is_token(mask: Tensor) -> Tensor:
     return chosen
 
 
-def _segments(mask: Tensor, position_ids: Tensor) -> list[list[int]]:
+def _segments(mask: Tensor, position_ids: Tensor) -> Segments:
     """Lengths of what each row's continuations share and of each of them; empty where the mask says something else."""
     if mask.dtype is not torch.bool or position_ids.shape[0] != mask.shape[0]:
         return []
@@ -137,9 +131,7 @@ def _triangle(length: int) -> int:
     return length * (length + 1) // 2
 
 
-def hidden_states(
-    decoder: Any, input_ids: Tensor, attention_mask: Tensor, segments: list[list[int]] | None = None
-) -> Tensor:
+def hidden_states(decoder: Any, input_ids: Tensor, attention_mask: Tensor, segments: Segments | None = None) -> Tensor:
     """The last layer's normalised states, ``[B, L, H]``, zeros on padding.
 
     Args:
@@ -149,65 +141,19 @@ def hidden_states(
     """
     chosen = attention_mask.bool()
     ids, read = input_ids[chosen], None
-    rows = [[length] for length in attention_mask.sum(-1).tolist()] if segments is None else segments
-    if segments is None and (shared := shared_prefixes(ids, [row[0] for row in rows])):
-        rows, order, read = shared
+    if segments is None:
+        segments, order, read = shared_prefixes(ids, attention_mask.sum(-1).tolist())
         ids = ids[order]
     x = decoder.embed_tokens(ids)
-    positions = torch.cat(
-        [torch.arange(length) + (row[0] if part else 0) for row in rows for part, length in enumerate(row)]
-    )
-    cos, sin = (part[0][:, None] for part in decoder.rotary_emb(x, positions[None]))
+    cos, sin = (part[0][:, None] for part in decoder.rotary_emb(x, tree_positions(segments)[None]))
     for layer in decoder.layers:
-        x = _block(layer, x, cos, sin, rows)
+        x = _block(layer, x, cos, sin, segments)
     states = _norm(decoder.norm, x)
     states = states if read is None else states[read]
     return states.new_zeros(*input_ids.shape, states.shape[-1]).masked_scatter(chosen[..., None], states)
 
 
-def shared_prefixes(ids: Tensor, lengths: list[int]) -> tuple[list[list[int]], Tensor, Tensor] | None:
-    """Rows that begin alike as trees, in the way that leaves the fewest tokens; None where few would be saved.
-
-    Args:
-        ids: ``[N]``, the tokens of all rows, one row after the other.
-        lengths: of the rows.
-
-    Returns:
-        the trees' segments as :func:`hidden_states` takes them; which tokens are read, ``[M]``; and where among these
-        each token's state is, ``[N]``.
-    """
-    starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
-    tokens = [row.tolist() for row in ids.split(lengths)]
-    alike = sorted(range(len(tokens)), key=tokens.__getitem__)
-    # Neighbours in this order have the longest prefixes in common, and each keeps a token of its own.
-    common = [len(commonprefix([tokens[a][:-1], tokens[b][:-1]])) for a, b in pairwise(alike)]
-    # best[n]: the most tokens that trees of the first n of these rows save, and where the last of them begins.
-    best = [(0, 0)]
-    for end in range(1, len(alike) + 1):
-        best.append((best[-1][0], end - 1))
-        prefix = max(lengths)
-        for at in range(end - 2, -1, -1):
-            prefix = min(prefix, common[at])
-            best[end] = max(best[end], (best[at][0] + (end - at - 1) * prefix, at))
-    if best[-1][0] < _WORTH_SHARING * len(ids):
-        return None
-    segments, order, end = list[list[int]](), list[int](), len(alike)
-    read = ids.new_empty(len(ids))
-    while end:
-        at = best[end][1]
-        rows, own = alike[at:end], min(common[at : end - 1], default=0)
-        root = len(order)
-        order += range(starts[rows[0]], starts[rows[0]] + own)
-        for row in rows:
-            read[starts[row] : starts[row] + own] = torch.arange(root, root + own)
-            read[starts[row] + own : starts[row] + lengths[row]] = torch.arange(lengths[row] - own) + len(order)
-            order += range(starts[row] + own, starts[row] + lengths[row])
-        segments.append([own, *(lengths[row] - own for row in rows)] if own else [lengths[rows[0]]])
-        end = at
-    return segments, torch.tensor(order), read
-
-
-def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: list[list[int]]) -> Tensor:
+def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
     """One decoder layer, ``[N, H] -> [N, H]``; cos and sin are ``[N, 1, D]``."""
     attention, mlp = layer.self_attn, layer.mlp
     normed = _norm(layer.input_layernorm, x)
@@ -216,46 +162,9 @@ def _block(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: list[list[int]
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-    x = x + linear(attention.o_proj, _attend(q, k, v, rows, attention.scaling))
+    x = x + linear(attention.o_proj, attend(q, k, v, segments, attention.scaling))
     normed = _norm(layer.post_attention_layernorm, x)
     return x + linear(mlp.down_proj, F.silu(linear(mlp.gate_proj, normed)) * linear(mlp.up_proj, normed))
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, rows: list[list[int]], scaling: float) -> Tensor:
-    """Causal attention inside each row: ``[N, heads, D], [N, kv_heads, D] x 2 -> [N, heads · D]``."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    lengths = [length for row in rows for length in row]
-    parts = [part.transpose(0, 1)[None].split(lengths, 2) for part in (q, k, v)]
-    attended, at = [], 0
-    for row in rows:
-        queries, keys, values = (part[at : at + len(row)] for part in parts)
-        at += len(row)
-        attended.append(_attention(queries[0], keys[0], values[0], 0, scaling))
-        for one, key, value in zip(queries[1:], keys[1:], values[1:], strict=True):
-            key, value = torch.cat([keys[0], key], 2), torch.cat([values[0], value], 2)
-            attended.append(_attention(one, key, value, row[0], scaling))
-    return torch.cat([part[0].transpose(0, 1).flatten(1) for part in attended])
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, shared: int, scaling: float) -> Tensor:
-    """Queries see the first ``shared`` keys and, causally, their own: ``[1, heads, L, D]``, keys ``shared + L``."""
-    if k.shape[2] <= _SHORT and torch.is_grad_enabled():
-        unseen = _unseen(q.shape[2], shared, q.dtype).expand(q.shape[1], -1, -1)
-        scores = torch.baddbmm(unseen, q[0], k[0].transpose(1, 2), alpha=scaling)
-        return (scores.softmax(-1) @ v[0])[None]
-    if not shared:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
-    seen = _unseen(q.shape[2], shared, q.dtype) == 0
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling)
-
-
-@lru_cache(maxsize=64)
-def _unseen(length: int, shared: int, dtype: torch.dtype) -> Tensor:
-    """What is added to scores ``[length, shared + length]``: minus infinity at the keys that a query does not see."""
-    seen = torch.ones(length, shared + length, dtype=torch.bool).tril(shared)
-    return torch.zeros(length, shared + length, dtype=dtype).masked_fill(~seen, float("-inf"))
 
 
 def _norm(module: Any, x: Tensor) -> Tensor:

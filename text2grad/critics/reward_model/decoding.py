@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r" ?\w+|'\w+| ?[^\w\s]+")
 _NEXT = ("next",)
 _ORDER = 3  # so many moves say what comes next
-_WORTH_TRYING = 0.1  # the probability from which on a guess is read, too
+_WORTH_TRYING = 0.2  # the probability from which on a guess is read, too
 
 Spell = Callable[[Sequence[str]], list[tuple[int, ...]]]
 State = tuple[int, tuple[int, ...] | None]
