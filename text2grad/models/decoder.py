@@ -169,7 +169,7 @@ class Rows:
     """
 
     def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], room: int):
-        self.decoder, self.prompts = decoder, prompts
+        self.decoder, self.prompts = decoder, [list(ids) for ids in prompts]
         self.lengths = torch.tensor([len(ids) for ids in prompts])
         shape = (len(prompts), decoder.kv_heads, int(self.lengths.max()) + room, decoder.head_dim)
         self.keys = [decoder.embedding.new_zeros(shape) for _ in decoder.layers]
@@ -262,9 +262,9 @@ class Rows:
         self.values = [values[rows] for values in self.values]
 
 
-def _fitting(prompts: Sequence[Sequence[int]]) -> int:
+def _fitting(prompts: Sequence[list[int]]) -> int:
     """How many of the first prompts are read at once: at least one, and about ``_AT_ONCE`` tokens that differ."""
-    total, before = 0, prompts[0][:0]
+    total, before = 0, list[int]()
     for count, prompt in enumerate(prompts):
         total += len(prompt) - len(commonprefix([before, prompt]))
         if count and total > _AT_ONCE:
