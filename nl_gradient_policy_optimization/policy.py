@@ -143,7 +143,8 @@ class PolicyScorer(nn.Module):
                     ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
                     divergence = sampled_kl(kl, logprobs, ref_logprobs)
             per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
-            per_token |= zip(["top_ids"] * bool(top_k) + ["at"] * len(asked), extra, strict=True)
+            names = [name for name, wanted in (("top_ids", top_k), ("at", asked)) if wanted]
+            per_token |= zip(names, extra, strict=True)
             columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
             return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
 

@@ -88,7 +88,7 @@ class Teacher(Text2Grad):
     def check(self, config: PolicyConfig) -> None:
         super().check(config)
         if self.teacher == "off":
-            raise InputError("--teacher off: without a teacher it is --algorithm text2grad")
+            raise InputError("--teacher off: without a teacher it is --algorithm text2grad, or verdict")
         if not config.critique:
             raise InputError("--critique false leaves --teacher nothing to read; leave one of them out")
         if self.teacher_weights == "average" and config.deepspeed:
@@ -104,7 +104,8 @@ class Teacher(Text2Grad):
     # A step
 
     def score_options(self) -> dict[str, Any]:
-        return {**super().score_options(), **({"top_k": self.teacher_top_k} if self.distils else {})}
+        options = super().score_options()
+        return {**options, "top_k": self.teacher_top_k} if self.distils else options
 
     def pass_options(self, batch: Batch) -> dict[str, Any]:
         return {"at": batch.extra["top_ids"]} if self.distils else {}

@@ -61,7 +61,7 @@ class _Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
 
     def __call__(self, x: Tensor) -> Tensor:
-        # oneDNN's own layout is what makes a product of a few rows fast; of many rows the plain one is as fast.
+        # oneDNN's own layout is what makes a product of a few rows fast; of many rows the plain one is not slower.
         if self._packed is None or x.shape[0] > 64:
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
@@ -83,7 +83,7 @@ class Decoder:
     Args:
         model: the causal LM itself; adapter layers may be inside.
 
-    Memory: one more copy of the weights, and of those that an adapter changes or that share a product another one.
+    Memory: one more copy of the weights, and a second of those that have an adapter or share a product.
     """
 
     @torch.no_grad()
