@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from evaluation.critic_metrics import figures_by_critic
@@ -61,9 +62,12 @@ def critic_figures(
     if not config.critic:
         return {}, {}
     journal = f"{config.output_path}.critic.journal.jsonl"
-    tokenizer = load_tokenizer(config.tokenizer)
+    tokenizer = _tokenizer(config.tokenizer)
     measured = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
     return measured.figures, {"feedback": measured.feedback, "critic_failures": measured.failures}
+
+
+_tokenizer = lru_cache(maxsize=1)(load_tokenizer)  # each trivial row would load it again, half a second each time
 
 
 def compare_and_save(

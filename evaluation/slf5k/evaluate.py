@@ -3,9 +3,9 @@
     python evaluation/slf5k/evaluate.py --data_path answers.json --system base --output_path base.result.json \\
         --critic programmatic
 
-``answers.json`` is written by ``evaluation/generate.py``, or is any file in the SLF5K format. Metrics against the human
-summary need ``ideal_human_summary``; where the records have it, the result also holds the same metrics of trivial
-answers and of the human summaries themselves (``trivial.py``).
+``answers.json`` is written by ``evaluation/generate.py``, or is any file in the SLF5K format. Metrics against a
+reference need ``ideal_human_summary``; where the records have it, the result also holds the same metrics of trivial
+answers and of the references themselves (``trivial.py``).
 """
 
 from collections.abc import Mapping

@@ -138,7 +138,7 @@ def small_study(folder: Path, **changes) -> Study:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
-    methods = ["text2grad", "ppo_sum", "grpo", "flip-50"]
+    methods = ["text2grad", "ppo_sum", "flip-50"]
     sizes = {"steps": 2, "held_out": 4, "base_steps": 20}
     return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-4, 1e-3], **sizes)
 
@@ -153,7 +153,7 @@ def test_a_study_sweeps_chooses_and_draws(study):
         assert len(runs) == 1 and all([row["step"] for row in curve] == [0, 1, 2] for curve in runs)
     starts = {json.dumps(curve[0]) for runs in curves.values() for curve in runs[:1]}
     assert len(starts) == 1, "all methods start from one policy, examined alike"
-    assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 5
+    assert "**" in sweep_table(sweep) and summary_table(curves, chosen, "ppo_sum").count("\n") == 4
     draw_study(study.config, curves)
     for name in ("small.svg", "small.png", "small_noise.svg"):
         assert (Path(study.config.report_dir) / name).stat().st_size > 1000
@@ -163,7 +163,7 @@ def test_a_study_sweeps_chooses_and_draws(study):
 def test_finished_runs_are_not_repeated(study):
     first = study.train_all()
     files = {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")}
-    assert len(files) >= 3 * 3 + 1
+    assert len(files) >= 2 * 3 + 1
     again = Study(study.config)
     assert again.train_all() == first
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == files

@@ -79,7 +79,7 @@ def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
 
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
-    result = evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=12.0))
+    result = evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=6.0))
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
     assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
     assert result["n"] == 4
@@ -105,13 +105,13 @@ def _evaluate(folder, responses, life=None):
     evaluate_programs(config(folder, responses, workers=1, critic="programmatic"))
 
 
-@pytest.mark.promise("same_after_kill", cases=3)
+@pytest.mark.promise("same_after_kill", cases=2)
 def test_kills_change_nothing_of_a_result(tmp_path):
-    responses = kodcode_file(tmp_path / "p.json", {name: [RIGHT, WRONG] for name in "ab"})
+    responses = kodcode_file(tmp_path / "p.json", {"a": [RIGHT, WRONG]})
     begin = time.monotonic()
     assert run_alone(_evaluate, tmp_path / "whole", responses) == 0
     taken, killed = time.monotonic() - begin, tmp_path / "killed"
-    killed_at_random(lambda life: [run_alone(_evaluate, killed, responses, life)], killed, 3, taken)
+    killed_at_random(lambda life: [run_alone(_evaluate, killed, responses, life)], killed, 2, taken)
     whole, other = (load_json(folder / "r.json") for folder in (tmp_path / "whole", killed))
     assert {name: value for name, value in whole.items() if other[name] != value}.keys() <= {"settings"}
     tested = [json.loads(line)["id"] for line in (killed / "r.json.tests.journal.jsonl").read_text().splitlines()[1:]]
@@ -129,7 +129,7 @@ def test_questions_without_tests_are_refused(tmp_path):
 
 def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
     rows = load_json(shared_data / "kodcode" / "solutions_with_tests.json")
-    chosen = random.Random(3).sample(range(len(rows)), 10)
+    chosen = random.Random(3).sample(range(len(rows)), 5)
     records = {f"q{index}": rows[index] for index in chosen}
     save_json(tmp_path / "p.json", records)
     result = evaluate_programs(config(tmp_path, tmp_path / "p.json", seconds=20.0))

@@ -48,18 +48,18 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
 def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
     """torchrun ends with 1 whatever its processes ended with."""
     (tmp_path / "train.py").write_text(
-        "import os, pathlib\n"
+        "import os\n"
         "from text2grad.errors import InputError, command\n"
         "@command\n"
         "def main():\n"
-        "    if os.environ['RANK'] == '0':\n"
-        "        with pathlib.Path(__file__).with_name('starts').open('a') as starts:\n"
-        "            starts.write('x')\n"
+        "    with open(__file__ + os.environ['RANK'], 'a') as starts:\n"
+        "        starts.write('x')\n"
         f"    raise {error}\n"
         "main()\n"
     )
     run_command("bash", STAGE / "launch.sh", tmp_path / "train.py", code=code, PROCESSES="2", RESTART_DELAY="0")
-    assert (tmp_path / "starts").read_text() == "x"
+    # The first process to fail may end the other before it begins.
+    assert {starts.read_text() for starts in tmp_path.glob("train.py?")} == {"x"}
 
 
 METHODS = {

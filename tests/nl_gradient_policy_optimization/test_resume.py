@@ -100,7 +100,7 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
 
 
 @pytest.mark.promise("same_after_kill", "nothing_lost")
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path, ranks):
     tiny_config(tmp_path)  # writes the model once
     assert run_ranks(_ahead_run, ranks, tmp_path, "whole", ranks, 0) == [0] * ranks
@@ -211,7 +211,11 @@ def test_another_number_of_processes_is_refused(tmp_path):
 
 
 @pytest.mark.promise("same_after_kill")
-@pytest.mark.parametrize("stage", [None, 2, pytest.param(3, marks=pytest.mark.slow)], ids=["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    "stage",
+    [None, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
+    ids=["ddp", "zero2", "zero3"],
+)
 def test_two_ranks_resume_as_well(tmp_path, stage):
     settings = {"deepspeed": deepspeed_file(tmp_path, stage)} if stage else {}
     tiny_config(tmp_path)  # writes the model once, before two processes would

@@ -147,7 +147,7 @@ def _run(folder: Path, name: str, changes: dict, life: float | None = None, at_s
 
 
 @pytest.mark.promise("same_after_kill", cases=3)
-@pytest.mark.parametrize("changes", [LORA, {}], ids=["lora", "full"])
+@pytest.mark.parametrize("changes", [LORA, pytest.param({}, marks=pytest.mark.slow)], ids=["lora", "full"])
 def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
     write(tmp_path, slf5k_records())
