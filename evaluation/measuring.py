@@ -55,6 +55,9 @@ def share_finished(records: Mapping[str, Record]) -> Figure:
     return Figure.mean({key: value for key, value in ended.items() if value is not None})
 
 
+_tokenizer = lru_cache(maxsize=1)(load_tokenizer)  # each trivial row would load it again, half a second each time
+
+
 def critic_figures(
     config: MeasureConfig, records: Mapping[str, Record], task: Task
 ) -> tuple[dict[str, Figure], dict[str, Any]]:
@@ -65,9 +68,6 @@ def critic_figures(
     tokenizer = _tokenizer(config.tokenizer)
     measured = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
     return measured.figures, {"feedback": measured.feedback, "critic_failures": measured.failures}
-
-
-_tokenizer = lru_cache(maxsize=1)(load_tokenizer)  # each trivial row would load it again, half a second each time
 
 
 def compare_and_save(

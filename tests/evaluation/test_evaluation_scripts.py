@@ -137,6 +137,7 @@ def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path
         assert "did not run: arc" in asked.stdout
         assert f"result: {tmp_path}/out/mt_bench.result.json" in asked.stdout
         assert "did not run" not in run(script, *flags, "--only", "mt_bench", **hidden).stdout
+        assert "result:" not in run(script, *flags, "--skip", "arc mt_bench", **hidden).stdout
 
 
 def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):
