@@ -44,6 +44,7 @@ _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
+    "plain": ("Text2Grad, by transformers' own passes", {"generation": "transformers"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),
     "text2grad_reward_model": (
         "Text2Grad, reward model in the same process",
@@ -210,7 +211,8 @@ def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
         settings = Path(folder) / "settings.json"
         save_json(settings, config.policy(method, f"{folder}/run").flat())
         command_line = [sys.executable, __file__, "--one", method, str(settings)]
-        done = subprocess.run(command_line, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
+        environment = {**os.environ, **({"TEXT2GRAD_PACKED": "0"} if method == "plain" else {})}
+        done = subprocess.run(command_line, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise InputError(f"{method}: its process ended with {done.returncode}; its output above says why")
     return json.loads(done.stdout.splitlines()[-1])

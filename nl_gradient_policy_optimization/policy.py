@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
@@ -24,8 +25,6 @@ from text2grad.models import base_model, cpu_has_bfloat16
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
 """Vocabulary scores of one chunk where its length is left open: 256 MiB in float32, a few times that at work."""
-SCORES_IN_CACHE = 2**22
-"""The same for a pass without gradient on a CPU, which has nothing to compute again for more chunks."""
 
 
 class Scores(NamedTuple):
@@ -164,14 +163,11 @@ class PolicyScorer(nn.Module):
                 yield self.model.get_base_model()
 
     def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> tuple[Tensor, ...]:
-        size = self.chunk
-        if not torch.is_grad_enabled() and tensors[0].device.type == "cpu":
-            size = min(size, max(1, SCORES_IN_CACHE // self.config.get_text_config().vocab_size))
-        count = -(-len(tensors[0]) // size)
+        count = -(-len(tensors[0]) // self.chunk)
         if most := self._most_chunks(count):
             pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
         else:
-            pieces = list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
+            pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
         call = partial(checkpoint, function, use_reentrant=False) if recompute else function
         return tuple(torch.cat(parts) for parts in zip(*(call(*piece, **options) for piece in pieces), strict=True))
@@ -199,13 +195,13 @@ class PolicyScorer(nn.Module):
     ) -> tuple[Tensor, ...]:
         """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy; the rest as in :meth:`forward`."""
         logits = self._tempered(_head(base)(hidden))
-        normaliser = logits.logsumexp(-1)
-        logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+        logprobs = -F.cross_entropy(logits, targets, reduction="none")
         extra: tuple[Tensor, ...] = (logits.topk(min(top_k, logits.shape[-1])).indices,) if top_k else ()
-        extra += (logits.gather(-1, at) - normaliser[:, None],) if at is not None else ()
+        normaliser = logits.logsumexp(-1, keepdim=True) if entropy or at is not None else logits
+        extra += (logits.gather(-1, at) - normaliser,) if at is not None else ()
         if not entropy:
             return logprobs, torch.zeros_like(logprobs), *extra
-        return logprobs, normaliser - (torch.exp(logits - normaliser[:, None]) * logits).sum(-1), *extra
+        return logprobs, normaliser.squeeze(-1) - (torch.exp(logits - normaliser) * logits).sum(-1), *extra
 
     def _against_reference(
         self,
@@ -298,7 +294,9 @@ class _Float32Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         parts = gradients[0].split(_rows(weight), -1)
         to_x = to_weight = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and weight.dtype == torch.bfloat16:
+            to_x = gradients[0].bfloat16() @ weight  # sums in float32; what comes out has 16 bits in any case
+        elif ctx.needs_input_grad[0]:  # float16 has no room for gradients as small as these
             blocks = zip(parts, weight.split(_rows(weight)), strict=True)
             to_x = sum((part @ block.float() for part, block in blocks), torch.zeros_like(x, dtype=torch.float32))
             to_x = to_x.to(x.dtype)
