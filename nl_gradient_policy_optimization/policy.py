@@ -136,7 +136,15 @@ class PolicyScorer(nn.Module):
             else:
                 wanted = [hidden[chosen], targets, *asked]
                 options = {"base": base, "entropy": entropy, "top_k": top_k}
-                logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
+                if (
+                    torch.is_grad_enabled()
+                    and not (entropy or top_k or asked)
+                    and _frozen(base.get_output_embeddings())
+                ):
+                    logprobs = _WithGradient.apply(*wanted, partial(self._statistics, **options), self.chunk)
+                    entropies, extra = torch.zeros_like(logprobs), []
+                else:
+                    logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
                 if kl is not None:
                     pair = [reference_hidden, targets]
                     ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
@@ -253,12 +261,43 @@ def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     def logits(hidden: Tensor) -> Tensor:
         head = base.get_output_embeddings()
         with _exact(head):
-            scores = head(hidden) * scale
+            scores = head(hidden)
+        if scale != 1:
+            scores = scores * scale
         if cap:
             scores = torch.tanh(scores / cap) * cap
         return scores if scores.dtype == torch.float64 else scores.float()
 
     return logits
+
+
+def _frozen(head: nn.Module) -> bool:
+    """Whether no gradient of the head's weights is asked for; ZeRO-3, which gathers them, counts as not frozen."""
+    return not any(weight.requires_grad or hasattr(weight, "ds_id") for weight in head.parameters())
+
+
+class _WithGradient(torch.autograd.Function):
+    """``[N, H], [N] -> [N]``: one number a row, and at once its gradient to the row's states.
+
+    So the vocabulary's scores are neither kept for the backward pass nor computed again in it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, targets: Tensor, function: Callable, chunk: int) -> Tensor:
+        numbers, gradients = [], []
+        for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            with torch.enable_grad():
+                states = states.detach().requires_grad_()
+                number, *_ = function(states, wanted)
+                gradients += torch.autograd.grad(number.sum(), states)
+            numbers.append(number.detach())
+        ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (own,) = ctx.saved_tensors
+        return (gradients[0][:, None] * own).to(own.dtype), None, None, None
 
 
 @contextmanager

@@ -43,6 +43,25 @@ def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_
         torch.testing.assert_close(model.lm_head.weight.grad.double(), weight.grad, rtol=0.01, atol=0.05)
 
 
+def test_a_frozen_head_is_read_once_for_scores_and_their_gradient(tmp_path):
+    """Weighted and tempered, in float64: the gradients of one whole log-softmax; 24 positions are five chunks."""
+    model = load_model(tiny_model(tmp_path / "tiny"), torch.float64, trainable=True)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.data.clone(), requires_grad=False)
+    read = []
+    model.lm_head.register_forward_hook(lambda *_: read.append(1))
+    random = torch.Generator().manual_seed(0)
+    ids, weights = torch.randint(3, 500, (2, 20), generator=random), torch.randn(2, 12, generator=random)
+    mask, response = torch.ones_like(ids), torch.ones(2, 12, dtype=torch.long)
+    (PolicyScorer(model, temperature=0.7, chunk=5)(ids, mask, response).logprobs * weights).sum().backward()
+    assert len(read) == 5
+
+    learnt = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    log_probs = (model(ids, use_cache=False).logits[:, 7:-1] / 0.7).log_softmax(-1)
+    expected = (log_probs.gather(-1, ids[:, 8:, None]).squeeze(-1) * weights).sum()
+    for weight, gradient in zip(learnt.values(), torch.autograd.grad(expected, learnt.values()), strict=True):
+        torch.testing.assert_close(weight.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("kl", ["full", "k3"])
 def test_the_chance_to_end_is_scored_with_the_response(tmp_path, kl):
     trainer = prepare("slf5k", tiny_config(tmp_path, algorithm="verdict", kl=kl, temperature=0.7), ScriptedRewards())
