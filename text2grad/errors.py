@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -202,7 +202,10 @@ class _Lasting:
             self._give_up()
 
     def _give_up(self) -> None:
-        self._stream = io.StringIO() if self._stream.closed else _nowhere()
+        lost = self._stream
+        self._stream = io.StringIO() if lost.closed else _nowhere()
+        with suppress(OSError, ValueError):  # else Python ends with 120 over what waits in the lost stream's buffer
+            os.dup2(self._stream.fileno(), lost.fileno())
 
 
 def _nowhere() -> io.TextIOWrapper:
@@ -221,8 +224,12 @@ def _lasting_output() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper) and (stream.encoding or "").lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = (_Lasting(_nowhere() if stream is None else stream) for stream in before)
+    lasting = [_Lasting(_nowhere() if stream is None else stream) for stream in before]
+    sys.stdout, sys.stderr = lasting
     try:
         yield
     finally:
+        for stream in lasting:
+            if not stream.closed:
+                stream.flush()
         sys.stdout, sys.stderr = before

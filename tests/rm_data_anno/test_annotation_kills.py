@@ -81,9 +81,11 @@ def started(folder, server, records, **options) -> subprocess.Popen:
 
 
 @pytest.mark.promise("nothing_lost")
-def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path, unbuffered):
     with FaultServer(judge, on_request=lambda body: time.sleep(0.05)) as server:
-        run = started(tmp_path, server, posts(40), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        run = started(tmp_path, server, posts(40), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         while not server.requests:
             time.sleep(0.05)
         run.stdout.close()

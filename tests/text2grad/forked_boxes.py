@@ -48,10 +48,7 @@ class ForkedBoxes:
         folder = Path(self._folder.name, "tests" if "pytest" in argv else "solution")
         folder.mkdir(exist_ok=True)
         for name, text in files.items():
-            file = folder / name
-            data = text.encode("utf-8", "surrogatepass")
-            if not file.exists() or file.read_bytes() != data:  # what is the same keeps its compiled form
-                file.write_bytes(data)
+            (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
         streams = {name: os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_TRUNC) for name in _STREAMS}
         config = self._config(argv) if "pytest" in argv else None
         gc.freeze()
@@ -101,6 +98,7 @@ def _become(
         os.environ.update({**environment, REPORT_VARIABLE: str(streams["report"])})
         os.chdir(folder)
         sys.path.insert(0, folder)
+        sys.dont_write_bytecode = True  # as in a box; a file of the same second and length would pass for compiled
         if config is not None:
             config.pluginmanager.import_plugin("pytest_recorder")
             code = int(config.hook.pytest_cmdline_main(config=config))
