@@ -110,17 +110,18 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
 def whole_metrics(pairs: Sequence[tuple[Feedback, Feedback]], task: Task, prompts: Sequence[str]) -> dict[str, Any]:
     """What no span holds, of each feedback that could be read and its annotation: the verdict, and what is missing.
 
-    Nothing where no annotation has either; a verdict that the model does not write is derived from its spans.
+    Nothing where no annotation has either; a verdict that the model does not write is derived from its spans. A model
+    that writes neither was not asked for missing things, and gets no figure for them.
     """
     if not any(truth.missing or truth.score is not None for _, truth in pairs):
         return {}
     said, true = (np.array([task.verdict(each).value for each in side]) for side in zip(*pairs, strict=True))
-    things = [({*given.missing}, {*truth.missing}) for given, truth in pairs]
-    named = [(2 * len(found & wanted), len(found) + len(wanted)) for found, wanted in things]
-    return {
-        "verdict_correlation": bootstrap(moments(true, said), correlation, prompts).to_dict(),
-        "missing_f1": bootstrap(named, groups=prompts).to_dict(),
-    }
+    figures = {"verdict_correlation": bootstrap(moments(true, said), correlation, prompts).to_dict()}
+    if any(given.missing or given.score is not None for given, _ in pairs):
+        things = [({*given.missing}, {*truth.missing}) for given, truth in pairs]
+        named = [(2 * len(found & wanted), len(found) + len(wanted)) for found, wanted in things]
+        figures["missing_f1"] = bootstrap(named, groups=prompts).to_dict()
+    return figures
 
 
 def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, list[float]]:

@@ -253,6 +253,8 @@ def test_what_no_span_holds_is_compared_where_annotations_have_it():
     assert found["verdict_correlation"]["value"] == pytest.approx(expected)
     assert found["missing_f1"]["value"] == pytest.approx(2 * 1 / (4 + 1))
     assert whole_metrics([(said[0], Feedback("c", ["a"], []))], task, ["p"]) == {}
+    quotes_only = [Feedback("c", ["a"], []), Feedback("c", [], ["b"]), Feedback("c", ["a"], [])]
+    assert [*whole_metrics(list(zip(quotes_only, truths, strict=True)), task, "pqr")] == ["verdict_correlation"]
 
 
 def test_feedback_that_cannot_be_read_misses_every_token_and_claims_none():
