@@ -153,18 +153,6 @@ def loops(text: str, response: str) -> bool:
     )
 
 
-def test_a_quote_may_be_repeated_as_often_as_the_response_has_it():
-    tokenizer = tiny.tokenizer("byte")
-    matcher = QuoteConstraint(tokenizer, get_task("slf5k")).matcher("the cat and the dog")
-    opening = '{"textual_feedback": "x", "good_spans": ["the", "cat", "the'
-    write(matcher, tokenizer, opening + '", "dog"], "poor_spans": ["the", "dog"]}')
-    again = write(matcher, tokenizer, opening + '", "the"')
-    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(again)).nonzero().flatten().tolist()]
-    assert allowed and all(token.startswith("]") for token in allowed)
-    with pytest.raises(ValueError, match="may not follow"):
-        write(matcher, tokenizer, opening + '", "the", "dog"')
-
-
 def test_the_mask_is_what_an_exhaustive_search_finds():
     """Against a regular expression of all substrings in all spellings, matched partially by another engine."""
     tokenizer, task, rng = tiny.tokenizer("byte", 420), get_task("slf5k"), random.Random(5)
@@ -219,19 +207,20 @@ def write(matcher, tokenizer, text: str):
 
 def test_limits_close_the_critique_and_the_lists():
     tokenizer, task = tiny.tokenizer("byte"), get_task("slf5k")
-    constraint = QuoteConstraint(tokenizer, task, max_critique=20, max_spans=2)
-    matcher = constraint.matcher("a b c")
-    position = write(matcher, tokenizer, '{"textual_feedback": "' + "x" * 20)
-    assert position.limited
-    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(position)).nonzero().flatten().tolist()]
-    assert allowed and all(token.startswith('"') for token in allowed)
-    position = write(matcher, tokenizer, '{"textual_feedback": "x", "good_spans": ["a", "b"')
-    allowed = [tokenizer.decode([i]) for i in (~matcher.forbidden(position)).nonzero().flatten().tolist()]
-    assert allowed and all(token.startswith("]") for token in allowed)
-    position = write(
-        matcher, tokenizer, '{"textual_feedback": "x", "good_spans": ["a", "b"], "poor_spans": ["c", "a"]}'
-    )
-    assert position.done
+    matcher = QuoteConstraint(tokenizer, task, max_critique=20, max_spans=2).matcher("a b c")
+
+    def allowed(text: str) -> set[str]:
+        """The first characters of what may follow."""
+        forbidden = matcher.forbidden(write(matcher, tokenizer, text))
+        return {tokenizer.decode([i])[0] for i in (~forbidden).nonzero().flatten().tolist()}
+
+    assert write(matcher, tokenizer, '{"textual_feedback": "' + "x" * 20).limited
+    assert allowed('{"textual_feedback": "' + "x" * 20) == {'"'}
+    lists = '{"textual_feedback": "x", "good_spans": ["a", "b"'
+    assert allowed(lists) == {"]"}
+    assert write(matcher, tokenizer, lists + '], "poor_spans": ["c", "a"]}').done
+    with pytest.raises(ValueError, match="may not follow"):  # what is no quote
+        write(matcher, tokenizer, '{"textual_feedback": "x", "good_spans": ["z')
 
 
 @pytest.mark.parametrize("response", ["x" + " " * 20 + "\n\t" + "b", "\u00a0\x07🐶 \u2028naïve"])

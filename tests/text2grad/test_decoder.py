@@ -12,23 +12,15 @@ SIZES = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128,
 }  # fmt: skip
+LONG_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
 PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 8, 1], [60, 61, 62, 63, 64, 65, 66, 67]]
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "llama, bias, long rope": lambda: LlamaForCausalLM(
-        LlamaConfig(
-            **SIZES,
-            attention_bias=True,
-            mlp_bias=True,
-            rope_parameters={
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 16,
-            },
-        )
+        LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LONG_ROPE)
     ),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
@@ -42,6 +34,13 @@ def randomised(model, scale: float = 0.3):
     return model.eval()
 
 
+def check_logprobs(rows, model, prompts, temperature: float = 1.0) -> None:
+    """What a decoder says of its samples is what the forward pass says."""
+    for sampled, prompt in zip(rows, prompts, strict=True):
+        expected = reference_logprobs(model, prompt, sampled.ids, temperature)
+        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
 def reference_logprobs(model, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
     with torch.no_grad():
         logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
@@ -53,10 +52,9 @@ def test_logprobs_are_those_of_the_forward_pass_in_every_family(family):
     model = randomised(FAMILIES[family]())
     assert supports(model)
     torch.manual_seed(2)
-    for sampled, prompt in zip(Decoder(model).sample(PROMPTS, 9, [], temperature=0.7), PROMPTS, strict=True):
-        assert len(sampled.ids) == 9
-        expected = reference_logprobs(model, prompt, sampled.ids, 0.7)
-        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+    rows = Decoder(model).sample(PROMPTS, 9, [], temperature=0.7)
+    assert all(len(row.ids) == 9 for row in rows)
+    check_logprobs(rows, model, PROMPTS, 0.7)
 
 
 def test_an_adapter_is_part_of_what_samples():
@@ -67,9 +65,8 @@ def test_an_adapter_is_part_of_what_samples():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.2)
     torch.manual_seed(3)
-    sampled = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])[0]
-    expected = reference_logprobs(model, PROMPTS[0], sampled.ids)
-    torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+    (sampled,) = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])
+    check_logprobs([sampled], model, PROMPTS[:1])
     with model.disable_adapter():
         assert (torch.tensor(sampled.logprobs) - reference_logprobs(model, PROMPTS[0], sampled.ids)).abs().max() > 0.1
         layer = model.get_base_model().model.layers[0].mlp.up_proj
@@ -78,14 +75,13 @@ def test_an_adapter_is_part_of_what_samples():
 
 def test_finished_rows_leave_and_the_others_go_on_undisturbed():
     model = randomised(FAMILIES["llama"]())
-    decoder = Decoder(model)
     torch.manual_seed(4)
     ends = list(range(0, 97, 6))
-    for sampled, prompt in zip(decoder.sample(PROMPTS * 3, 20, ends), PROMPTS * 3, strict=True):
-        assert all(token not in ends for token in sampled.ids[:-1])
-        assert len(sampled.ids) == 20 or sampled.ids[-1] in ends
-        expected = reference_logprobs(model, prompt, sampled.ids)
-        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+    rows = Decoder(model).sample(PROMPTS * 3, 20, ends)
+    for row in rows:
+        assert all(token not in ends for token in row.ids[:-1])
+        assert len(row.ids) == 20 or row.ids[-1] in ends
+    check_logprobs(rows, model, PROMPTS * 3)
 
 
 def test_tokens_that_are_taken_back_leave_no_trace():
@@ -116,9 +112,7 @@ def test_prompts_that_do_not_fit_together_are_read_in_turn(monkeypatch):
     for at_once in (1, 8, 4096):
         monkeypatch.setattr(decoder_module, "_AT_ONCE", at_once)
         torch.manual_seed(7)
-        for sampled, prompt in zip(Decoder(model).sample(PROMPTS, 6, []), PROMPTS, strict=True):
-            expected = reference_logprobs(model, prompt, sampled.ids)
-            torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
+        check_logprobs(Decoder(model).sample(PROMPTS, 6, []), model, PROMPTS)
 
 
 def test_greedy_choice_equals_generate():

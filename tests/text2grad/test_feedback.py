@@ -28,15 +28,6 @@ def test_round_trip(task, feedback, before, after):
     assert task.parse_feedback(before + task.render_feedback(feedback) + after) == feedback
 
 
-def test_critique_comes_first():
-    z = get_task("kodcode").render_feedback(Feedback("It fails.", good=["a = 1"], poor=["return b"]))
-    assert list(json.loads(z).items()) == [
-        ("code_feedback", "It fails."),
-        ("improvement_code", ["a = 1"]),
-        ("wrong_code", ["return b"]),
-    ]
-
-
 def test_what_is_missing_and_the_verdict_come_last_and_only_where_given():
     task = get_task("slf5k")
     whole = Feedback("c", missing=["who won"], score=-0.5)
@@ -45,10 +36,8 @@ def test_what_is_missing_and_the_verdict_come_last_and_only_where_given():
     assert list(json.loads(task.render_feedback(Feedback("c", missing=["x"]))))[-1] == "missing"
     older = '{"textual_feedback": "c", "good_spans": [], "poor_spans": []}'
     assert task.render_feedback(Feedback("c")) == older == task.without_verdict().render_feedback(whole)
-    assert (
-        task.parse_feedback('{"Textual_feedback": "c", "good_spans": [], "poor_spans": [], "Missing": null}').missing
-        == []
-    )
+    nothing = '{"Textual_feedback": "c", "good_spans": [], "poor_spans": [], "Missing": null}'
+    assert task.parse_feedback(nothing).missing == []
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
@@ -150,12 +139,8 @@ def test_without_a_critique_z_is_the_two_lists(task, feedback):
 
 def test_a_record_may_hold_spans_alone():
     task = get_task("slf5k")
-    record = {
-        "post": "x",
-        "generated_summary": "A dog ran.",
-        "textual_feedback": "Of older spans.",
-        "good_spans": ["A"],
-    }
+    older = {"textual_feedback": "Of older spans.", "good_spans": ["A"]}
+    record = {"post": "x", "generated_summary": "A dog ran.", **older}
     annotated = task.with_feedback(record, Feedback("", ["A dog"], []), {})
     assert task.feedback(annotated) == Feedback("", ["A dog"], [])
     del annotated["textual_feedback"]
@@ -163,11 +148,3 @@ def test_a_record_may_hold_spans_alone():
     assert task.feedback({"post": "x", "good_spans": ["A dog"]}) is None
     with pytest.raises(FeedbackError, match="'textual_feedback' of the record is not a text"):
         task.feedback({**annotated, "textual_feedback": None})
-
-
-@given(st.text())
-def test_any_text_is_feedback_or_a_reason(reply):
-    try:
-        assert isinstance(get_task("slf5k").parse_feedback(reply), Feedback)
-    except FeedbackError as error:
-        assert str(error)

@@ -97,11 +97,6 @@ def test_length_is_left_alone_where_quality_does_not_depend_on_it(good, poor, gr
     assert abs(toy.push(toy.verdict_advantages(group_size))) < 0.2
 
 
-def test_the_worlds_are_praised_balanced_and_blamed():
-    means = [float((toy.deltas * toy.mask).sum() / toy.mask.sum()) for toy in (answers(*world) for world in WORLDS)]
-    assert [round(mean, 1) for mean in means] == [0.6, 0.0, -0.6]
-
-
 def test_the_papers_advantages_pay_for_praise_and_charge_for_blame():
     praised, blamed = answers(*WORLDS[0]), answers(*WORLDS[2])
     assert praised.push(paper(praised)) > 0.8 and blamed.push(paper(blamed)) < -0.8
@@ -123,13 +118,6 @@ def test_a_critic_that_says_the_same_of_everything_moves_no_length(critic):
     if critic == "praises the long":  # its spans do, its verdict does not
         deltas = toy.mask * (toy.mask.sum(1, keepdim=True) > 3 * TOKENS)
     assert abs(toy.push(toy.verdict_advantages(deltas=deltas))) < 0.2
-
-
-def test_spans_of_equal_answers_sum_to_nothing():
-    deltas = torch.tensor([[1.0, -1.0, 0.0, 1.0, 0.0]]).repeat(8, 1)
-    mask, scores = torch.ones(8, 5), torch.tensor([0.5] * 4 + [-0.5] * 4)
-    advantages = verdict_advantages(deltas, mask, scores, torch.zeros(8), torch.zeros(8, 5), group_size=4)
-    assert advantages.sum(1).abs().max() < 1e-5
 
 
 def test_a_blamed_token_falls_below_its_neighbours():

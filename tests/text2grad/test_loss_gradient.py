@@ -9,6 +9,7 @@ import torch
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.weights import save_model, trainable
 from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
+from text2grad.losses.kl import sampled_kl
 from text2grad.losses.ppo import nl_gradient
 from text2grad.models import load_model
 
@@ -30,18 +31,12 @@ def token_distributions(model, rollout, temperature):
 
 def ready_trainer(tmp_path, **settings):
     """A trainer in float64 whose rollouts were sampled, judged and scored; one of four has no judgement."""
-    config = tiny_config(
-        tmp_path,
-        generation="transformers",  # the rollouts are replaced below, and with them what sampled them
-        temperature=0.7,
-        entropy_coef=0.03,
-        kl_coef=0.3,
-        gamma=0.97,
-        value_clip_range=0.05,
-        max_grad_norm=1e9,
-        max_new_tokens=12,
-        **{"dtype": "float64", **settings},
-    )
+    chosen = {
+        "generation": "transformers",  # the rollouts are replaced below, and with them what sampled them
+        "temperature": 0.7, "entropy_coef": 0.03, "kl_coef": 0.3, "gamma": 0.97, "value_clip_range": 0.05,
+        "max_grad_norm": 1e9, "max_new_tokens": 12, "dtype": "float64",
+    }  # fmt: skip
+    config = tiny_config(tmp_path, **{**chosen, **settings})
     trainer = prepare("slf5k", config, ScriptedRewards(fail=["post-2"]))
     # An adapter starts at zero: shake it, the value head and the reference apart, so that no term is trivially zero.
     shake(trainer, 0.05)
@@ -76,9 +71,10 @@ def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
     caught = {}
 
     def catch(name):
-        return lambda optimizer, *_: caught.update(
-            {name: [p.grad.clone() for p in optimizer.param_groups[0]["params"]]}
-        )
+        def keep(optimizer, *_):
+            caught[name] = [p.grad.clone() for p in optimizer.param_groups[0]["params"]]
+
+        return keep
 
     trainer.learner.optimizer.optimizer.register_step_pre_hook(catch("policy"))
     trainer.learner.value_function.optimizer.register_step_pre_hook(catch("value"))
@@ -209,13 +205,7 @@ def test_scores_are_the_models_own(tmp_path, family):
 def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
     _, rollouts = ready_trainer(tmp_path, kl=kl)
     for rollout in rollouts:
-        log_ratio = rollout.old_logprobs - rollout.ref_logprobs
-        expected = {
-            "k1": log_ratio,
-            "abs": log_ratio.abs(),
-            "mse": log_ratio**2 / 2,
-            "k3": (-log_ratio).exp() - 1 + log_ratio,
-        }[kl]
+        expected = sampled_kl(kl, rollout.old_logprobs, rollout.ref_logprobs)
         torch.testing.assert_close(rollout.kl, expected, rtol=1e-6, atol=1e-12)
         deltas = torch.tensor(rollout.feedback.rewards, dtype=torch.float64)
         if rollout.counts:

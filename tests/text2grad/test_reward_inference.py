@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,10 @@ def test_drafts_name_the_next_words_and_quote_them():
 
 
 def test_guesses_change_nothing_but_the_number_of_passes():
-    """Rows that end early, words the model never saw, and masks behind each guess; token for token."""
+    """Rows that end early, words the model never saw, and masks behind each guess; token for token.
+
+    Of the strangers a model of 60 k weights writes nonsense; constrained, its spans are quotes all the same.
+    """
     folder, known = memorised()
     records = list(known.values())
     texts = ['Quite "new" here, a stranger.', "naïve – 🐶🎉 words\\n", "the the the the"]
@@ -147,6 +151,9 @@ def test_guesses_change_nothing_but_the_number_of_passes():
             passes.append(bound.decoder.passes)
         assert written[0] == written[1] == written[2]
         assert passes[0] > passes[1] > passes[2]
+    responses = [y for _, y in sources]
+    for feedback, response in zip(bound([x for x, _ in sources], responses), responses, strict=True):
+        assert all(ground(quote, response) for quote in feedback.good + feedback.poor)
 
 
 @pytest.mark.parametrize(
@@ -207,32 +214,11 @@ def test_failures_stay_in_their_place(critic):
     assert ask(critic, []) == []
 
 
-@pytest.mark.parametrize("lookahead", [0, 8])
-def test_constrained_judgements_of_unknown_responses_always_hold(lookahead):
-    """A model of 60 k weights that never saw these responses writes nonsense; constrained, its spans are quotes."""
-    folder, _ = memorised()
-    strangers = [
-        {"post": "A stranger’s post, 100 % new.", "generated_summary": text}
-        for text in ('Quite "new" here.', "naïve – 🐶🎉 words\\n")
-    ]
-    bound = RewardModelCritic.load(
-        folder, "slf5k", dtype="float32", constrained="quotes", lookahead=lookahead, max_new_tokens=90
-    )
-    for feedback, record in zip(ask(bound, strangers), strangers, strict=True):
-        for quote in [*feedback.good, *feedback.poor]:
-            assert ground(quote, record["generated_summary"])
-
-
 def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     folder, known = memorised()
     records = {**known, "t3_long": {**slf5k_records(3)["t3_2_0"], "generated_summary": "word " * 900}}
-    config = InferConfig(
-        model=str(folder),
-        data_path=write(tmp_path, records),
-        output_path=str(tmp_path / "judged.json"),
-        batch_size=4,
-        dtype="float32",
-    )
+    files = {"data_path": write(tmp_path, records), "output_path": str(tmp_path / "judged.json")}
+    config = InferConfig(model=str(folder), batch_size=4, dtype="float32", **files)
     infer("slf5k", config)
     assert "feedback on 7 responses: 6 readable, 0 not, 1 failed" in capsys.readouterr().out
     rows = load_feedback_rows(config.output_path, SLF5K)
@@ -253,9 +239,9 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     assert (tmp_path / "judged.json").read_bytes() == first
     assert journal.read_text().splitlines()[:4] == lines[:4]
     with pytest.raises(InputError, match="begun with other settings"):
-        infer("slf5k", InferConfig(**{**vars(config), "max_new_tokens": 9}))
+        infer("slf5k", replace(config, max_new_tokens=9))
     with pytest.raises(InputError, match="--gpu_ids 0,99: this machine has"):
-        infer("slf5k", InferConfig(**{**vars(config), "output_path": f"{tmp_path}/other.json", "gpu_ids": "0,99"}))
+        infer("slf5k", replace(config, output_path=f"{tmp_path}/other.json", gpu_ids="0,99"))
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):

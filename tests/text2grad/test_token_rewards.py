@@ -112,6 +112,14 @@ def clean(ids, tok):
     return "\N{REPLACEMENT CHARACTER}" not in tok.decode(ids, skip_special_tokens=True)
 
 
+def drawn_cut(data):
+    def cut(length):
+        start = data.draw(st.integers(0, max(length - 1, 0)))
+        return start, data.draw(st.integers(start, length))
+
+    return cut
+
+
 @pytest.mark.parametrize("family", ("byte", "sentencepiece"))
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
@@ -122,14 +130,8 @@ def test_labels_equal_a_character_by_character_check(family, data):
     ids = [i for part in parts for i in tok(part[:60], add_special_tokens=False)["input_ids"]]
     for _ in range(data.draw(st.integers(0, 3))):
         ids.insert(data.draw(st.integers(0, len(ids))), data.draw(st.sampled_from([0, 1, 2, 70, 90, len(tok) - 1])))
-    if not clean(ids, tok):
-        return
-
-    def cut(length):
-        start = data.draw(st.integers(0, max(length - 1, 0)))
-        return start, data.draw(st.integers(start, length))
-
-    labels_are_exact(ids, tok, cut)
+    if clean(ids, tok):
+        labels_are_exact(ids, tok, drawn_cut(data))
 
 
 @settings(max_examples=200, deadline=None)
@@ -137,13 +139,7 @@ def test_labels_equal_a_character_by_character_check(family, data):
 def test_labels_are_exact_on_broken_characters_too(ids, data):
     """Random ids of a byte-level tokenizer: mostly pieces of multi-byte characters that never come together."""
     tok = tokenizer("byte")
-    ids = [i % len(tok) for i in ids]
-
-    def cut(length):
-        start = data.draw(st.integers(0, max(length - 1, 0)))
-        return start, data.draw(st.integers(start, length))
-
-    labels_are_exact(ids, tok, cut, touched_bytes)
+    labels_are_exact([i % len(tok) for i in ids], tok, drawn_cut(data), touched_bytes)
 
 
 @settings(max_examples=100, deadline=None)
@@ -203,24 +199,11 @@ def test_short_quotes_take_the_first_free_place_and_long_ones_all():
     tok, ids, pieces = ids_and_pieces("the dog barks; the dog barks; the dog")
     assert token_rewards(ids, tok, Feedback("c", good=["the dog"]), "slf5k").values.count(1.0) == 2
     everywhere = token_rewards(ids, tok, Feedback("c", good=["the dog barks"]), "slf5k")
-    assert [p for p, v in zip(pieces, everywhere.values, strict=True) if v] == [
-        "the",
-        " dog",
-        " barks",
-        " the",
-        " dog",
-        " barks",
-    ]
+    labelled = [piece for piece, value in zip(pieces, everywhere.values, strict=True) if value]
+    assert labelled == ["the", " dog", " barks", " the", " dog", " barks"]
     both = token_rewards(ids, tok, Feedback("c", good=["the dog"], poor=["the dog barks"]), "slf5k")
     assert both.conflicts == 0  # the good quote moved on to the last, free place
     assert both.values[-2:] == [1.0, 1.0]
-
-
-def test_straddling_tokens_get_the_default():
-    tok, ids, pieces = ids_and_pieces("My sister borrowed my car")
-    assert pieces == ["My", " sister", " borrowed", " my", " car"]
-    got = token_rewards(ids, tok, Feedback("c", poor=["y sister borrowed my ca"]), "slf5k")
-    assert got.values == [0, -1, -1, -1, 0]
 
 
 def test_only_code_is_judged_in_code():

@@ -3,11 +3,13 @@
 import pytest
 import torch
 from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.sdpo import SDPOConfig
 
 from tests.tiny import model, tiny_model, tokenizer
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer, check_seam, verdict_reward
+from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer, verdict_reward
 
 PROMPTS = ["My boss told me", "Our dog barks", "I forgot the birthday", "My roommate"]
 ROWS = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS])
@@ -32,9 +34,11 @@ def settings(kind, folder, **options):
 
 @pytest.fixture(scope="module")
 def grpo(tmp_path_factory):
-    """A trained trainer, the batch it trained on, and the policy before."""
-    from trl import GRPOConfig
+    """A trained trainer, and the batch it trained on.
 
+    If its check of the seam fails, TRL has changed where advantages go in: read the message, then the change, then
+    `_SEAM`.
+    """
     seen: list[dict] = []
 
     class Watched(TokenGRPOTrainer):
@@ -89,8 +93,6 @@ def test_grpo_moves_the_policy_along_its_token_advantages(grpo):
 
 
 def test_sdpo_reprompts_its_teacher_with_a_critique_of_this_rollout(tmp_path):
-    from trl.experimental.sdpo import SDPOConfig
-
     contexts: list[dict] = []
 
     class Watched(LiveFeedbackSDPOTrainer):
@@ -117,9 +119,6 @@ def test_sdpo_reprompts_its_teacher_with_a_critique_of_this_rollout(tmp_path):
 
 
 def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go_are_refused(tmp_path):
-    from trl import GRPOConfig
-    from trl.experimental.sdpo import SDPOConfig
-
     def silent(prompt, response):
         return FeedbackError("the server is gone")
 
@@ -137,15 +136,7 @@ def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go
         LiveFeedbackSDPOTrainer(path, critic=silent, args=settings(SDPOConfig, tmp_path), **common)
 
 
-def test_the_installed_trl_still_has_the_seam():
-    """If this fails, TRL has changed where advantages go in: read the message, then the change, then `_SEAM`."""
-    check_seam(TokenGRPOTrainer)
-    check_seam(LiveFeedbackSDPOTrainer)
-
-
 def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path):
-    from trl import GRPOConfig, GRPOTrainer
-
     def one_advantage_per_response(self, model, inputs):
         return inputs["advantages"].unsqueeze(1)
 
@@ -156,8 +147,6 @@ def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path
 
 
 def test_the_verdict_is_a_reward_function_of_trls_own_trainer(tmp_path):
-    from trl import GRPOConfig, GRPOTrainer
-
     def verdict_by_length(prompt, response):
         return FeedbackError("no reply") if len(response) % 5 == 0 else Feedback("long", score=len(response) / 100)
 
