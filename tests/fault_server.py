@@ -4,19 +4,39 @@ It runs in a thread of the test. ``answer(body) -> str`` writes the replies; ``f
 how; ``requests`` holds every body that arrived.
 """
 
+import itertools
 import json
 import random
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from email.parser import BytesParser
 from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FAULTS = ("429", "500", "reset", "stall", "half_body", "cut_off", "prose", "wrong_schema", "empty", "no_choices")
+
+
+@contextmanager
+def bare_server(answer: Callable[[socket.socket, int], None]) -> Iterator[str]:
+    """The address of a server that leaves each connection, and its number from 0, to ``answer``, and then closes it."""
+
+    def serve() -> None:
+        for number in itertools.count():
+            try:
+                connection, _ = listening.accept()
+                with connection:
+                    answer(connection, number)
+            except OSError:  # the client or the test has gone
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 class _Http(ThreadingHTTPServer):

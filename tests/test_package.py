@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.fault_server import FaultServer
+from tests.processes import ROOT, run_command
 from text2grad.critics import load_critic
 from text2grad.records import load_json, save_json
 
@@ -88,14 +88,9 @@ print(token_rewards(ids, tokenizer, feedback, PlainTask()).values)
 """
 
 
-def _run(*command: str | Path, cwd: Path, timeout: float | None = None, **variables: str) -> str:
+def _run(*command: object, cwd: Path, path: object = "") -> str:
     """Without this checkout's path, which the gate sets."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_command(*command, cwd=cwd, timeout=3000, PYTHONPATH=str(path)).stdout
 
 
 INSTALLED_ALONE = """
@@ -138,10 +133,9 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
     folder.mkdir()
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed)
     _run(*pip, wheel.filename, cwd=folder)
-    environment = {"PYTHONPATH": str(installed)}
     with FaultServer(lambda body: REPLY) as server:
         spec = f"{server.url}#m"
-        out = _run(sys.executable, "-c", INSTALLED_ALONE, installed, spec, cwd=folder, **environment)
+        out = _run(sys.executable, "-c", INSTALLED_ALONE, installed, spec, cwd=folder, path=installed)
         assert out.split("\n")[:-1] == [
             line
             for name in ("slf5k", "kodcode", "ultrafeedback", "plain")
@@ -150,11 +144,11 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
         text2grad = [sys.executable, "-m", "text2grad"]
         save_json(folder / "a.json", {"t3_1": {"post": "A post.", "generated_summary": "A good summary."}})
         flags = ["--task", "slf5k", "--critic", spec]
-        said = _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, **environment)
+        said = _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, path=installed)
         assert "in a checkout of the repository, python nl_reward_model/train_rm.py" in said
         assert load_json(folder / "a.annotated.json")["t3_1"]["good_spans"] == ["good"]
         serving = subprocess.Popen(
-            [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | environment,
+            [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
@@ -177,7 +171,7 @@ def empty(tmp_path_factory) -> Path:
 def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(copied, empty, tmp_path):
     """`pip install .`, at the pinned versions; takes minutes and about 2 GB."""
     pip = (empty, "-m", "pip", "install", "--quiet", "--quiet")
-    _run(*pip, "--constraint", ROOT / "requirements.txt", copied, cwd=tmp_path, timeout=3000)
+    _run(*pip, "--constraint", ROOT / "requirements.txt", copied, cwd=tmp_path)
     assert _run(empty, "-c", PLAIN, cwd=tmp_path).strip() == str([1.0] * 4 + [0.0] * 2 + [-1.0] * 3)
     looked_up = f"from importlib.util import find_spec; print([name for name in {PROGRAMS} if find_spec(name)])"
     assert _run(empty, "-c", looked_up, cwd=tmp_path).strip() == "['rm_data_anno']"

@@ -29,17 +29,12 @@ POSTS = [
 ]
 
 
-def posts_file(folder: Path, count: int = 5) -> Path:
-    path = folder / "posts.json"
-    save_json(path, {f"post-{index}": {"post": post} for index, post in enumerate(POSTS[:count])})
-    return path
-
-
 def tiny_settings(folder: Path, family: str = "llama", **settings) -> dict:
     """Of a run of four short rollouts a step on a random model of ``family``, all under ``folder``."""
-    model = folder / f"tiny-{family}"
+    model, posts = folder / f"tiny-{family}", folder / "posts.json"
+    save_json(posts, {f"post-{index}": {"post": post} for index, post in enumerate(POSTS)})
     defaults = {
-        "model": str(model) if model.exists() else tiny_model(model, family), "data_path": str(posts_file(folder)),
+        "model": str(model) if model.exists() else tiny_model(model, family), "data_path": str(posts),
         "output_dir": str(folder / "run"), "max_steps": 2, "lora_dropout": 0.0, "dtype": "float32",
         "rollouts_per_device": 4, "micro_batch_size": 2, "ppo_epochs": 2, "max_new_tokens": 8, "optimizer": "adamw",
         "learning_rate": 1e-2, "log_rollouts_every": 0, "report_to": ["none"],

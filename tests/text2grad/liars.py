@@ -294,48 +294,42 @@ _VALUES = [
 ]  # fmt: skip
 _ERRORS = [
     "StopIteration", "AssertionError", "SystemExit", "SystemExit(0)", "KeyboardInterrupt", "GeneratorExit",
-    "ValueError",
-    "TypeError", "KeyError(Yes())", "Odd", "Stop", "__import__('unittest').SkipTest",
-    "__import__('pytest').skip.Exception('')",
-    "__import__('pytest').exit.Exception('')", "ExceptionGroup('', [ValueError()])", "ModuleNotFoundError(name='x')",
-    "NameError(name='x')", "SyntaxError('no')", "RecursionError", "UnicodeDecodeError", "MemoryError",
+    "ValueError", "TypeError", "KeyError(Yes())", "Odd", "Stop", "__import__('unittest').SkipTest",
+    "__import__('pytest').skip.Exception('')", "__import__('pytest').exit.Exception('')",
+    "ExceptionGroup('', [ValueError()])", "ModuleNotFoundError(name='x')", "NameError(name='x')", "SyntaxError('no')",
+    "RecursionError", "UnicodeDecodeError", "MemoryError",
 ]  # fmt: skip
 _METHODS = [
     "__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__", "__contains__", "__len__", "__iter__", "__next__",
     "__getitem__", "__bool__", "__hash__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__abs__",
-    "__round__",
-    "__float__", "__int__", "__index__", "__str__", "__repr__", "__format__", "__enter__", "__exit__", "__call__",
-    "__getattr__", "__array__", "__array_ufunc__", "__array_function__", "__array_interface__", "keys", "items",
-    "values",
-    "__instancecheck__", "__deepcopy__", "__del__", "__class__", "__and__", "__or__", "__neg__", "__reversed__",
+    "__round__", "__float__", "__int__", "__index__", "__str__", "__repr__", "__format__", "__enter__", "__exit__",
+    "__call__", "__getattr__", "__array__", "__array_ufunc__", "__array_function__", "__array_interface__", "keys",
+    "items", "values", "__instancecheck__", "__deepcopy__", "__del__", "__class__", "__and__", "__or__", "__neg__",
+    "__reversed__",
 ]  # fmt: skip
 _BASES = [
     "object", "int", "str", "float", "list", "dict", "tuple", "set", "Exception", "StopIteration", "AssertionError",
 ]  # fmt: skip
 _NAMES = [
     "pytest", "math", "np", "numpy", "approx", "isclose", "abs", "len", "isinstance", "zip", "sorted", "all", "list",
-    "str",
-    "pytestmark", "pytest_plugins", "setup_module", "teardown_module", "setUpModule", "__test__", "test_values",
-    "TestSplit",
-    "capsys", "AssertionError", "__all__", "__getattr__", "__builtins__", "__file__", "__name__", "unittest", "Point",
+    "str", "pytestmark", "pytest_plugins", "setup_module", "teardown_module", "setUpModule", "__test__", "test_values",
+    "TestSplit", "capsys", "AssertionError", "__all__", "__getattr__", "__builtins__", "__file__", "__name__",
+    "unittest", "Point",
 ]  # fmt: skip
 _KEYS = [
     "unsupported", "started", "weaker", "finished", "forged", "test", "outcome", "standing", "trace", "told", "error",
     "frames", "message", "name", "arguments", "builtin", "handle", "value", "raised", "changed", "answer", "reply",
-    "class",
-    "names", "all", "plain", "equal", "bases", "out", "do", "x", "0", "1",
+    "class", "names", "all", "plain", "equal", "bases", "out", "do", "x", "0", "1",
 ]  # fmt: skip
 _TOLD = [
     None, True, False, 0, 1, 7, -1, 10**9, "", "x", "to cross", "passed", "the tests use open", "StopIteration", "list",
     [], {}, [[True, 9999, "f"]], [[False, 1, "f"]], [[True, 1, "f"]], ["o", 0, None], ["o", 5, 5], ["k", 3],
-    ["k", True],
-    ["x", 0], ["xi", 0], ["xo", 0], ["same", 0], ["same", 1], ["type", "object"], ["type", "type"], ["t", []],
-    ["l", 0, []],
-    ["l", 0, [["same", 0]]], ["d", 1, [[1, 2]]], ["dd", 0, [], ["type", "object"]], ["q", 0, [], None], ["f", "nan"],
-    ["nt", "True", ["x"], [1]], ["array", "<f8", [0], ""], ["array", None, [1], [["o", 1, None]]],
-    ["view", "dict_items", []],
-    ["i", "0x7"], ["D", "NaN"], ["F", "1/3"], ["sl", [1, 2, 3]], ["tz", 0], ["ni", 0], ["dots", 0], ["zz"], {"a": 1},
-    {"raised": ["AssertionError", ""]}, {"value": 1}, {"0": [[1, 2]]},
+    ["k", True], ["x", 0], ["xi", 0], ["xo", 0], ["same", 0], ["same", 1], ["type", "object"], ["type", "type"],
+    ["t", []], ["l", 0, []], ["l", 0, [["same", 0]]], ["d", 1, [[1, 2]]], ["dd", 0, [], ["type", "object"]],
+    ["q", 0, [], None], ["f", "nan"], ["nt", "True", ["x"], [1]], ["array", "<f8", [0], ""],
+    ["array", None, [1], [["o", 1, None]]], ["view", "dict_items", []], ["i", "0x7"], ["D", "NaN"], ["F", "1/3"],
+    ["sl", [1, 2, 3]], ["tz", 0], ["ni", 0], ["dots", 0], ["zz"], {"a": 1}, {"raised": ["AssertionError", ""]},
+    {"value": 1}, {"0": [[1, 2]]},
 ]  # fmt: skip
 
 _PRELUDE = """

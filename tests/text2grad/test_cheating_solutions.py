@@ -180,7 +180,8 @@ import pytest
 def test_objects():
     stack = Stack([1])
     stack.push(2)
-    assert stack.pop() == 2 and len(stack) == 1 and list(stack) == [1]
+    assert stack.pop() == 2 and len(stack) == 1 and list(stack) == [1] == [x for x in stack]
+    assert len(build()) == 0 and list(build()) == []
     assert isinstance(stack, Stack) and type(stack).__name__ == "Stack"
     assert not isinstance(build(), Vector) and isinstance(build(), Stack)
     stack.limit = 7
@@ -203,7 +204,9 @@ def test_errors():
 def test_values():
     given = [3, 1, 2]
     assert sort_in_place(given) is None and given == [1, 2, 3]
-    assert list(numbers(3)) == [0, 1, 2] and next(numbers(1)) == 0
+    assert list(numbers(3)) == [0, 1, 2]
+    found = numbers(3)
+    assert next(found) == 0 and list(found) == [1, 2]
     assert apply(lambda x, y=1: x + y, [1, 2]) == [2, 3]
     assert apply(iter([5, 6]).__next__, []) == []
     grid = [[1], [2]]
@@ -244,7 +247,7 @@ def sort_in_place(items): items.sort()
 """
 
 
-def test_objects_of_the_solution_are_tested_from_outside(sandbox):
+def test_objects_of_the_solution_are_tested_from_outside_and_believed_where_they_do_not_lie(sandbox):
     run = run_tests(SOLUTION, OBJECTS, sandbox)
     assert run.undecided, [(test.name, test.message, test.error) for test in run.failures]
     assert set(run.weaker) == {

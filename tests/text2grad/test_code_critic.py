@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.critics import load_critic
 from text2grad.critics.programs.kodcode.critic import CodeCritic, lint
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -259,10 +258,6 @@ def test_a_batch_keeps_its_order(critic):
     results = critic(["q"] * 5, responses, records)
     assert [isinstance(result, FeedbackError) for result in results] == [False, False, True, False, False]
     assert [bool(result.poor) for result in results if isinstance(result, Feedback)] == [False, True, False, True]
-
-
-def test_load_critic_finds_it():
-    assert isinstance(load_critic("programmatic", "kodcode"), CodeCritic)
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,6 @@ class Settings:
 def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     assert parse(Settings, args=[]).form is None
     assert parse(Settings, args=["--form", "no_cot"]).form == "no_cot"
-    with pytest.raises(SystemExit):
-        parse(Settings, args=["--form", "none"])
     (tmp_path / "settings.yaml").write_text("form: long\n")
     with pytest.raises(InputError, match=r"--form 'long' does not exist; choose one of cot, no_cot$"):
         parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])

@@ -4,18 +4,16 @@ import json
 import random
 import resource
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from nl_gradient_policy_optimization.vllm_server import read_samples
-from tests.fault_server import FaultServer
+from tests.fault_server import FaultServer, bare_server
 from text2grad.critics import served
 from text2grad.critics.served import ServedCritic
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
@@ -34,19 +32,9 @@ RECORDS = {
     "kodcode": """[{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}]""",
 }
 ODD = [
-    *'{}[]",:\\\n0-',
-    "\\ud800",
-    "\ud800",
-    "null",
-    "NaN",
-    "1e999",
-    "9" * 5000,
-    "[" * 3000,
-    '{"a":' * 900,
-    "\x00",
-    "true",
-    '""',
-]
+    *'{}[]",:\\\n0-', "\\ud800", "\ud800", "null", "NaN", "1e999", "9" * 5000, "[" * 3000, '{"a":' * 900, "\x00",
+    "true", '""',
+]  # fmt: skip
 ANSWER = """{"id": "1", "object": "chat.completion", "model": "m", "choices": [
     {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello, 🎉"}, "logprobs":
     {"content": [{"token": "a", "logprob": -1, "top_logprobs": [{"token": "a", "logprob": -1}]}]}}],
@@ -120,8 +108,7 @@ def test_two_hundred_injured_answers():
         return "read"
 
     with FaultServer(lambda _: "", raw=answer) as server, ThreadPoolExecutor(8) as pool:
-        client = ChatClient(server.url, "gpt-4o", retries=0, timeout=20, concurrency=8)
-        client._answered = True
+        client = client_of(server.url, "gpt-4o", timeout=20, concurrency=8)
         seen = Counter(pool.map(outcome, range(count)))
         assert client.budget.spent + client.budget.lost >= client.usage.cost_usd
         assert client.usage.requests == seen["read"]
@@ -132,26 +119,19 @@ def test_two_hundred_injured_answers():
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-@contextmanager
-def dripping_headers() -> Iterator[str]:
-    """The address of a server that sends a header's character every fifth of a second."""
-    listening = socket.create_server(("127.0.0.1", 0))
+def drip_headers(connection: socket.socket, _: int) -> None:
+    """A character every fifth of a second."""
+    connection.recv(1 << 16)
+    for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
+        connection.send(bytes([byte]))
+        time.sleep(0.2)
 
-    def serve() -> None:
-        try:
-            connection, _ = listening.accept()
-            connection.recv(1 << 16)
-            for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
-                connection.send(bytes([byte]))
-                time.sleep(0.2)
-        except OSError:
-            return
 
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.close()
+def client_of(url: str, model: str = "m", timeout: float = 60, **options: int) -> ChatClient:
+    """That gives up at once, also where nothing has answered yet."""
+    client = ChatClient(url, model, retries=0, timeout=timeout, **options)
+    client._answered = True
+    return client
 
 
 @pytest.mark.promise("bounded_time", cases=3)
@@ -162,18 +142,15 @@ def test_headers_and_bodies_that_drip_have_an_end():
             yield b" "
 
     begun = time.monotonic()
-    with dripping_headers() as url, pytest.raises(TimeoutError, match="within 3 seconds"):
+    with bare_server(drip_headers) as url, pytest.raises(TimeoutError, match="within 3 seconds"):
         send(f"{url}/x", {}, timeout=1, longest=3)
     with (
         FaultServer(lambda _: "", raw=lambda _: (200, {}, drip())) as server,
         pytest.raises(TimeoutError, match="within 3 seconds"),
     ):
         send(f"{server.url}/chat/completions", {"messages": []}, timeout=1, longest=3)
-    with dripping_headers() as url:
-        client = ChatClient(f"{url}/v1", "m", retries=0, timeout=1)
-        client._answered = True
-        with pytest.raises(ChatError, match="within 3 seconds"):
-            client.complete(HELLO)
+    with bare_server(drip_headers) as url, pytest.raises(ChatError, match="within 3 seconds"):
+        client_of(f"{url}/v1", timeout=1).complete(HELLO)
     assert time.monotonic() - begun < 25
 
 
@@ -185,11 +162,9 @@ def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
             yield b"x" * (1 << 20)
 
     with FaultServer(lambda _: "", raw=lambda _: (status, {}, endless())) as server:
-        client = ChatClient(server.url, "m", retries=0, timeout=60)
-        client._answered = True
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(ChatError, match=f"HTTP {status}"):
-            client.complete(HELLO)
+            client_of(server.url).complete(HELLO)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 

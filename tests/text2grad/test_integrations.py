@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.quoting_critic import encode
+from tests.quoting_critic import encode, signs
 from tests.tiny import tokenizer
 from text2grad.critics.asking import Question
 from text2grad.errors import InputError
@@ -25,28 +25,17 @@ class Recorder:
 
     def __init__(self, delay: float = 0.0):
         self.batches: list[list[str]] = []
-        self.records: list = []
         self.delay = delay
 
     def __call__(self, prompts, responses, records=None):
         self.batches.append(list(responses))
-        self.records.append(records)
         time.sleep(self.delay)
-        if any("poison" in response for response in responses):
-            raise RuntimeError("cannot read poison")
         return [
             FeedbackError("nothing to say")
             if response == "silence"
             else Feedback(f"on {prompt}", good=["good"], poor=["bad"])
             for prompt, response in zip(prompts, responses, strict=True)
         ]
-
-
-def by_character(text: str, rewards: list[float]) -> str:
-    """The reward of each character, as a sign, by the tokens that wrote it; every token here is ASCII."""
-    pieces = [tokenizer().decode([token]) for token in encode(text)]
-    signs = {1.0: "+", -1.0: "-", 0.0: "."}
-    return "".join(signs[reward] * len(piece) for piece, reward in zip(pieces, rewards, strict=True))
 
 
 @pytest.mark.parametrize("made", [TokenJudge, CriticService])
@@ -60,7 +49,7 @@ def test_a_persons_feedback_is_not_laid_on_new_responses(made):
 def test_rewards_lie_on_the_sampled_ids():
     judge = TokenJudge(Recorder(), "plain", tokenizer())
     (found,) = judge(["x"], [encode("a good and a bad one")])
-    assert by_character("a good and a bad one", found.rewards).replace(".", " ").split() == ["+++++", "----"]
+    assert found.rewards == signs("a good and a bad one")
     assert (found.feedback.critique, found.matched, found.unmatched, found.failed) == ("on x", 2, 0, False)
 
 

@@ -136,27 +136,3 @@ def test_what_a_solution_may_say_of_itself_leaves_the_verdict_undecided(sandbox,
     code, tests = MARKED[name]
     run = run_tests(code, FROM + tests, sandbox)
     assert (run.passed, run.undecided) == (False, True)
-
-
-RIGHT = """class Lines:
-    def __init__(self): self.lines = []
-    def add(self, line): self.lines.append(line)
-    def __len__(self): return len(self.lines)
-    def __iter__(self): return iter(self.lines)
-def made(): return Lines()
-def two(): yield from (1, 2)
-"""
-RIGHT_TESTS = """def test_a():
-    lines = made()
-    assert len(lines) == 0 and list(lines) == []
-    lines.add("a")
-    assert len(lines) == 1 and list(lines) == ["a"] and [x for x in lines] == ["a"]
-    found = two()
-    assert next(found) == 1 and list(found) == [2]
-"""
-
-
-def test_objects_that_do_not_lie_pass(sandbox):
-    run = run_tests(RIGHT, FROM + RIGHT_TESTS, sandbox)
-    assert run.passed, run.failures
-    assert run.weaker == ()

@@ -2,48 +2,41 @@
 
 import pytest
 
+from rm_data_anno.annotate import AnnotateConfig, annotate
 from text2grad.critics import as_critic, load_critic
 from text2grad.critics.programs.slf5k.critic import SummaryCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.records import load_json, save_json
 
 FUNCTIONS = """
 from text2grad.feedback import Feedback, FeedbackError
-
 
 def item(prompt, response):
     if not response:
         raise FeedbackError("nothing to judge")
     return Feedback(f"on {prompt}", good=[response])
 
-
 def with_record(prompt, response, record=None):
     return Feedback(record["note"])
-
 
 def batch(prompts, responses):
     return [Feedback(f"{len(prompts)} together") for _ in responses]
 
-
 def batch_with_records(prompts, responses, records):
     return [Feedback(record.get("note", "none")) for record in records]
-
 
 def short(prompts, responses):
     return []
 
-
 def text(prompt, response):
     return "fine"
-
 
 def broken(prompt, response):
     return Feedback({}["no such"])
 
-
 def odd(x, y):
     return Feedback("c")
-
 
 class Counting:
     def __init__(self):
@@ -52,7 +45,6 @@ class Counting:
     def __call__(self, prompt, response):
         self.calls += 1
         return Feedback(str(self.calls))
-
 
 number = 3
 """
@@ -141,18 +133,15 @@ def test_critics_from_python():
 
 def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     """Feedback of the old function and of the new one never end in one file."""
-    from rm_data_anno.annotate import AnnotateConfig, annotate
-    from text2grad.records import load_json, save_json
-
-    save_json(tmp_path / "in.json", [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no"}])
-    config = {"data_path": str(tmp_path / "in.json"), "critic": spec("item")}
-    annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))
-    assert [row["textual_feedback"] for row in load_json(tmp_path / "out.json")] == ["on p", "on q"]
-    annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))  # nothing to do
-    file = tmp_path / "functions.py"
+    data, output, file = tmp_path / "in.json", tmp_path / "out.json", tmp_path / "functions.py"
+    save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no"}])
+    config = AnnotateConfig(data_path=str(data), critic=spec("item"), output_path=str(output))
+    annotate("plain", config)
+    assert [row["textual_feedback"] for row in load_json(output)] == ["on p", "on q"]
+    annotate("plain", config)  # nothing to do
     file.write_text(file.read_text().replace("on {prompt}", "about {prompt}"))
     with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):
-        annotate("plain", AnnotateConfig(**config, output_path=str(tmp_path / "out.json")))
+        annotate("plain", config)
 
 
 @pytest.mark.parametrize(

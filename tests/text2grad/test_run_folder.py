@@ -146,9 +146,6 @@ def test_damage_of_equal_size_is_found(tmp_path):
     assert "a.safetensors is damaged" in damage(tmp_path)
     weights.unlink()
     assert "a.safetensors is missing" in damage(tmp_path)
-    for content in (b"[]", b"\xff\xfe", b'{"a": ', b"null"):
-        (tmp_path / CHECKSUMS).write_bytes(content)
-        assert damage(tmp_path)
 
 
 def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
@@ -166,7 +163,7 @@ def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
 @pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     "listed",
-    ["[]", '{"a": null}', '{"/dev/zero": "x"}', "[" * 100_000, '{"a\\u0000b": "x"}', "\xff"],
+    ["[]", "null", '{"a": ', '{"a": null}', '{"/dev/zero": "x"}', "[" * 100_000, '{"a\\u0000b": "x"}', "\xff"],
 )  # fmt: skip
 def test_a_damaged_list_of_checksums_is_damage(tmp_path, listed):
     (tmp_path / "a").write_bytes(b"x")

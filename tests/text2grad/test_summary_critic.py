@@ -3,13 +3,13 @@
 import json
 import re
 from collections import defaultdict
-from pathlib import Path
 from statistics import mean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.text2grad.test_word_order import samples
 from text2grad.critics import load_critic
 from text2grad.critics.programs.english import words
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
@@ -20,7 +20,6 @@ from text2grad.models import load_tokenizer
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
-DATA = Path(__file__).parents[2] / "quickstart" / "data"
 POST = """I moved out of my flat in June after three years. The landlord wants to keep my whole deposit of $900
 because of scratches on the kitchen floor. Those scratches were there when I moved in, and I have photos from the first
 day. He says the photos prove nothing, since I never signed a checklist. A friend told me to take him to small claims
@@ -279,11 +278,7 @@ def _win_share(pairs: list[tuple[str, str]], delta) -> tuple[float, float, dict[
 
 
 def test_the_sample_references_beat_the_cheats(delta):
-    records = {
-        **json.loads((DATA / "posts_train.json").read_text()),
-        **json.loads((DATA / "posts_validation.json").read_text()),
-    }
-    share, honest, by_cheat = _win_share([(r["post"], r["ideal_human_summary"]) for r in records.values()], delta)
+    share, honest, by_cheat = _win_share(samples("train", "validation"), delta)
     assert share > 0.98
     assert honest > 0.6
     assert max(by_cheat.values()) < 0

@@ -29,15 +29,8 @@ def test_a_solution_that_passes(sandbox):
     assert run.passed
     assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "passed")]
     assert tuple(run.log) == LOG_FIELDS
-    assert run.log == {
-        "passed": True,
-        "stdout": run.log["stdout"],
-        "stderr": "",
-        "return_code": 0,
-        "error_type": None,
-        "missing_modules": [],
-    }
     assert "2 passed" in run.log["stdout"]
+    assert list(run.log.values()) == [True, run.log["stdout"], "", 0, None, []]
 
 
 class Starved(Sandbox):
@@ -49,10 +42,13 @@ class Starved(Sandbox):
         return super()._watch(process, report, deadline, stop)
 
 
-def test_a_solution_that_used_up_its_time_is_told_so_late_as_well():
-    run = run_tests("def add(a, b):\n    while True:\n        pass\n", TESTS, Starved(seconds=1), trace=True)
-    assert (run.result.reason, run.tests[-1].outcome) == ("timeout", "unfinished")
-    assert run.standing and run.standing[-1] in (2, 3)
+@pytest.mark.parametrize("box", [Sandbox, Starved])
+def test_time_limit(box):
+    code = "def add(a, b):\n    while a == 0:\n        b += 1\n    return a + b\n"
+    run = run_tests(code, TESTS, box(seconds=5), trace=True)
+    assert (run.error_type, run.passed, run.complete) == ("TimeoutError", False, False)
+    assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "unfinished")]
+    assert run.standing[-1] in (2, 3)
 
 
 def test_a_solution_that_fails(sandbox):
@@ -92,21 +88,8 @@ def test_tests_that_do_not_import_and_those_that_import_the_future(sandbox):
     assert run.failures[0].frames[-1].line == 6
 
 
-def test_time_limit(sandbox):
-    code = "def add(a, b):\n    while a == 0:\n        b += 1\n    return a + b\n"
-    run = run_tests(code, TESTS, Sandbox(seconds=5), trace=True)
-    assert (run.error_type, run.passed, run.complete) == ("TimeoutError", False, False)
-    assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "unfinished")]
-    assert run.standing[-1] in (2, 3)
-
-
-@pytest.mark.parametrize(
-    "tests",
-    ["from solution import add\n", "import pytest\n\n@pytest.mark.skip\ndef test_it():\n    assert False\n"],
-    ids=["none", "skipped"],
-)
-def test_what_runs_no_test_proves_nothing(sandbox, tests):
-    run = run_tests(ADD, tests, sandbox)
+def test_what_runs_no_test_proves_nothing(sandbox):
+    run = run_tests(ADD, "from solution import add\n", sandbox)
     assert not run.passed and run.error_type
 
 
@@ -146,18 +129,11 @@ def test_a_record_gets_its_log(sandbox):
 
 def test_odd_programs_do_not_break_the_runner(sandbox):
     programs = [
-        "",
-        "\x00",
-        "# coding: utf-16\nx = 'ü'",
-        "x = '\ud800'",
-        "print('\\ud800')",
-        "\r\n\r\nx = 1\r",
-        "(" * 5000,
+        "", "\x00", "# coding: utf-16\nx = 'ü'", "x = '\ud800'", "print('\\ud800')", "\r\n\r\nx = 1\r", "(" * 5000,
         "\ufeffx=1",
-    ]
+    ]  # fmt: skip
     runs = [run_tests(code, TESTS, sandbox) for code in programs]
-    assert not any(run.passed for run in runs)
-    assert all(run.error_type for run in runs)
+    assert all(run.error_type and not run.passed for run in runs)
 
 
 def test_a_solution_may_import_what_it_likes(sandbox):
