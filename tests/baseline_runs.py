@@ -12,14 +12,8 @@ from text2grad.tasks import get_task
 from text2grad.token_text import token_spans
 
 BASELINES = ROOT / "nl_gradient_policy_optimization" / "baselines"
-
-
 SLF5K, KODCODE, ULTRA = get_task("slf5k"), get_task("kodcode"), get_task("ultrafeedback")
-
-
 GOOD = "The writer's sister got a parking ticket with the borrowed car, and they ask who pays."
-
-
 BAD = "Bananas are yellow."
 
 

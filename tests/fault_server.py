@@ -46,7 +46,24 @@ class _Http(ThreadingHTTPServer):
         """A client that was killed is no news here."""
 
 
-class FaultServer:
+class LocalServer:
+    """Answers at ``url``, in threads of this process, while its ``with`` block lasts."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0):
+        self._http = _Http(("127.0.0.1", port), handler)
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class FaultServer(LocalServer):
     """``with FaultServer(answer) as server:`` serves ``server.url`` until the block ends.
 
     Args:
@@ -88,16 +105,8 @@ class FaultServer:
         self.flying = self.most_flying = 0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._http = _Http(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self):
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        super().__init__(self._handler())
+        self.url += "/v1"
 
     def completion(self, body: dict) -> dict[str, Any]:
         """The well-behaved answer to a request."""

@@ -8,18 +8,19 @@ import sys
 import threading
 import time
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fault_server import LocalServer
 from tests.processes import ROOT, free_port
 from text2grad.models import load_model
 from text2grad.models.decoder import Decoder
 
 
-class StandIn:
+class StandIn(LocalServer):
     """``with StandIn(model) as server:`` answers at ``server.url`` until the block ends, as vLLM does with adapters.
 
     It loads the adapters that it is given and samples from them, with this project's decoder.
@@ -37,17 +38,7 @@ class StandIn:
         self.asked: list[dict[str, Any]] = []
         self._first: Decoder | None = None
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
-        self.port = self._http.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self):
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        super().__init__(self._handler(), port)
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Status and answer, in vLLM's words."""

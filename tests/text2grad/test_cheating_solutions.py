@@ -180,7 +180,8 @@ import pytest
 def test_objects():
     stack = Stack([1])
     stack.push(2)
-    assert stack.pop() == 2 and len(stack) == 1 and list(stack) == [1] == [x for x in stack]
+    assert len(stack) == 2 and stack.pop() == 2
+    assert len(stack) == 1 and list(stack) == [1] == [x for x in stack]
     assert len(build()) == 0 and list(build()) == []
     assert isinstance(stack, Stack) and type(stack).__name__ == "Stack"
     assert not isinstance(build(), Vector) and isinstance(build(), Stack)

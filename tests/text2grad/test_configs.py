@@ -1,6 +1,7 @@
 """How settings are read: choices, aliases, and the file of a task's own settings."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -18,12 +19,16 @@ class Settings:
     form: Literal["cot", "no_cot"] | None = setting(None, "what is asked for")
 
 
+def refused(file: Path, text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InputError, match=told):
+        parse(Settings, args=["--config", str(file)])
+
+
 def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     assert parse(Settings, args=[]).form is None
     assert parse(Settings, args=["--form", "no_cot"]).form == "no_cot"
-    (tmp_path / "settings.yaml").write_text("form: long\n")
-    with pytest.raises(InputError, match=r"--form 'long' does not exist; choose one of cot, no_cot$"):
-        parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])
+    refused(tmp_path / "a.yaml", "form: long\n", r"--form 'long' does not exist; choose one of cot, no_cot$")
     text = help_text(Settings)
     assert "--form {cot,no_cot}" in text and "--size N, --extent N" in text
 
@@ -34,12 +39,8 @@ def test_a_file_goes_over_the_one_that_it_extends(tmp_path):
     own = tmp_path / "task" / "config.yaml"
     own.write_text("extends: ../base.yaml\nextent: 7\n")  # another name of size
     assert parse(Settings, args=["--config", str(own)]) == Settings(7, "one")
-    own.write_text("extends: ../nowhere.yaml\n")
-    with pytest.raises(InputError, match="extends"):
-        parse(Settings, args=["--config", str(own)])
-    own.write_text("extends: config.yaml\n")
-    with pytest.raises(InputError, match="not YAML"):
-        parse(Settings, args=["--config", str(own)])
+    refused(own, "extends: ../nowhere.yaml\n", "extends")
+    refused(own, "extends: config.yaml\n", "not YAML")
 
 
 def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tmp_path, capsys, monkeypatch):
@@ -67,9 +68,7 @@ def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tm
     ],
 )
 def test_a_file_of_settings_can_do_nothing_but_set_them(tmp_path, text, told):
-    (tmp_path / "settings.yaml").write_text(text)
-    with pytest.raises(InputError, match=told):
-        parse(Settings, args=["--config", str(tmp_path / "settings.yaml")])
+    refused(tmp_path / "settings.yaml", text, told)
 
 
 def test_a_second_file_of_settings_is_refused(tmp_path):

@@ -17,6 +17,11 @@ from text2grad.records import check_output, save_json
 pytestmark = pytest.mark.fast
 
 
+def refused(folder: Path, told: str, kind: str = "policy") -> None:
+    with pytest.raises(InputError, match=told):
+        claimed(folder, kind).__enter__()
+
+
 @pytest.mark.promise("no_mixed_runs", cases=5)
 def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
     program = (
@@ -25,31 +30,26 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match=rf"another run is working there \(process {holder.pid} on "):
-            claimed(tmp_path, "policy").__enter__()
+        refused(tmp_path, rf"another run is working there \(process {holder.pid} on ")
         monkeypatch.setenv("RANK", "1")  # left by another job: this process still trains by itself
-        with pytest.raises(InputError, match="another run"):
-            claimed(tmp_path, "policy").__enter__()
+        refused(tmp_path, "another run")
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.delenv("MASTER_ADDR", raising=False)
-        with pytest.raises(InputError, match="without MASTER_ADDR"):
-            claimed(tmp_path, "policy").__enter__()
+        refused(tmp_path, "without MASTER_ADDR")
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         with claimed(tmp_path, "policy"):  # of two that train together, the first holds the lock
             pass
         monkeypatch.delenv("RANK")
         link = tmp_path.with_name(f"{tmp_path.name}-link")
         link.symlink_to(tmp_path)
-        with pytest.raises(InputError, match="another run"):
-            claimed(link, "policy").__enter__()
+        refused(link, "another run")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         with claimed(tmp_path, "policy"):
             pass
     for rank in ("abc", "9" * 5000):
         monkeypatch.setenv("RANK", rank)
-        with pytest.raises(InputError, match=f"RANK={rank[:3]}"):
-            claimed(tmp_path, "policy").__enter__()
+        refused(tmp_path, f"RANK={rank[:3]}")
 
 
 @pytest.mark.promise("nothing_lost", "clear_sentence", "bounded_time", cases=3)
@@ -79,9 +79,8 @@ def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
     save_json(tmp_path / "run.json", RUNS[there])
     if there == kind:
         check_kind(tmp_path, kind)
-        return
-    with pytest.raises(InputError, match=r"holds .*; choose another --output_dir"):
-        claimed(tmp_path, kind).__enter__()
+    else:
+        refused(tmp_path, r"holds .*; choose another --output_dir", kind)
 
 
 @pytest.mark.promise("no_mixed_runs")
@@ -89,8 +88,7 @@ def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
 def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"no run\.json"):
-        claimed(tmp_path, "policy").__enter__()
+    refused(tmp_path, r"no run\.json")
 
 
 BEGUN = {"rate": 1, "data": "a", "size": 8}
