@@ -91,23 +91,15 @@ def answer(body: dict) -> str:
     return json.dumps({"reasoning": "-", "textual_feedback": "Its ends.", **spans})
 
 
-def annotated(folder: Path) -> Any:
-    return (folder / "out.json").read_bytes()
-
-
 def judged(folder: Path) -> Any:
     result = load_json(folder / "out.json")
     return {name: result[name] for name in ("metrics", "system", "baseline")}
 
 
-def optimised(folder: Path) -> Any:
-    return digest(folder / "run", STEPS)
-
-
 CASES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], Any], str]] = {
-    "annotation": (annotation, annotated, "out.json.replies.jsonl"),
+    "annotation": (annotation, lambda folder: (folder / "out.json").read_bytes(), "out.json.replies.jsonl"),
     "judge": (judging, judged, "out.json.replies.jsonl"),
-    "policy": (policy, optimised, "run/critic_replies-0.jsonl"),
+    "policy": (policy, lambda folder: digest(folder / "run", STEPS), "run/critic_replies-0.jsonl"),
 }
 
 

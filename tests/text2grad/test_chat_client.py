@@ -33,13 +33,14 @@ def client_of(server: FaultServer, **options) -> ChatClient:
 def test_a_reply_with_its_usage_and_no_key_needed():
     with FaultServer(echo) as server:
         client = client_of(server, max_tokens=50, temperature=0.5)
-        reply = client.complete(HELLO, logprobs=2)
+        reply = client.complete(HELLO, SCHEMA, logprobs=2)
     assert reply.text == "you said hello"
     assert reply.finish_reason == "stop"
     assert reply.logprobs[0] == {"you": -0.5, "other": -1.5}
     assert (reply.usage.requests, reply.usage.prompt_tokens, reply.usage.completion_tokens) == (1, 1, 3)
     assert server.requests[0]["max_tokens"] == 50
     assert server.requests[0]["temperature"] == 0.5
+    assert server.requests[0]["response_format"]["json_schema"]["schema"] == SCHEMA
     assert client.usage == reply.usage
 
 
@@ -119,17 +120,6 @@ def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, capl
     assert all("very-secret" not in text for text in shown)
 
 
-def test_structured_output_is_asked_for_and_a_refusal_remembered():
-    with FaultServer(echo) as server:
-        client_of(server).complete(HELLO, SCHEMA)
-    assert server.requests[0]["response_format"]["json_schema"]["schema"] == SCHEMA
-    with FaultServer(echo, refuses=["response_format"]) as server:
-        client = client_of(server)
-        for _ in range(3):
-            assert client.complete(HELLO, SCHEMA).text
-    assert ["response_format" in body for body in server.requests] == [True, False, False, False]
-
-
 def quoting(server: FaultServer, task: str = "slf5k", **options) -> ChatCritic:
     return ChatCritic.from_spec(f"{server.url}#some-model", task, constrained="quotes", timeout=2.0, **options)
 
@@ -172,12 +162,12 @@ def test_a_server_without_grammars_is_refused_or_found_out():
             quoting(server, variant="dense")
 
 
-def test_each_refused_parameter_is_left_away_or_renamed():
-    with FaultServer(echo, refuses=["temperature", "max_tokens", "logprobs"]) as server:
+def test_each_refused_parameter_is_left_away_or_renamed_and_not_tried_again():
+    with FaultServer(echo, refuses=["response_format", "temperature", "max_tokens", "logprobs"]) as server:
         client = client_of(server, max_tokens=9)
-        assert client.complete(HELLO, logprobs=1).logprobs is None
-        assert client.complete(HELLO).text
-    assert len(server.requests) == 5
+        assert client.complete(HELLO, SCHEMA, logprobs=1).logprobs is None
+        assert client.complete(HELLO, SCHEMA, logprobs=1).text
+    assert len(server.requests) == 6
     assert server.requests[-1] == {"messages": HELLO, "model": "some-model", "max_completion_tokens": 9}
 
 
