@@ -12,7 +12,6 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from tests.tiny import CORPUS, tokenizer
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.tasks import get_task
 from text2grad.token_rewards import TAGGERS, token_rewards, token_spans
 
 pytestmark = pytest.mark.fast
@@ -207,25 +206,14 @@ def test_short_quotes_take_the_first_free_place_and_long_ones_all():
 
 
 def test_only_code_is_judged_in_code():
-    response = "Here it is: add(1, 2)\n```python\ndef add(a, b):\n    return a + b\n```\nadd(1, 2) is 3."
-    tok, ids, _ = ids_and_pieces(response)
-    text, spans = token_spans(ids, tok)
-    code = get_task("kodcode").rewarded(text)
-    assert [text[s:e] for s, e in code] == ["def add(a, b):\n    return a + b\n"]
+    response = "Here it is: add(1, 2)\n```python\ndef add(a, b):\n    return a + b\nx = 1\n```\nadd(1, 2) is 3."
+    tok, ids, pieces = ids_and_pieces(response)
     got = token_rewards(ids, tok, Feedback("c", good=["def add(a, b):"], poor=["return a + b", "add(1, 2)"]), "kodcode")
-    (start, end) = code[0]
-    wrong, improvable = text.index("return"), text.index("def")
-    for (low, high), value in zip(spans, got.values, strict=True):
-        visible = text[low:high].strip()
-        low += len(text[low:high]) - len(text[low:high].lstrip()) if visible else 0
-        if not (start <= low and high <= end):
-            assert value == 0
-        elif wrong <= low < wrong + len("return a + b") and visible:
-            assert value == -1
-        elif improvable <= low < improvable + len("def add(a, b):") and visible:
-            assert value == 0
-        else:
-            assert value == 1
+    labelled = {1: "", -1: "", 0: ""}
+    for piece, value in zip(pieces, got.values, strict=True):
+        labelled[value] += piece
+    assert labelled[1] == "\n   \nx = 1\n" and labelled[-1] == " return a + b"
+    assert labelled[0] == "Here it is: add(1, 2)\n```python\ndef add(a, b):```\nadd(1, 2) is 3."
     assert got.unmatched == 1  # the call stands only outside the code
 
 
