@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -36,10 +37,8 @@ def folder(tmp_path, monkeypatch) -> Path:
         (tmp_path / name).write_text(code_of(name), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    before = dict(TASKS)
-    yield tmp_path
-    TASKS.clear()
-    TASKS.update(before)
+    with patch.dict(TASKS):
+        yield tmp_path
 
 
 @pytest.fixture

@@ -8,23 +8,16 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
+from text2grad.models import packed
 from text2grad.models.packed import pack
 from text2grad.models.trees import shared_prefixes
 
 IDS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[0] * 3 + [1] * 8, [1] * 11, [0] * 5 + [1] * 4 + [0] * 2, [1] * 2 + [0] * 9])
 TARGET = torch.randn(6, 11, 97, generator=torch.Generator().manual_seed(1))
-
-
+ONE, OTHER = [5, 6, 7, 8, 9, 20, 21], [4, 6, 11, 12, 13, 14, 15]
 GROUPS = torch.tensor(
-    [
-        [5, 6, 7, 8, 9, 20, 21, 22, 23],
-        [5, 6, 7, 8, 9, 20, 21, 30, 0],
-        [4, 6, 11, 12, 13, 14, 15, 40, 41],
-        [5, 6, 7, 8, 9, 20, 21, 22, 23],
-        [4, 6, 11, 12, 13, 14, 15, 50, 0],
-        [0, 0, 60, 61, 62, 63, 64, 65, 66],
-    ]
+    [[*ONE, 22, 23], [*ONE, 30, 0], [*OTHER, 40, 41], [*ONE, 22, 23], [*OTHER, 50, 0], [0, 0, *range(60, 67)]]
 )
 """Padded with 0; two prompts of seven tokens with responses, two of them equal, and a row that begins like no other."""
 
@@ -32,8 +25,6 @@ GROUPS = torch.tensor(
 def packs(decoder, monkeypatch) -> list[int]:
     """Counts how often the decoder really packed."""
     calls: list[int] = []
-    from text2grad.models import packed
-
     original = packed.hidden_states
     monkeypatch.setattr(packed, "hidden_states", lambda *a: calls.append(1) or original(*a))
     return calls
@@ -131,9 +122,9 @@ def test_in_bfloat16_it_errs_no_more_than_transformers_does():
     exact = adapted(randomised(FAMILIES["llama"](), 0.1)).train()
     truth = torch.cat([gradient.flatten() for gradient in loss_and_gradients(exact)[1].values()])
     errors = []
-    for packed in (False, True):
+    for fast in (False, True):
         model = randomised(FAMILIES["llama"](), 0.1).to(torch.bfloat16)
-        model = adapted(pack(model) if packed else model).train()
+        model = adapted(pack(model) if fast else model).train()
         found = torch.cat([gradient.flatten() for gradient in loss_and_gradients(model)[1].values()]).float()
         errors.append(float((found - truth).norm() / truth.norm()))
     assert errors[1] < max(1.5 * errors[0], 0.02), errors

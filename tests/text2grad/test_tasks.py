@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -19,10 +20,8 @@ ONE = "from text2grad.tasks import PlainTask\n\nTASK = PlainTask({name!r})\n"
 @pytest.fixture(autouse=True)
 def own_tasks():
     """Tasks that a test makes known are unknown again after it."""
-    before = dict(TASKS)
-    yield
-    TASKS.clear()
-    TASKS.update(before)
+    with patch.dict(TASKS):
+        yield
 
 
 def test_every_place_of_the_packages_tasks_exists():
