@@ -30,7 +30,8 @@ def test_a_solution_that_passes(sandbox):
     assert [(test.name, test.outcome) for test in run.tests] == [("test_small", "passed"), ("test_zero", "passed")]
     assert tuple(run.log) == LOG_FIELDS
     assert "2 passed" in run.log["stdout"]
-    assert list(run.log.values()) == [True, run.log["stdout"], "", 0, None, []]
+    expected = {"passed": True, "stderr": "", "return_code": 0, "error_type": None, "missing_modules": []}
+    assert run.log == {**expected, "stdout": run.log["stdout"]}
 
 
 class Starved(Sandbox):
