@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from evaluation.results import Figure
 from text2grad.critics import load_critic, version_of
 from text2grad.critics.unit_test_logs import log_completion
-from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError, verdict
 from text2grad.journal import map_records
 from text2grad.models import model_identity
@@ -71,9 +70,7 @@ def figures_by_critic(
         batch_size=batch_size,
         retry_failed=retry_failed,
         description=f"feedback of {critic.name}",
-    )
-    if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; {len(outcome.results)} records are done, run again to continue")
+    ).whole()
     delta: dict[str, tuple[float, int]] = {}
     poor, good, found = dict(delta), dict(delta), dict(delta)
     missing: dict[str, float] = {}

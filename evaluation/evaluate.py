@@ -17,7 +17,7 @@ from evaluation.measuring import (
     share_finished,
 )
 from evaluation.results import Figure
-from text2grad.configs import TaskConfig, parse
+from text2grad.configs import parse_for
 from text2grad.errors import command
 from text2grad.tasks import Task, get_task
 
@@ -36,9 +36,9 @@ def evaluate(task: str | Task, config: MeasureConfig) -> dict[str, Any]:
 
 
 @command
-def main() -> None:
-    chosen, config = parse(TaskConfig, MeasureConfig)
-    evaluate(chosen.task, config)
+def main(task: str = "") -> None:
+    """For the script of a task, or with ``--task`` for any."""
+    evaluate(*parse_for(task, MeasureConfig))
 
 
 if __name__ == "__main__":

@@ -64,10 +64,9 @@ def answer_chats(
     sampling: SamplingConfig,
     *,
     journal: str,
-    settings: dict[str, Any] | None = None,
+    description: str,
     retry_failed: bool = False,
     allow_changed: bool = False,
-    description: str = "answers",
 ) -> Outcome:
     """Ask the policy every chat once, longest prompts first.
 
@@ -76,8 +75,7 @@ def answer_chats(
     Args:
         chats: messages by id; the id also seeds the sampling.
         journal: remembers the answers between runs.
-        settings: what else must be equal for a journal to be continued.
-        allow_changed: continue it all the same.
+        allow_changed: continue a journal that was begun with another policy or other sampling.
     """
     ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
 
@@ -87,23 +85,18 @@ def answer_chats(
         replies = policy(batch, ids, sampling)
         return [made | asdict(reply) if isinstance(reply, PolicyAnswer) else reply for reply in replies]
 
-    outcome = map_records(
+    return map_records(
         ordered,
         work,
         journal=journal,
-        settings={"policy": policy.identity, **asdict(sampling), **(settings or {})},
+        settings={"policy": policy.identity, **asdict(sampling)},
         batch_size=policy.batch_size,
         workers=policy.workers,
         retry_failed=retry_failed,
         allow_changed=allow_changed,
         result_type=dict,
         description=description,
-    )
-    if outcome.stopped:
-        raise InputError(
-            f"{outcome.stopped}; {len(outcome.results)} of {len(chats)} responses are kept, run again to continue"
-        )
-    return outcome
+    ).whole()
 
 
 def prompts_of(records: Records, task: Task) -> dict[str, Record]:

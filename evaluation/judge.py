@@ -69,8 +69,6 @@ class WinRateConfig:
 
     def __post_init__(self) -> None:
         check_values(self)
-        if self.limit is not None and self.limit < 1:
-            raise InputError(f"--limit {self.limit}: must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import (
     Figure,
-    by_prompt,
     compare,
     figures_of,
     load_responses,
@@ -104,7 +103,7 @@ def compare_and_save(
             **({"compared_with": compared} if compared else {}),
         },
     )
-    prompts = len(by_prompt(responses))
+    prompts = len(asked)
     count = f"{prompts} prompts" if prompts == len(responses) else f"{len(responses)} answers to {prompts} prompts"
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import own_task, say_next
+
+T = TypeVar("T")
 
 
 def _exp_ratio(sums: np.ndarray) -> np.ndarray:
@@ -60,11 +62,11 @@ def prompt_of(record_id: str) -> str:
     return _SAMPLE.sub("", record_id)
 
 
-def by_prompt(ids: Iterable[str]) -> dict[str, list[str]]:
-    """Record ids by prompt, both in the order given."""
-    groups: dict[str, list[str]] = {}
-    for record_id in ids:
-        groups.setdefault(prompt_of(record_id), []).append(record_id)
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The items by their keys, both in the order given."""
+    groups: dict[Any, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 

@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig
 from trl import SFTConfig
 
-from text2grad.configs import check_values, setting
+from text2grad.configs import check_given, check_values, setting
 from text2grad.errors import InputError
 from text2grad.models import DtypeName, best_device, is_adapter, long_dtype_name, named_dtype
 from text2grad.models.deepspeed_setup import begin_deepspeed
@@ -36,7 +36,7 @@ class RewardModelConfig(SFTConfig):
     max_length: int = setting(1400, "tokens that prompt and feedback may have together")
     shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")
     responses_per_row: int = setting(
-        1, "responses to one prompt that share a row, which reads the prompt once; batch sizes count rows"
+        1, "responses to one prompt that share a row, which reads the prompt once; batch sizes count rows", above=0
     )
     dtype: DtypeName = setting("auto", "number type of computation; auto is what the device is fast in", "--precision")
     lora: bool = setting(True, "false is another spelling of --lora_r 0")
@@ -51,17 +51,12 @@ class RewardModelConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         check_values(self)
-        if not self.data_path:
-            raise InputError("--data_path: names no file; give the annotated records of stage 1")
-        if self.output_dir is None:
-            raise InputError("--output_dir: names no folder; give one for the reward model")
+        check_given(self, "data_path", "output_dir")
         if not 0 < self.max_prompt_tokens < self.max_length:
             raise InputError(
                 f"--max_prompt_tokens {self.max_prompt_tokens} must lie between 0 and --max_length {self.max_length}, "
                 "which has to hold the feedback too"
             )
-        if self.responses_per_row < 1:
-            raise InputError(f"--responses_per_row: {self.responses_per_row} is not a number of responses")
         if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False

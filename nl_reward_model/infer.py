@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from text2grad.configs import TaskConfig, check_given, check_values, parse, setting
+from text2grad.configs import check_given, parse_for, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.endpoints.settings import Endpoint
@@ -30,19 +30,15 @@ from text2grad.tasks.commands import say_next, stage_command
 WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
 
-EARLIER = {
-    "served_model": ("", "is the part of --base_url after its #"),
-    "opinion": (0, "is no setting any more; --critic_votes of training asks for several"),
-    "temperature": (0.7, "is no setting any more; decoding is greedy"),
-}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
-
 @dataclass
 class InferConfig(Endpoint):
     """Lengths are in tokens; where not given they are those that the model was trained with."""
 
-    REMOVED = EARLIER
+    REMOVED: ClassVar = {
+        "served_model": ("", "is the part of --base_url after its #"),
+        "opinion": (0, "is no setting any more; --critic_votes of training asks for several"),
+        "temperature": (0.7, "is no setting any more; decoding is greedy"),
+    }
 
     model: str = setting("", "the reward model: adapter, merged, or checkpoint folder", "--model_path")
     data_path: str = setting(
@@ -74,7 +70,6 @@ class InferConfig(Endpoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_values(self)
         check_given(self, "model", "data_path", "output_path")
         if not self.critique and not self.prompt:
             raise InputError("--critique: is for a model that is not a trained reward model; it needs --prompt")
@@ -261,11 +256,7 @@ def _report(
 @command
 def main(task: str = "") -> None:
     """For the scripts of a task, or with ``--task`` for any."""
-    if task:
-        infer(task, parse(InferConfig))
-    else:
-        chosen, config = parse(TaskConfig, InferConfig)
-        infer(chosen.task, config)
+    infer(*parse_for(task, InferConfig))
 
 
 if __name__ == "__main__":

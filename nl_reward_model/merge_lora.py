@@ -10,7 +10,7 @@ from pathlib import Path
 from peft import PeftModel
 
 from nl_reward_model.card import reward_model_card
-from text2grad.configs import parse, setting
+from text2grad.configs import check_given, parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
@@ -28,9 +28,7 @@ class MergeConfig:
     merge_and_save: bool = setting(True, "false checks that the two fit, and writes nothing")
 
     def __post_init__(self) -> None:
-        for name in ("model", "output_dir"):
-            if not getattr(self, name):
-                raise InputError(f"--{name}: is not given; see --help")
+        check_given(self, "model", "output_dir")
 
 
 def merge(config: MergeConfig) -> None:

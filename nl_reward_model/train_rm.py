@@ -20,7 +20,7 @@ from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.monitor import Monitor
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.trainer import RewardTrainer
-from text2grad.configs import TaskConfig, parse
+from text2grad.configs import parse_for
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.examples import EncodedRecords, encode, load_annotated, target
 from text2grad.critics.reward_model.prompt import RewardPrompt
@@ -264,11 +264,9 @@ def _lasting_name(model: str) -> str:
 @command
 def main(task: str = "") -> None:
     """For the scripts of a task, or with ``--task`` for any."""
-    if task:
-        train(task, parse(RewardModelConfig, default_config=Path(__file__).parent / task / "config.yaml"))
-    else:
-        chosen, config = parse(TaskConfig, RewardModelConfig, default_config=settings_of_task("reward_model_config"))
-        train(chosen.task, config)
+    place = "reward_model_config"
+    settings = get_task(task).place(place) if task else settings_of_task(place)
+    train(*parse_for(task, RewardModelConfig, default_config=settings))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
 from rm_data_anno.validation import Validated, validate
-from text2grad.configs import TaskConfig, parse, setting
+from text2grad.configs import parse_for, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
 from text2grad.endpoints import is_endpoint
@@ -58,17 +58,13 @@ class ChatOptions(Endpoint):
     batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it")
 
 
-EARLIER = {
-    "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME FILE --repo-type dataset` uploads the output")
-}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
-
 @dataclass(kw_only=True)
 class AnnotateConfig(ChatOptions):
     """Which responses, and who gives feedback on them."""
 
-    REMOVED = EARLIER
+    REMOVED: ClassVar = {
+        "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME FILE --repo-type dataset` uploads it")
+    }
 
     data_path: str = setting(
         MISSING, "responses, in the task's format: a file, or a data set of the hub", "--dataset_path", "--responses"
@@ -331,11 +327,8 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
 @command
 def main(name: str = "") -> None:
     """For the scripts of a task, or with ``--task`` for any."""
-    if name:
-        annotate(name, parse(AnnotateConfig))
-        return
-    chosen, config = parse(TaskConfig, AnnotateConfig)
-    task = get_task(chosen.task)
+    chosen, config = parse_for(name, AnnotateConfig)
+    task = get_task(chosen)
     if task.has_unit_tests:
         raise InputError(
             f"--task {task.name}: use rm_data_anno/kodcode/dual_feedback_annotation_RM.py, which runs tests"

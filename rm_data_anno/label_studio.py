@@ -8,7 +8,7 @@ python rm_data_anno/label_studio.py --task slf5k --data_path responses.json --ex
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -45,15 +45,11 @@ INTERFACE = """<View>
 _STARS = 5
 
 
-EARLIER = {"dispute_below": (0.5, "is no setting any more: the report has each record's overlap")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
-
 @dataclass(kw_only=True)
 class LabelStudioConfig:
     """To tasks, or with ``export`` back to records."""
 
-    REMOVED = EARLIER
+    REMOVED: ClassVar = {"dispute_below": (0.5, "is no setting any more: the report has each record's overlap")}
 
     data_path: str = setting(MISSING, "responses, in the task's format", "--dataset_path", "--responses")
     output_path: str = setting(MISSING, "tasks to import; with --export, annotated records", "--output_file")

@@ -146,6 +146,14 @@ def parse(
     return made[0] if len(made) == 1 else tuple(made)
 
 
+def parse_for(task: str, kind: type, **options: Any) -> tuple[str, Any]:
+    """A script's task, where it has none that of ``--task``, and the filled dataclass; ``options`` of :func:`parse`."""
+    if task:
+        return task, parse(kind, **options)
+    chosen, config = parse(TaskConfig, kind, **options)
+    return chosen.task, config
+
+
 def _flags(kind: type) -> type:
     """What a dataclass offers on the command line: itself, or of one that is put together all that its parts have."""
     return kind.flags() if hasattr(kind, "flags") else kind

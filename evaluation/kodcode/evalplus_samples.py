@@ -43,8 +43,6 @@ class EvalPlusSamplesConfig:
     def __post_init__(self) -> None:
         if not self.output_path.endswith(".jsonl"):
             raise InputError(f"--output_path {self.output_path}: must end in .jsonl, which EvalPlus reads")
-        if self.num_samples < 1 or (self.limit is not None and self.limit < 1):
-            raise InputError("--num_samples and --limit must be at least 1")
 
 
 @command

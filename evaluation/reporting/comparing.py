@@ -1,12 +1,13 @@
 """Result files side by side: each system against a baseline by paired bootstrap."""
 
 import math
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from evaluation.reporting.wording import known_metrics, wording
-from evaluation.results import Figure, by_prompt, compare, figures_of, load_result, prompt_of
+from evaluation.results import Figure, compare, figures_of, grouped, load_result, prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
@@ -34,16 +35,11 @@ def tables(results: list[dict[str, Any]], baseline: str | None) -> list[dict[str
     Args:
         baseline: a system's name; by default one of ``BASELINES``, else the first system given.
     """
-    tasks: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        tasks.setdefault(result["task"], []).append(result)
-    return [_table(task, members, baseline) for task, members in tasks.items()]
+    return [_table(task, members, baseline) for task, members in grouped(results, itemgetter("task")).items()]
 
 
 def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> dict[str, Any]:
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for result in results:
-        groups.setdefault((result["benchmark"], result["system"]), []).append(result)
+    groups = grouped(results, itemgetter("benchmark", "system"))
     systems = list(dict.fromkeys(result["system"] for result in results))
     chosen = _baseline(systems, baseline)
     systems.sort(key=lambda system: system != chosen)
@@ -130,9 +126,7 @@ def _baseline(systems: list[str], wanted: str | None) -> str:
 
 
 def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    by_benchmark: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        by_benchmark.setdefault(result["benchmark"], []).append(result)
+    by_benchmark = grouped(results, itemgetter("benchmark"))
     return {
         "name": system,
         "seeds": max(len(files) for files in by_benchmark.values()),
@@ -163,7 +157,7 @@ def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
         keys = [key for key in first.rows if all(key in figure.rows for figure in figures)]
         rows = {key: np.sum([figure.rows[key] for figure in figures], axis=0).tolist() for key in keys}
         if rows:
-            pooled[name] = Figure(rows, first.combine).grouped(by_prompt(rows))
+            pooled[name] = Figure(rows, first.combine).grouped(grouped(rows, prompt_of))
     return pooled
 
 
@@ -208,10 +202,7 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     ``latest`` marks the last step of each pair of systems.
     """
-    groups: dict[tuple, list[dict[str, Any]]] = {}
-    for result in results:
-        key = (result["task"], result["system"], result.get("baseline"), result.get("step"))
-        groups.setdefault(key, []).append(result)
+    groups = grouped(results, lambda one: (one["task"], one["system"], one.get("baseline"), one.get("step")))
     found = []
     for (task, system, baseline, step), members in groups.items():
         figures = pool(members)

@@ -5,7 +5,7 @@ from typing import Any
 
 from evaluation.reporting.comparing import best_system, primary
 from evaluation.reporting.packs import answer_of, prompt_text, span_words
-from evaluation.reporting.runs import LoggedRollout, Run
+from evaluation.reporting.runs import LoggedRollout, Run, is_number
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name, show, show_interval, told, wording
 
@@ -58,8 +58,8 @@ def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any
 def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:
     before, after = pair["before"], pair["after"]
     judged = [key for key in pair["ids"] if all(key in side.get("feedback", {}) for side in (before, after))]
-    means = {key: [_mean_delta(side, key) for side in (before, after)] for key in judged}
-    changes = {key: last - first for key, (first, last) in means.items() if first is not None and last is not None}
+    means = {key: [side["records"][key].get("mean_delta") for side in (before, after)] for key in judged}
+    changes = {key: last - first for key, (first, last) in means.items() if is_number(first) and is_number(last)}
     if not changes:
         return None
     key = _median(changes)
@@ -69,16 +69,6 @@ def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:
         sides.append(_side(method_name(side["system"]), response, critique, mean, "δ", good, poor))
     prompt = prompt_text(after, key) or prompt_text(before, key)
     return _example(key, prompt, "evaluation", len(changes), after["task"], sides)
-
-
-def _mean_delta(result: dict[str, Any], key: str) -> float | None:
-    """Of one response: from its record, or from the sums that a rate per token is kept as."""
-    value = result["records"][key].get("mean_delta")
-    if isinstance(value, int | float):
-        return float(value)
-    row = result.get("statistics", {}).get("mean_delta", {}).get("rows", {}).get(key)
-    total, count = map(float, row.split()) if row else (0.0, 0.0)
-    return total / count if count else None
 
 
 def _of_run(run: Run) -> dict[str, Any] | None:

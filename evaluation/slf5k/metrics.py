@@ -55,8 +55,8 @@ def copied_words(responses: Texts, posts: Texts) -> Figure:
     """The share of all words that lie in a run of ``RUN`` or more words which the post has in this order."""
     rows = {}
     for key, response in responses.items():
-        own, known = words(response), set(_ngrams(words(posts[key]), RUN))
-        copied = {start + i for start, run in enumerate(_ngrams(own, RUN)) if run in known for i in range(RUN)}
+        own, known = words(response), {run for _, run in english.ngrams(words(posts[key]), RUN)}
+        copied = {start + i for start, run in english.ngrams(own, RUN) if run in known for i in range(RUN)}
         rows[key] = (float(len(copied)), float(len(own)))
     return Figure(rows)
 
@@ -74,10 +74,6 @@ def facts_told(responses: Texts, posts: Texts) -> Figure:
             named = summary.told(0, len(summary.words))
             shares[key] = sum(fact in named for fact in post.keys) / len(post.keys)
     return Figure.mean(shares)
-
-
-def _ngrams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
-    return [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
 
 
 def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str, Figure]:

@@ -7,16 +7,7 @@
 other scripts of this folder.
 """
 
-from evaluation.evaluate import evaluate
-from evaluation.measuring import MeasureConfig
-from text2grad.configs import parse
-from text2grad.errors import command
-
-
-@command
-def main() -> None:
-    evaluate("ultrafeedback", parse(MeasureConfig))
-
+from evaluation.evaluate import main
 
 if __name__ == "__main__":
-    main()
+    main("ultrafeedback")

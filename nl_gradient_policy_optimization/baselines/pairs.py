@@ -103,9 +103,7 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
         print(f"no verdict on {key}: {reason}")
     if outcome.failures:
         print(f"{len(outcome.failures)} of {len(records)} responses have no verdict: left out")
-    if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; finished work is kept; run the same command again to continue")
-    return outcome.results, source
+    return outcome.whole().results, source
 
 
 def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:

@@ -105,16 +105,14 @@ def criticise(records: dict[str, Record], task: Task, critic: Critic, config: Re
         given = [FeedbackError("the answer is empty") if reply is None else reply for reply in replies]
         return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in given]
 
-    return _complete(
-        map_records(
-            records,
-            work,
-            journal=f"{config.output_path}.round{number}.critique.journal.jsonl",
-            settings={"critic": critic.name, **version_of(critic), "task": task.name},
-            batch_size=config.batch_size,
-            description=f"round {number}: critique",
-        )
-    )
+    return map_records(
+        records,
+        work,
+        journal=f"{config.output_path}.round{number}.critique.journal.jsonl",
+        settings={"critic": critic.name, **version_of(critic), "task": task.name},
+        batch_size=config.batch_size,
+        description=f"round {number}: critique",
+    ).whole()
 
 
 def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:
@@ -125,17 +123,15 @@ def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: Refl
         return [reply if isinstance(reply, Exception) else reply.text for reply in replies]
 
     ordered = dict(sorted(chats.items(), key=lambda item: -sum(len(turn["content"]) for turn in item[1])))
-    return _complete(
-        map_records(
-            ordered,
-            work,
-            journal=f"{config.output_path}.round{number}.rewriting.journal.jsonl",
-            settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
-            batch_size=1 if writer.workers else config.batch_size,
-            workers=writer.workers,
-            description=f"round {number}: rewriting",
-        )
-    )
+    return map_records(
+        ordered,
+        work,
+        journal=f"{config.output_path}.round{number}.rewriting.journal.jsonl",
+        settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
+        batch_size=1 if writer.workers else config.batch_size,
+        workers=writer.workers,
+        description=f"round {number}: rewriting",
+    ).whole()
 
 
 def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Prompt) -> Chat:
@@ -150,12 +146,6 @@ def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Promp
         {"role": "assistant", "content": task.response(record)},
         {"role": "user", "content": prompt.fill(fields)},
     ]
-
-
-def _complete(outcome: Outcome) -> Outcome:
-    if outcome.stopped:
-        raise InputError(f"{outcome.stopped}; finished work is kept; run the same command again to continue")
-    return outcome
 
 
 @command

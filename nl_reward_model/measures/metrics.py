@@ -20,7 +20,7 @@ from tabulate import tabulate
 from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
 from nl_reward_model.measures.span_metrics import match_record, span_metrics, unmatched_rate
 from nl_reward_model.measures.token_metrics import correlation, labels, moments, token_metrics
-from text2grad.configs import TaskConfig, parse, setting
+from text2grad.configs import parse_for, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
@@ -200,11 +200,7 @@ def interval_text(figure: Mapping[str, Any]) -> str:
 @command
 def main(task: str = "") -> None:
     """For the scripts of a task, or with ``--task`` for any."""
-    if task:
-        measure_feedback(task, parse(MetricsConfig))
-    else:
-        chosen, config = parse(TaskConfig, MetricsConfig)
-        measure_feedback(chosen.task, config)
+    measure_feedback(*parse_for(task, MetricsConfig))
 
 
 if __name__ == "__main__":

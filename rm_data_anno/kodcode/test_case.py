@@ -19,7 +19,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from text2grad.configs import parse, setting
+from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
 from text2grad.records import check_output, load_records, save_json
@@ -45,29 +45,24 @@ class TestCaseConfig:
         MISSING, "a KodCode file (.json, .jsonl), or the name or folder of a `datasets` set", "--dataset_path"
     )
     output_path: str | None = setting(None, "default: the data's name, ending .tested.json", "--output_file")
-    easy_samples: int | None = setting(None, "easy records to draw (split `incorrect` of a set)")
-    medium_samples: int | None = setting(None, "medium records to draw, likewise")
-    hard_samples: int | None = setting(None, "hard records to draw, likewise")
-    train_samples: int | None = setting(None, "further records of any difficulty to draw (split `train` of a set)")
+    easy_samples: int | None = setting(None, "easy records to draw (split `incorrect` of a set)", at_least=0)
+    medium_samples: int | None = setting(None, "medium records to draw, likewise", at_least=0)
+    hard_samples: int | None = setting(None, "hard records to draw, likewise", at_least=0)
+    train_samples: int | None = setting(
+        None, "further records of any difficulty to draw (split `train` of a set)", at_least=0
+    )
     target_total_size: int | None = setting(
-        None, "records to keep, half of them passed, evenly over difficulties; default: all"
+        None, "records to keep, half of them passed, evenly over difficulties; default: all", at_least=1
     )
     seed: int = setting(42, "of the draws")
-    workers: int = setting(2, "solutions run at the same time")
+    workers: int = setting(2, "solutions run at the same time", at_least=1)
     seconds: float = setting(10.0, "processor time of one solution's tests")
     memory_mb: int = setting(1024, "memory limit of one solution's tests")
     retry_failed: bool = setting(False, "try the records again that could not be run")
     allow_unsafe: bool = setting(False, "run without isolation where the system has none: the code may do anything")
 
     def __post_init__(self) -> None:
-        for name in ("easy_samples", "medium_samples", "hard_samples", "train_samples"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(f"--{name} is {value}; give 0 or more")
-        if self.target_total_size is not None and self.target_total_size < 1:
-            raise InputError(f"--target_total_size is {self.target_total_size}; give 1 or more")
-        if self.workers < 1:
-            raise InputError(f"--workers is {self.workers}; give 1 or more")
+        check_values(self)
 
     @property
     def wanted(self) -> dict[str, int]:

@@ -76,7 +76,7 @@ class Judge:
             except ChatError as error:
                 return [error]
 
-        outcome = map_records(
+        return map_records(
             questions,
             work,
             journal=journal,
@@ -90,10 +90,7 @@ class Judge:
             allow_changed=self.config.allow_changed,
             description=description,
             status=lambda: {"usd": round(self.client.budget.spent, 4)},
-        )
-        if outcome.stopped:
-            raise InputError(f"{outcome.stopped}; {len(outcome.results)} of {len(questions)} judgements are kept")
-        return outcome
+        ).whole()
 
 
 @contextmanager

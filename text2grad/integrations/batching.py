@@ -91,7 +91,7 @@ class CriticQueue:
 
     def _answer(self, batch: Sequence[tuple[Question, Future]]) -> None:
         try:
-            given = self._ask([question for question, _ in batch])
+            given = ask(self.critic, [question for question, _ in batch], self.complete)
         except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
             self.last_answer = time.monotonic()
             if len(batch) == 1:
@@ -103,9 +103,3 @@ class CriticQueue:
         self.last_answer = time.monotonic()
         for (_, future), feedback in zip(batch, given, strict=True):
             future.set_result(feedback)
-
-    def _ask(self, questions: Sequence[Question]) -> list[Feedback | FeedbackError | None]:
-        given = ask(self.critic, questions, self.complete)
-        if len(given) != len(questions):
-            raise ValueError(f"{self.critic.name} gave {len(given)} items for {len(questions)} responses")
-        return given

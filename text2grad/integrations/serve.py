@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
@@ -22,17 +22,12 @@ from text2grad.errors import InputError, command
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import Task, get_task
 
-EARLIER: dict[str, tuple[list[str], str]] = {
-    "tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")
-}
-"""Settings of earlier versions (see ``text2grad.configs``)."""
-
 
 @dataclass(kw_only=True)
 class ServeConfig(CriticEndpoint):
     """Which critic, where, and how much it takes on."""
 
-    REMOVED = EARLIER
+    REMOVED: ClassVar = {"tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")}
 
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")

@@ -243,6 +243,13 @@ class Outcome:
     changes: list[dict[str, Any]] = field(default_factory=list)
     """The settings that were changed on the way; see :class:`Journal`."""
 
+    def whole(self) -> "Outcome":
+        """Itself; ``InputError`` where the run ended early."""
+        if self.stopped:
+            done = f"{len(self.results)} records are done and kept"
+            raise InputError(f"{self.stopped}; {done}, run the same command again to continue")
+        return self
+
 
 def map_records(
     records: Mapping[str, Any],
