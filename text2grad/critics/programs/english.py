@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -175,6 +176,19 @@ class Word:
         return any(char.isdigit() for char in self.concept)
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Words ``[start, end)`` of a response that are poor, and why.
+
+    With ``spare``, facts among them are left alone: what they are used for is at fault, not they.
+    """
+
+    kind: str
+    start: int
+    end: int
+    spare: bool = False
+
+
 @lru_cache(maxsize=65536)
 def concept(text: str) -> str:
     """What a word counts as: all inflections have one stem, number words are digits."""
@@ -225,7 +239,7 @@ def words(text: str) -> list[Word]:
 def same_family(one: str, other: str) -> bool:
     """Whether two stems look like derivations of one word (knit, knitter; allergi, allerg): nearly all is shared."""
     short, long = sorted((one, other), key=len)
-    shared = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    shared = len(commonprefix([short, long]))
     return shared >= max(4, len(short) - 1) and len(long) - len(short) <= 4
 
 
@@ -275,6 +289,11 @@ def sentences(text: str, found: list[Word]) -> list[tuple[int, int, bool]]:
 def ngrams(items: list[str], n: int) -> Iterable[tuple[int, tuple[str, ...]]]:
     """``(position, n-gram)`` pairs."""
     return ((i, tuple(items[i : i + n])) for i in range(len(items) - n + 1))
+
+
+def excerpt(found: list[Word]) -> str:
+    """The first few words, as a critique quotes them."""
+    return f"“{' '.join(word.text for word in found[:6])}{'…' if len(found) > 6 else ''}”"
 
 
 def unique_quote(text: str, start: int, end: int) -> str:

@@ -44,9 +44,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from text2grad.critics.programs.english import Word, quotes_of, words
+from text2grad.critics.programs.english import Fault, Word, excerpt, quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
-from text2grad.critics.programs.slf5k.faults import RULES, SHORT, SummaryFault, no_end
+from text2grad.critics.programs.slf5k.faults import RULES, SHORT, no_end
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, balance
 from text2grad.tasks import Record
@@ -126,17 +126,18 @@ def left_out(summary: Summary, praised: Praise) -> list[str]:
 
 
 _SAID = {
-    "commentary": "Comments on the post instead of summarising it",
-    "advice": "Addresses the reader or gives advice",
-    "copying": "Copies the post word for word",
-    "repetition": "Repeats itself",
-    "invention": "Says what the post does not support",
-    "emptiness": "Has phrases that would fit any post",
-    "language": "Strings words together without making a sentence",
-    "no end": "Breaks off",
-    "length": "Goes on for too long",
-    "too little": "Stops before the story is told",
+    "commentary": ("Comments on the post instead of summarising it", "comments"),
+    "advice": ("Addresses the reader or gives advice", "advises"),
+    "copying": ("Copies the post word for word", "copies"),
+    "repetition": ("Repeats itself", "repeats"),
+    "invention": ("Says what the post does not support", "invents"),
+    "emptiness": ("Has phrases that would fit any post", "fits any post"),
+    "language": ("Strings words together without making a sentence", "no sentence"),
+    "no end": ("Breaks off", "breaks off"),
+    "length": ("Goes on for too long", "too long"),
+    "too little": ("Stops before the story is told", "too little"),
 }
+"""What the critique says of each kind of fault, and what the worked one says."""
 
 
 class SummaryCritic:
@@ -179,7 +180,7 @@ class SummaryCritic:
         good = praised.words
         last = len(found) - 1
         if praised.amount < TOLD and len(found) <= SHORT and last not in poor:
-            faults.append(SummaryFault("too little", max(0, last - 1), last + 1))
+            faults.append(Fault("too little", max(0, last - 1), last + 1))
             poor |= {max(0, last - 1), last}
             good = good - poor
         poor |= set(range(len(found), len(every)))
@@ -190,18 +191,31 @@ class SummaryCritic:
         score = round(balance(praised.amount, wrong, len(missing)), 2)
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
-    def _read(self, post: str, response: str, every: list[Word]) -> tuple[Summary, list[SummaryFault]]:
+    def _read(self, post: str, response: str, every: list[Word]) -> tuple[Summary, list[Fault]]:
         found, beyond = every[: self.max_words], every[self.max_words :]
         read = response[: beyond[0].start] if beyond else response
         summary = read_summary(read, found, read_post(post))
         faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
         if beyond:
-            faults.append(SummaryFault("length", len(found), len(found)))
+            faults.append(Fault("length", len(found), len(found)))
         return summary, faults
 
-    def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
+    def critique(self, summary: Summary, faults: list[Fault], praised: Praise) -> str:
         """What is told, what is left out, and each kind of fault with its first example."""
-        return _critique(summary, faults, praised)
+        post = summary.post
+        named = dict.fromkeys(fact for i in sorted(praised.words) if (fact := summary.facts[i]) is not None)
+        told = [post.facts[fact] for fact in praised.told or named]
+        parts = [f"{_amount(praised)}: {_listing(told[:6])}." if told else "Tells nothing of the post."]
+        missing = [post.facts[key] for key in post.keys if key not in praised.told]
+        if praised.amount < MUCH and missing:
+            parts.append(f"Leaves out {_listing(missing[:4])}.")
+        if post.asks and not praised.asks:
+            parts.append("Does not say what the writer asks.")
+        for kind in dict.fromkeys(fault.kind for fault in faults):
+            fault = next(fault for fault in faults if fault.kind == kind)
+            quoted = summary.words[fault.start : fault.end]
+            parts.append(f"{_SAID[kind][0]}{f' ({excerpt(quoted)})' if quoted else ''}.")
+        return " ".join(parts)
 
 
 class WorkedSummaryCritic(SummaryCritic):
@@ -221,7 +235,7 @@ class WorkedSummaryCritic(SummaryCritic):
         super().__init__(max_words)
         self.runs = runs
 
-    def critique(self, summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
+    def critique(self, summary: Summary, faults: list[Fault], praised: Praise) -> str:
         parts = []
         for first, last, _ in summary.sentences:
             known = [
@@ -230,40 +244,9 @@ class WorkedSummaryCritic(SummaryCritic):
                 if summary.facts[i] is not None or summary.new[i]
             ]
             kinds = [fault.kind for fault in faults if fault.start < last and first < fault.end]
-            said = ", ".join(_WORKED[kind] for kind in dict.fromkeys(kinds))
+            said = ", ".join(_SAID[kind][1] for kind in dict.fromkeys(kinds))
             parts.append(f"{', '.join(known) or 'no facts'}: {said or 'fine'}.")
         return " ".join([*parts, _amount(praised) + "."])
-
-
-def _critique(summary: Summary, faults: list[SummaryFault], praised: Praise) -> str:
-    post = summary.post
-    named = dict.fromkeys(fact for i in sorted(praised.words) if (fact := summary.facts[i]) is not None)
-    parts = [_verdict([post.facts[fact] for fact in praised.told or named], praised)]
-    missing = [post.facts[key] for key in post.keys if key not in praised.told]
-    if praised.amount < MUCH and missing:
-        parts.append(f"Leaves out {_listing(missing[:4])}.")
-    if post.asks and not praised.asks:
-        parts.append("Does not say what the writer asks.")
-    for kind in dict.fromkeys(fault.kind for fault in faults):
-        fault = next(fault for fault in faults if fault.kind == kind)
-        quote = [word.text for word in summary.words[fault.start : fault.end]]
-        shown = f" (“{' '.join(quote[:6])}{'…' if len(quote) > 6 else ''}”)" if quote else ""
-        parts.append(f"{_SAID[kind]}{shown}.")
-    return " ".join(parts)
-
-
-_WORKED = {
-    "commentary": "comments",
-    "advice": "advises",
-    "copying": "copies",
-    "repetition": "repeats",
-    "invention": "invents",
-    "emptiness": "fits any post",
-    "language": "no sentence",
-    "no end": "breaks off",
-    "length": "too long",
-    "too little": "too little",
-}
 
 
 def _status(fact: str | None, length: int) -> str:
@@ -276,12 +259,6 @@ def _amount(praised: Praise) -> str:
     if praised.amount >= MUCH:
         return "Tells the story"
     return "Tells part of the story" if praised.amount >= TOLD else "Only names facts"
-
-
-def _verdict(facts: list[str], praised: Praise) -> str:
-    if not facts:
-        return "Tells nothing of the post."
-    return f"{_amount(praised)}: {_listing(facts[:6])}."
 
 
 def _listing(items: list[str]) -> str:

@@ -3,10 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
-from text2grad.critics.programs.english import has_verb, listed, ngrams
+from text2grad.critics.programs.english import Fault, has_verb, listed, ngrams
 from text2grad.critics.programs.slf5k.facts import ADVICE, Summary, matches
 from text2grad.critics.programs.word_order import unlikely
 
@@ -57,27 +56,16 @@ _STOCK = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class SummaryFault:
-    """Words ``[start, end)`` that are poor. With ``spare``, facts among them are left alone: what they are used for
-    is at fault, not they."""
-
-    kind: str
-    start: int
-    end: int
-    spare: bool = False
-
-
-def commentary(summary: Summary) -> Iterator[SummaryFault]:
+def commentary(summary: Summary) -> Iterator[Fault]:
     """Openers and remarks; the whole sentence where it tells nothing else."""
     for start, end in matches(_COMMENTARY, summary):
-        yield SummaryFault("commentary", start, end)
+        yield Fault("commentary", start, end)
         for first, last, _ in summary.sentences:
             if first <= start < last and len(summary.told(end, last)) < 2:
-                yield SummaryFault("commentary", first, last, spare=True)
+                yield Fault("commentary", first, last, spare=True)
 
 
-def advice(summary: Summary) -> Iterator[SummaryFault]:
+def advice(summary: Summary) -> Iterator[Fault]:
     """What the writer or the reader should do, and questions to the reader that tell nothing."""
     if summary.post.advises:
         return
@@ -88,46 +76,46 @@ def advice(summary: Summary) -> Iterator[SummaryFault]:
         question = summary.text[summary.words[last - 1].end :].startswith("?")
         advises = bool(advising & set(inside)) and not question
         if advises or (addressing & set(inside) and len(summary.told(first, last)) < 2):
-            yield SummaryFault("advice", first, last, spare=True)
+            yield Fault("advice", first, last, spare=True)
 
 
-def copying(summary: Summary) -> Iterator[SummaryFault]:
+def copying(summary: Summary) -> Iterator[Fault]:
     """Long runs of the post's own words, and sentences pieced together from shorter ones."""
     literal = [word.key for word in summary.words]
     for end, length in enumerate(summary.runs, 1):
         start = end - COPY_RUN
         if length >= COPY_RUN and any(not word.is_function for word in summary.words[start:end]):
-            yield SummaryFault("copying", start, end)
+            yield Fault("copying", start, end)
     for first, last, _ in summary.sentences:
         pairs = [i for i in range(first, last - 1) if (literal[i], literal[i + 1]) in summary.post.pairs]
         if last - first >= 7 and len(pairs) > PATCHWORK * (last - first - 1):
-            yield from (SummaryFault("copying", i, i + 2) for i in pairs)
+            yield from (Fault("copying", i, i + 2) for i in pairs)
 
 
-def repetition(summary: Summary) -> Iterator[SummaryFault]:
+def repetition(summary: Summary) -> Iterator[Fault]:
     """Words, runs and sentences that were there before."""
     literal = [word.key for word in summary.words]
-    yield from (SummaryFault("repetition", i, i + 1) for i in range(1, len(literal)) if literal[i] == literal[i - 1])
+    yield from (Fault("repetition", i, i + 1) for i in range(1, len(literal)) if literal[i] == literal[i - 1])
     seen: set[tuple[str, ...]] = set()
     for i, gram in ngrams(literal, 4):
         if gram in seen:
-            yield SummaryFault("repetition", i, i + 4)
+            yield Fault("repetition", i, i + 4)
         seen.add(gram)
     count: Counter[str] = Counter()
     for i, word in enumerate(summary.words):
         if not word.is_function:
             count[word.concept] += 1
             if count[word.concept] > 3:
-                yield SummaryFault("repetition", i, i + 1)
+                yield Fault("repetition", i, i + 1)
     said: list[set[str]] = []
     for first, last, _ in summary.sentences:
         now = {word.concept for word in summary.words[first:last] if not word.is_function}
         if len(now) >= 3 and any(len(now & before) >= 0.8 * len(now) for before in said):
-            yield SummaryFault("repetition", first, last)
+            yield Fault("repetition", first, last)
         said.append(now)
 
 
-def invention(summary: Summary) -> Iterator[SummaryFault]:
+def invention(summary: Summary) -> Iterator[Fault]:
     """Numbers and names that the post lacks; other unsupported words, where they are more than own wording."""
     for first, last, _ in summary.sentences:
         inside = range(first, last)
@@ -136,10 +124,10 @@ def invention(summary: Summary) -> Iterator[SummaryFault]:
         for i in new:
             name = i > first and summary.words[i].text[0].isupper() and capitals <= 0.5 * len(inside)
             if name or summary.words[i].is_number:
-                yield SummaryFault("invention", i, i + 1)
+                yield Fault("invention", i, i + 1)
         facts = sum(summary.facts[i] is not None for i in inside)
         if len(new) >= 2 and len(new) > (len(new) + facts) / 3:
-            yield from (SummaryFault("invention", *stretch) for stretch in _joined(summary, new))
+            yield from (Fault("invention", *stretch) for stretch in _joined(summary, new))
 
 
 def _joined(summary: Summary, marked: list[int]) -> Iterator[tuple[int, int]]:
@@ -153,13 +141,13 @@ def _joined(summary: Summary, marked: list[int]) -> Iterator[tuple[int, int]]:
     yield start, before + 1
 
 
-def emptiness(summary: Summary) -> Iterator[SummaryFault]:
+def emptiness(summary: Summary) -> Iterator[Fault]:
     """Stock phrases, and sentences without a fact; a short question after the story is told is no fault."""
-    yield from (SummaryFault("emptiness", start, end) for start, end in matches(_STOCK, summary))
+    yield from (Fault("emptiness", start, end) for start, end in matches(_STOCK, summary))
     for first, last, _ in summary.sentences:
         closing = last == len(summary.words) and last - first <= 10 and len(summary.told(0, first)) >= TOLD_BEFORE
         if not summary.told(first, last) and sum(summary.new[first:last]) < 2 and not closing:
-            yield SummaryFault("emptiness", first, last)
+            yield Fault("emptiness", first, last)
 
 
 _FINITE = "is are was were has had will would could should"
@@ -185,20 +173,20 @@ _NOT_LAST = listed("a an the my our their its every and or but because of than i
 _NOT_THRICE = listed("of and or but in on at by with for from is was")
 
 
-def language(summary: Summary) -> Iterator[SummaryFault]:
+def language(summary: Summary) -> Iterator[Fault]:
     """Word orders that English does not have, sentences without a verb, and lists."""
-    yield from (SummaryFault("language", *run) for run in unlikely(summary.text, summary.words))
+    yield from (Fault("language", *run) for run in unlikely(summary.text, summary.words))
     keys = [word.key for word in summary.words]
     for i in range(len(keys) - 1):
         article = _WRONG_ARTICLE.match(f"{keys[i]} {summary.words[i + 1].text}")
         if (article or keys[i + 1] in _NEVER.get(keys[i], ())) and not summary.between(i + 1).strip():
-            yield SummaryFault("language", i, i + 2)
+            yield Fault("language", i, i + 2)
     for first, last, ended in summary.sentences:
         for key in sorted(_NOT_THRICE.intersection(keys[first:last])):
             at = [i for i in range(first, last) if keys[i] == key]
-            yield from (SummaryFault("language", i, k + 1) for i, k in zip(at, at[2:], strict=False) if k - i < 10)
+            yield from (Fault("language", i, k + 1) for i, k in zip(at, at[2:], strict=False) if k - i < 10)
         if ended and keys[last - 1] in _NOT_LAST:
-            yield SummaryFault("language", last - 1, last)
+            yield Fault("language", last - 1, last)
         sentence = summary.words[first:last]
         small = sum(word.is_function and word.key not in ("and", "or") for word in sentence)
         if (
@@ -206,7 +194,7 @@ def language(summary: Summary) -> Iterator[SummaryFault]:
             or (last - first >= 8 and not has_verb(sentence))
             or _longest_run(summary, first, last) > RUN
         ):
-            yield SummaryFault("language", first, last)
+            yield Fault("language", first, last)
         items = [
             i for i in range(first + 1, last) if keys[i] in ("and", "or") or re.search(r"[,;/&+|•]", summary.between(i))
         ]
@@ -214,7 +202,7 @@ def language(summary: Summary) -> Iterator[SummaryFault]:
         short = [end - start <= 3 for start, end in pairwise(edges)]
         for i in range(len(short) - 3):
             if all(short[i : i + 4]):
-                yield SummaryFault("language", edges[i], edges[i + 4])
+                yield Fault("language", edges[i], edges[i + 4])
 
 
 def _longest_run(summary: Summary, first: int, last: int) -> int:
@@ -234,17 +222,17 @@ def _begins_clause(summary: Summary, i: int) -> bool:
     return summary.words[i].key in _BREAKS or bool(re.search(r"[,;:(—–]", summary.between(i)))
 
 
-def no_end(summary: Summary) -> Iterator[SummaryFault]:
+def no_end(summary: Summary) -> Iterator[Fault]:
     """The last clause of an answer that was cut off. A short headline may do without a full stop."""
     first, last, ended = summary.sentences[-1]
     hanging = summary.words[-1].is_function or summary.text.rstrip()[-1] in ",;:-–—("
     if not ended and (hanging or last - first > SHORT):
         clause = next((i for i in range(last - 1, first, -1) if _begins_clause(summary, i)), first)
         start = min(max(clause, last - 10), last - 4, first + LONG)
-        yield SummaryFault("no end", max(first, start), last)
+        yield Fault("no end", max(first, start), last)
 
 
-RULES: tuple[Callable[[Summary], Iterator[SummaryFault]], ...] = (
+RULES: tuple[Callable[[Summary], Iterator[Fault]], ...] = (
     commentary,
     advice,
     copying,

@@ -19,10 +19,9 @@ tells of what is needed, its faults, and what is missing.
 import math
 from collections.abc import Sequence
 
-from text2grad.critics.programs.english import quotes_of
-from text2grad.critics.programs.ultrafeedback.faults import RULES, Fault
+from text2grad.critics.programs.english import Fault, excerpt, quotes_of
+from text2grad.critics.programs.ultrafeedback.faults import RULES
 from text2grad.critics.programs.ultrafeedback.reading import Answer, read_answer, read_request
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, balance
 from text2grad.tasks import Record
 
@@ -54,8 +53,6 @@ class AnswerCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
         """Feedback per response. ``records`` has nothing that is needed."""
-        if len(prompts) != len(responses):
-            raise InputError(f"{len(prompts)} prompts and {len(responses)} responses; give one of each")
         return [self.feedback_on(request, response) for request, response in zip(prompts, responses, strict=True)]
 
     def feedback_on(self, prompt: str, response: str) -> Feedback:
@@ -94,11 +91,6 @@ def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float)
         parts = [f"Answers in part; specific are {', '.join(specific[:8])}. More is needed."]
     for kind in dict.fromkeys(fault.kind for fault in faults):
         mine = [fault for fault in faults if fault.kind == kind]
-        shown = dict.fromkeys(_shown(answer, fault) for fault in mine[:MENTIONED])
+        shown = dict.fromkeys(excerpt(answer.words[fault.start : fault.end]) for fault in mine[:MENTIONED])
         parts.append(f"{_SAID[kind]} ({'; '.join(shown)}).")
     return " ".join(parts)
-
-
-def _shown(answer: Answer, fault: Fault) -> str:
-    found = [word.text for word in answer.words[fault.start : fault.end]]
-    return f"“{' '.join(found[:6])}{'…' if len(found) > 6 else ''}”"

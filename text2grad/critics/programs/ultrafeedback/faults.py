@@ -3,9 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from text2grad.critics.programs.english import has_verb, ngrams
+from text2grad.critics.programs.english import Fault, has_verb, ngrams
 from text2grad.critics.programs.ultrafeedback.reading import Answer
 
 REPEATED_RUN = 8
@@ -15,15 +14,6 @@ _REFUSAL = re.compile(
     r"\bi (?:cannot|can't|can not|won't) (?:help|assist|provide|answer|give|do|write|create|complete|discuss)\b",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Words ``[start, end)`` that are poor, and why."""
-
-    kind: str
-    start: int
-    end: int
 
 
 def refusal(answer: Answer) -> Iterator[Fault]:
