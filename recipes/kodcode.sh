@@ -44,20 +44,8 @@ train_reward_model "$run/steps.json" process_reward_model
 
 # Pairs of passing and failing programs, and the scalar reward model of PPO.
 run $baseline pairs kodcode --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
-run $baseline scalar_reward kodcode --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
-    --seed "$seed" "${scalar[@]}"
-
-# Text2Grad and every baseline, from the same start.
-start=(--model "$model" --seed "$seed")
-on_questions=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
-run bash nl_gradient_policy_optimization/kodcode/train_kodcode.sh --critic "$run/reward_model" \
-    --output_dir "$run/text2grad" "${on_questions[@]}" "${critic[@]}"
-run $baseline ppo kodcode --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_questions[@]}"
-run $baseline ppo_delta kodcode --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_questions[@]}" \
-    "${critic[@]}"
-run $baseline prm_ppo kodcode --critic "$run/process_reward_model" --output_dir "$run/prm_ppo" "${on_questions[@]}" \
-    "${critic[@]}"
-run $baseline dpo kodcode --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+train_scalar_reward
+train_policies "$model"
 
 # HumanEval, MBPP and the held-out questions.
 benchmarks=(--benchmarks "humaneval mbpp")

@@ -72,6 +72,23 @@ measure_reward_model() { # on the records that its training held out
         --tokenizer "$model" --output_path "$run/reward_model.metrics.json"
 }
 
+train_policies() { # MODEL: Text2Grad and every baseline, from the same start; where answers have no steps, no PRM-PPO
+    local start=(--model "$1" --seed "$seed")
+    local prompts=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
+    run bash nl_gradient_policy_optimization/$task/train_$task.sh --critic "$run/reward_model" \
+        --output_dir "$run/text2grad" "${prompts[@]}" "${critic[@]}"
+    run $baseline ppo $task --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${prompts[@]}"
+    run $baseline ppo_delta $task --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${prompts[@]}" "${critic[@]}"
+    [ $task = ultrafeedback ] || run $baseline prm_ppo $task --critic "$run/process_reward_model" \
+        --output_dir "$run/prm_ppo" "${prompts[@]}" "${critic[@]}"
+    run $baseline dpo $task --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+}
+
+train_scalar_reward() { # the scalar reward model of PPO, on pairs
+    run $baseline scalar_reward $task --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
+        --seed "$seed" "${scalar[@]}"
+}
+
 measure_reflection() { # MODEL: the start's answers to the held-out prompts, criticised and rewritten
     run $baseline reflect $task --data_path "$run/evaluation/$first/answers.json" --model "$1" \
         --critic "$run/reward_model" --output_path "$run/evaluation/reflect.json" "${reflect[@]}"

@@ -35,18 +35,8 @@ train_reward_model "$run/steps.json" process_reward_model
 
 # Pairs: people's comparisons where the data has them, else the annotator's; and the scalar reward model of PPO.
 run $baseline pairs slf5k --data_path "$run/answers.json" --critic "$annotator" --output_path "$run/pairs.json" "${pairs[@]}"
-run $baseline scalar_reward slf5k --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
-    --seed "$seed" "${scalar[@]}"
-
-# Text2Grad and every baseline, from the same start.
-start=(--model "$run/sft" --seed "$seed")
-on_posts=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
-run bash nl_gradient_policy_optimization/slf5k/train_slf5k.sh --critic "$run/reward_model" --output_dir "$run/text2grad" \
-    "${on_posts[@]}" "${critic[@]}"
-run $baseline ppo slf5k --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_posts[@]}"
-run $baseline ppo_delta slf5k --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_posts[@]}" "${critic[@]}"
-run $baseline prm_ppo slf5k --critic "$run/process_reward_model" --output_dir "$run/prm_ppo" "${on_posts[@]}" "${critic[@]}"
-run $baseline dpo slf5k --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+train_scalar_reward
+train_policies "$run/sft"
 
 # Held-out posts.
 run $evaluate --model "$run/sft" --system sft --output_dir "$run/evaluation/sft" "${measure[@]}"

@@ -31,18 +31,8 @@ measure_reward_model
 
 # The data set's own pairs, and the scalar reward model of PPO. There are no steps here, so there is no PRM-PPO.
 run $baseline pairs ultrafeedback --data_path "$run/data/reward_model.json" --output_path "$run/pairs.json" "${pairs[@]}"
-run $baseline scalar_reward ultrafeedback --data_path "$run/pairs.json" --model "$model" \
-    --output_dir "$run/scalar_reward" --seed "$seed" "${scalar[@]}"
-
-# Text2Grad and every baseline, from the same start.
-start=(--model "$run/sft" --seed "$seed")
-on_requests=(--data_path "$run/data/policy.json" "${start[@]}" "${policy[@]}")
-run bash nl_gradient_policy_optimization/ultrafeedback/train_ultrafeedback.sh --critic "$run/reward_model" \
-    --output_dir "$run/text2grad" "${on_requests[@]}" "${critic[@]}"
-run $baseline ppo ultrafeedback --reward_model "$run/scalar_reward" --output_dir "$run/ppo" "${on_requests[@]}"
-run $baseline ppo_delta ultrafeedback --critic "$run/reward_model" --output_dir "$run/ppo_delta" "${on_requests[@]}" \
-    "${critic[@]}"
-run $baseline dpo ultrafeedback --data_path "$run/pairs.json" --output_dir "$run/dpo" "${start[@]}" "${tune[@]}"
+train_scalar_reward
+train_policies "$run/sft"
 
 # ARC-Challenge and the held-out requests; with a judge AlpacaEval 2.0 and MT-Bench.
 benchmarks=()
