@@ -5,7 +5,8 @@ one reading of all weights for each token that the rows are sampled together. It
 once. Adapters (below 4 % of the weights), norms and softmaxes count nothing, so a quotient of 1 is out of reach.
 """
 
-import time
+import timeit
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,10 +97,5 @@ def used(work: dict[str, Work], seconds: dict[str, float], machine: Machine) -> 
     }
 
 
-def _fastest(function: Any, tries: int = 7) -> float:
-    times = []
-    for _ in range(tries):
-        begun = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begun)
-    return min(times)
+def _fastest(function: Callable[[], Any]) -> float:
+    return min(timeit.repeat(function, number=1, repeat=7))

@@ -1,7 +1,7 @@
 """Every setting of stage 3. A task's ``config.yaml`` holds its defaults; any field is a flag on the command line.
 
-Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm and the audit
-have their own; their fields are flags like all others, and ``run.json`` lists all of them under one another.
+Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm has its
+own; their fields are flags like all others, and ``run.json`` lists all of them under one another.
 """
 
 from __future__ import annotations
@@ -114,10 +114,6 @@ class SamplingSettings:
         600.0, "for vllm_server: seconds that a request may take, or a server stay away", above=0
     )
 
-    def _check_sampling(self) -> None:
-        if self.generation == "vllm_server" and not self.vllm_url:
-            raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")
-
 
 @dataclass
 class CriticSettings(CriticEndpoint):
@@ -153,10 +149,6 @@ class CriticSettings(CriticEndpoint):
         None,
         "run each response's unit tests and show the critic their log; by default where its prompt has a place for it",
     )
-
-    def _check_critic(self) -> None:
-        if self.critic_votes > 1 and not self.critic_temperature:
-            raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
 
 
 @dataclass
@@ -245,18 +237,11 @@ class AuditSettings:
         None, "stop when mean δ of 20 steps is by more than this above --audit_critic's; 0: never"
     )
 
-    def check(self) -> None:
-        if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
-            raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
-
-
-_NESTED: dict[str, type] = {"audit": AuditSettings}
-
 
 @dataclass
 class PolicyConfig(
-    OutputSettings, OptimiserSettings, PPOSettings, RewardSettings, CriticSettings, SamplingSettings, PolicySettings,
-    RunSettings,
+    AuditSettings, OutputSettings, OptimiserSettings, PPOSettings, RewardSettings, CriticSettings, SamplingSettings,
+    PolicySettings, RunSettings,
 ):  # fmt: skip
     """Settings of one run. A *step* is one cycle of rollouts, feedback and updates; an *update* one optimiser step.
 
@@ -264,7 +249,6 @@ class PolicyConfig(
     """
 
     algorithm: Algorithm = field(default_factory=lambda: algorithm_class("text2grad")())
-    audit: AuditSettings = field(default_factory=AuditSettings)
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -281,15 +265,15 @@ class PolicyConfig(
         self.method = self.method or self.algorithm.label
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A setting of a part is set there: ``config.audit.audit_share``."""
+        """A setting of the algorithm is set there: ``config.algorithm.votes``."""
         if name not in self.__dataclass_fields__:
-            raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm or audit")
+            raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm")
         super().__setattr__(name, value)
 
     @property
     def parts(self) -> tuple[Any, ...]:
         """All dataclasses of settings, its own first."""
-        return self, self.algorithm, self.audit
+        return self, self.algorithm
 
     # Flags
 
@@ -305,24 +289,17 @@ class PolicyConfig(
             if value != REMOVED[name][0]:
                 raise InputError(f"--{name} {value} {REMOVED[name][1]}")
         chosen = algorithm_class(_chosen(flags))
-        kinds = {**_NESTED, "algorithm": chosen}
-        given: dict[str, dict[str, Any]] = {part: {} for part in (*kinds, "")}
-        owners = {item.name: part for part, kind in kinds.items() for item in fields(kind)}
-        owners |= {item.name: "" for item in fields(cls) if item.name not in kinds}
-        for name, value in flags.items():
-            if name in owners:
-                if value is not None or not owners[name]:
-                    given[owners[name]][name] = value
-            elif value is not None and not _left_alone(name, value):
+        own, its = ({item.name for item in fields(kind)} for kind in (cls, chosen))
+        others = {name: value for name, value in flags.items() if name not in own and value is not None}
+        for name, value in others.items():
+            if name not in its and not _left_alone(name, value):
                 raise InputError(f"--{name} is no setting of --algorithm {chosen.name}{_belongs_to(name)}")
-        parts = {part: kind(**given[part]) for part, kind in kinds.items()}
-        return cls(**given[""], **parts)
+        algorithm = chosen(**{name: value for name, value in others.items() if name in its})
+        return cls(**{name: value for name, value in flags.items() if name in own}, algorithm=algorithm)
 
     def flat(self) -> dict[str, Any]:
         """All settings by their flags' names, as ``run.json`` has them."""
         flat = {item.name: getattr(part, item.name) for part in self.parts for item in fields(part)}
-        for name in _NESTED:
-            del flat[name]
         return {**flat, "algorithm": self.algorithm.name}
 
     def changed(self, **flags: Any) -> PolicyConfig:
@@ -338,17 +315,15 @@ class PolicyConfig(
     def flags(cls, algorithms: Iterable[str] = tuple(ALGORITHMS)) -> type:
         """A flat dataclass of all settings: its fields are the flags. An algorithm's are None unless given."""
         hints = get_type_hints(cls)
-        own = [item for item in fields(cls) if item.name not in (*_NESTED, "algorithm")]
-        flat = {item.name: (item.name, hints[item.name], _copied(item)) for item in own}
+        flat = {item.name: (item.name, hints[item.name], _copied(item)) for item in fields(cls)}
         names = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
         text = "what the feedback does; its own settings are listed by --algorithm NAME --help (default: text2grad)"
         flat["algorithm"] = ("algorithm", names | None, setting(None, text))
-        for kind in (*map(algorithm_class, algorithms), *_NESTED.values()):
-            optional = kind not in _NESTED.values()
+        for kind in map(algorithm_class, algorithms):
             hints = get_type_hints(kind)
             for item in fields(kind):
-                hint = hints[item.name] | None if optional else hints[item.name]
-                flat.setdefault(item.name, (item.name, hint, _copied(item, optional)))
+                optional = field(default=None, metadata=item.metadata)
+                flat.setdefault(item.name, (item.name, hints[item.name] | None, optional))
         namespace = {"__doc__": cls.__doc__, "REMOVED": REMOVED}
         return make_dataclass("Flags", list(flat.values()), namespace=namespace)
 
@@ -381,15 +356,18 @@ class PolicyConfig(
         for part in self.parts:
             check_values(part)
         check_given(self, "model", "data_path", "output_dir")
-        self._check_sampling()
+        if self.generation == "vllm_server" and not self.vllm_url:
+            raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")
         self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)
         self._check_division("--minibatches times --micro_batch_size", self.minibatches * self.micro_batch_size)
         for name in self.report_to:
             if name not in _TRACKERS or not find_spec(_TRACKERS[name]):
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
-        self._check_critic()
+        if self.critic_votes > 1 and not self.critic_temperature:
+            raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
+        if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
+            raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
         self.algorithm.check(self)
-        self.audit.check()
 
     def _check_division(self, divisor: str, parts: int) -> None:
         if self.rollouts_per_device % parts:
@@ -445,9 +423,7 @@ def _kinds() -> list[type[Algorithm]]:
     return [algorithm_class(name) for name in ALGORITHMS]
 
 
-def _copied(item: Field, optional: bool = False) -> Any:
-    if optional:
-        return field(default=None, metadata=item.metadata)
+def _copied(item: Field) -> Any:
     if callable(item.default_factory):
         return field(default_factory=item.default_factory, metadata=item.metadata)
     return field(default=item.default, metadata=item.metadata)

@@ -34,9 +34,7 @@ def longest_critique(config: PolicyConfig) -> float:
 
     Each rollout takes up to two requests: a reply that cannot be read is asked for again.
     """
-    critics = [
-        spec for spec in (config.critic, config.audit.audit_critic) if spec and (is_endpoint(spec) or is_served(spec))
-    ]
+    critics = [spec for spec in (config.critic, config.audit_critic) if is_endpoint(spec) or is_served(spec)]
     if not critics:
         return 0.0
     from text2grad.endpoints.client import longest_request

@@ -111,10 +111,10 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]
-    if config.audit.audit_critic:
+    if config.audit_critic:
         trusted = trusted_rewards(config, task, tokenizer, accelerator)
-        rewards = AuditedRewards(rewards, trusted, config.audit.audit_share, config.seed)
-        observers.append(Audit(config.audit))
+        rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
+        observers.append(Audit(config))
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
     if accelerator.is_main_process:
@@ -128,10 +128,10 @@ def trusted_rewards(
     """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
-        critic=config.audit.audit_critic,
-        critic_prompt=config.audit.audit_prompt,
+        critic=config.audit_critic,
+        critic_prompt=config.audit_prompt,
         critic_variant="",
-        critic_constrained="none" if is_endpoint(config.audit.audit_critic) else config.critic_constrained,
+        critic_constrained="none" if is_endpoint(config.audit_critic) else config.critic_constrained,
         critic_votes=1,
         critic_max_new_tokens=0,
         critic_temperature=0.0,

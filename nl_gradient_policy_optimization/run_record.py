@@ -12,7 +12,7 @@ from typing import Any
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.errors import InputError
-from text2grad.journal.run_folder import changes_of, check_fixed, settings_at
+from text2grad.journal.run_folder import changes_of, check_fixed, lasting_name, settings_at
 from text2grad.models import weights_fingerprint
 from text2grad.records import check_same_settings, fingerprint, load_json
 from text2grad.safety.redaction import redacted
@@ -102,7 +102,7 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
     given = config_of(about).flat()
     settings = {name: value for name, value in given.items() if name not in _FREE}
-    settings |= {name: _lasting(settings[name]) for name in _PATHS}
+    settings |= {name: lasting_name(settings[name]) for name in _PATHS}
     return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
 
 
@@ -113,10 +113,6 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
         InputError: the run was begun with a setting that this version does not have.
     """
     return PolicyConfig.of(**about.get("config", {}))
-
-
-def _lasting(name: str) -> str:
-    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:

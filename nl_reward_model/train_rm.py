@@ -28,7 +28,7 @@ from text2grad.errors import InputError, command
 from text2grad.journal import finetuning
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin
-from text2grad.journal.run_folder import claimed
+from text2grad.journal.run_folder import claimed, lasting_name
 from text2grad.models import (
     base_of,
     is_adapter,
@@ -161,7 +161,7 @@ def _describe(
         task_source=task.source,
         critique=config.critique,
         verdict=task.fields.with_verdict and task.fields.with_critique,
-        base_model=_lasting_name(_base(config.model)),
+        base_model=lasting_name(_base(config.model)),
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
@@ -254,11 +254,6 @@ def _rows(encoded: EncodedRecords, config: RewardModelConfig) -> Dataset:
 def _base(model: str) -> str:
     """The model below the adapter that is trained: a new one, or the one of a reward model that goes on learning."""
     return base_of(model) if is_adapter(model) else model
-
-
-def _lasting_name(model: str) -> str:
-    """A name under which the model is found again from any folder."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 @command

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
@@ -202,12 +203,8 @@ def _by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str) 
     spans, start = [], 0
     for count in range(1, len(ids) + 1):
         prefix = _decode(tokenizer, ids[:count])
-        shared = _shared_length(prefix, text)
+        shared = len(commonprefix([prefix, text]))
         unfinished = shared < len(prefix) and shared < len(text)
         spans.append((start, max(start, shared + unfinished)))
         start = max(start, shared)
     return spans
-
-
-def _shared_length(a: str, b: str) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

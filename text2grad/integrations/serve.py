@@ -27,7 +27,9 @@ from text2grad.tasks import Task, get_task
 class ServeConfig(CriticEndpoint):
     """Which critic, where, and how much it takes on."""
 
-    REMOVED: ClassVar = {"tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")}
+    REMOVED: ClassVar[dict[str, tuple[list[str], str]]] = {
+        "tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")
+    }
 
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")

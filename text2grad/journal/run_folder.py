@@ -190,6 +190,11 @@ def check_fixed(folder: Path, then: Settings, now: Settings, fixed: Sequence[str
     check_same_settings(folder, then, now, "choose another --output_dir (its checkpoints fit no other settings)")
 
 
+def lasting_name(name: str) -> str:
+    """A name under which a model or file is found again from any folder."""
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+
 def changes_shown(changes: Sequence[Change]) -> str:
     """Lines for a model card: which settings were changed, and from which step on."""
     return "".join(

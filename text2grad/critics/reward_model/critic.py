@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from text2grad.critics.reward_model.decoding import Matcher
+    from text2grad.critics.reward_model.constraints import QuoteMatcher
     from text2grad.models.answering import OwnRandomness
 
 PROMPT_FILE = "reward_prompt.txt"
@@ -251,7 +251,7 @@ class RewardModelCritic:
 
 def _matcher_maker(
     constrained: str, prompt: RewardPrompt, end_ids: Collection[int]
-) -> Callable[[str, int], Matcher | None]:
+) -> Callable[[str, int], QuoteMatcher | None]:
     """Makes what constrains the feedback on one response, in a number of tokens."""
     if constrained == "none":
         return lambda response, limit: None

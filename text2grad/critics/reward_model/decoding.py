@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from text2grad.critics.reward_model.reading import RowReader, reader
+from text2grad.critics.reward_model.reading import reader
 from text2grad.models import end_token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from text2grad.critics.reward_model.constraints import QuoteMatcher
     from text2grad.models.answering import OwnRandomness
 
 
@@ -177,18 +179,6 @@ class Drafter:
         return None
 
 
-class Matcher(Protocol):
-    """Says which tokens may follow what one row has written; positions are values, so that guesses can be tried."""
-
-    start: Any
-
-    def next(self, position: Any, token: int) -> Any:
-        """The position after one more (allowed) token."""
-
-    def forbidden(self, position: Any) -> torch.Tensor:
-        """Bool, [vocabulary]; not to be written into."""
-
-
 class _Row:
     """One response's feedback in the making."""
 
@@ -196,7 +186,7 @@ class _Row:
         self,
         limit: int,
         guesser: Drafter | None,
-        matcher: Matcher | None,
+        matcher: QuoteMatcher | None,
         draws: OwnRandomness | None = None,
     ):
         self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
@@ -263,7 +253,7 @@ class FeedbackDecoder:
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
         self.model = model
-        self._reader: RowReader = reader(model, self.prefix, self._pad, self.device)
+        self._reader = reader(model, self.prefix, self._pad, self.device)
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
@@ -280,7 +270,7 @@ class FeedbackDecoder:
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
         batch_size: int,
-        matchers: Sequence[Matcher | None] | None = None,
+        matchers: Sequence[QuoteMatcher | None] | None = None,
         draws: Sequence[OwnRandomness] | None = None,
         sources: Sequence[tuple[str, str]] | None = None,
     ) -> list[list[int]]:
@@ -299,7 +289,8 @@ class FeedbackDecoder:
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             batch = [list(prompts[index]) for index in chosen]
-            shared = self._shared(batch)
+            # how many leading ids of all rows are the prefix's; each row has at least one further id
+            shared = min(len(commonprefix([self.prefix, ids[:-1]])) for ids in batch)
             rows = [
                 _Row(
                     limits[index],
@@ -364,15 +355,6 @@ class FeedbackDecoder:
             if row.end.feed(self._piece(token)) or len(row.written) >= row.limit:
                 return True
         return False
-
-    def _shared(self, prompts: list[list[int]]) -> int:
-        """How many leading ids of all rows are the prefix's; each row has at least one further id."""
-        shared = len(self.prefix)
-        for ids in prompts:
-            shared = min(shared, len(ids) - 1)
-            while ids[:shared] != self.prefix[:shared]:
-                shared -= 1
-        return shared
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

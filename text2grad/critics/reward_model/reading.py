@@ -1,7 +1,6 @@
 """How feedback's decoder reads: prompts, then a few tokens at a time of which some are taken back."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,29 +13,10 @@ from text2grad.models.loading import base_model
 from text2grad.models.packed import can_pack
 
 
-class RowReader(Protocol):
-    """A model with the keys and values of the rows under way."""
-
-    takes_back: bool
-    """Whether rows may :meth:`accept` less than they read."""
-
-    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
-        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, V]``."""
-        ...
-
-    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read one or more further ids in every row; logits of what follows each, row after row, ``[ids, V]``."""
-        ...
-
-    def accept(self, counts: Sequence[int]) -> None:
-        """So many of the ids that were last read belong to each row."""
-
-    def keep(self, rows: list[int]) -> None:
-        """Drop all other rows."""
-
-
-def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str) -> RowReader:
-    """The fastest reader there is for a model.
+def reader(
+    model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str
+) -> "PackedModel | AnyModel":
+    """The fastest reader there is for a model: it holds the keys and values of the rows under way.
 
     Args:
         prefix: ids that prompts begin with.
@@ -49,7 +29,10 @@ def reader(model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torc
 
 
 class PackedModel:
-    """A model that ``text2grad.models.decoder`` supports; its weights are packed anew when they have changed."""
+    """A model that ``text2grad.models.decoder`` supports; its weights are packed anew when they have changed.
+
+    Its methods are those of :class:`AnyModel`.
+    """
 
     takes_back = True
 
@@ -75,7 +58,11 @@ class PackedModel:
 
 
 class AnyModel:
-    """A causal LM through transformers' cache, which grows in place; the prefix is computed once."""
+    """A causal LM through transformers' cache, which grows in place; the prefix is computed once.
+
+    Attributes:
+        takes_back: whether rows may :meth:`accept` less than they read.
+    """
 
     def __init__(self, model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str):
         self._model, self._prefix, self._pad, self._device = model, list(prefix), pad, device
@@ -85,6 +72,7 @@ class AnyModel:
         self._prefix_cache: DynamicCache | None = None
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
+        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, V]``."""
         shared = shared if self.takes_back else 0
         rest = [list(ids[shared:]) for ids in prompts]
         width = max(map(len, rest))
@@ -95,6 +83,7 @@ class AnyModel:
         return self._read(torch.tensor(inputs, device=self._device), 1)[:, 0]
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Read one or more further ids in every row; logits of what follows each, row after row, ``[ids, V]``."""
         width = max(map(len, ids))
         inputs = torch.tensor([[*each, *[self._pad] * (width - len(each))] for each in ids], device=self._device)
         self._mask = torch.cat([self._mask, torch.ones_like(inputs)], dim=1)
@@ -108,11 +97,13 @@ class AnyModel:
         return logits.flatten(0, 1)[there.to(self._device)]
 
     def accept(self, counts: Sequence[int]) -> None:
+        """So many of the ids that were last read belong to each row."""
         width = self._mask.shape[1] - self._last
         for row, count in enumerate(counts):
             self._mask[row, width + count :] = 0
 
     def keep(self, rows: list[int]) -> None:
+        """Drop all other rows."""
         indices = torch.tensor(rows, device=self._device)
         self._cache.batch_select_indices(indices)
         self._mask = self._mask[indices]

@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from text2grad.feedback import Feedback
 from text2grad.tasks import Interval, Task
@@ -68,27 +68,6 @@ class InQuote(NamedTuple):
     pending: bytes
 
 
-class Content(Protocol):
-    """What may be between two quotation marks of JSON."""
-
-    @property
-    def start(self) -> Any:
-        """The content behind the opening quotation mark; None where nothing may follow."""
-        ...
-
-    def step(self, content: Any, byte: int) -> Any:
-        """The content after one more byte; None where it may not follow."""
-        ...
-
-    def complete(self, content: Any) -> bool:
-        """Whether the closing quotation mark may follow."""
-        ...
-
-    def candidates(self, content: Any) -> bytes | None:
-        """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
-        ...
-
-
 @lru_cache(maxsize=1 << 16)
 def read_character(pending: bytes, byte: int) -> str | bytes | None:
     """One more byte of one character in a JSON string, in any of its spellings.
@@ -121,18 +100,18 @@ class AnyText:
     """Any text that does not begin with white space."""
 
     start = InText(False, b"")
+    """The content behind the opening quotation mark."""
 
     def step(self, content: InText, byte: int) -> InText | None:
+        """The content after one more byte; None where it may not follow."""
         character = read_character(content.pending, byte)
         if isinstance(character, str):
             return InText(True, b"") if content.begun or not character.isspace() else None
         return None if character is None else InText(content.begun, character)
 
     def complete(self, content: InText) -> bool:
+        """Whether the closing quotation mark may follow."""
         return content.begun and not content.pending
-
-    def candidates(self, content: InText) -> None:
-        return None
 
 
 class Quotes:
@@ -145,6 +124,7 @@ class Quotes:
         judged: the intervals a span must lie inside, one whole span in one interval.
 
     Attributes:
+        start: as of :class:`AnyText`; None where there is nothing to quote.
         blank_tokens: at most so many tokens write the white space that a span may begin with.
     """
 
@@ -194,6 +174,7 @@ class Quotes:
         return not content.blank and not content.pending
 
     def candidates(self, content: InQuote) -> bytes | None:
+        """Bytes among which are all that may follow, where they are few; None where any byte is to be tried."""
         positions, _, pending = content
         if pending:
             return None
@@ -224,7 +205,7 @@ class Format:
             then a state without content).
     """
 
-    def __init__(self, task: Task, spans: Content | None):
+    def __init__(self, task: Task, spans: Quotes | None):
         *critique, first, second, end = _rendered(task, Feedback("?", ["?"], ["?"]))
         self.has_text = bool(critique)
         head = critique[0] + b'"' if critique else first
