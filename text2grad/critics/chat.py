@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.critics.quote_grammar import quote_grammar
-from text2grad.critics.reward_model.prompt import DoesNotFit
-from text2grad.critics.reward_model.serving import served_reward_model
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError, when_interrupted
@@ -108,7 +108,7 @@ class ChatCritic:
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
         loaded = load_prompt(path, required, offered=("prompt", "response", "feedback", *task.extra_prompt_fields))
         fit: Callable[[dict[str, str]], dict[str, str]] = dict
-        if described := served_reward_model(path, task):
+        if described := _served_reward_model(Path(path), task):
             description, reward_prompt = described
             task = description.task_learnt(task)
             variant = variant if description.critique else "spans"
@@ -231,6 +231,22 @@ class ChatCritic:
                 "(--feedback_field), or choose a prompt variant that needs none"
             )
         return text.strip()
+
+
+def _served_reward_model(path: Path, task: Task) -> tuple[RewardModelDescription, RewardPrompt | None] | None:
+    """What a served reward model's folder, in which this prompt file is, says of its training; None for other prompts.
+
+    The prompt with tokenizer and length is None in an adapter's folder, which does not say how its tokenizer is read.
+    """
+    if path.name != PROMPT_FILE or not (path.parent / DESCRIPTION_FILE).is_file():
+        return None
+    description, text = RewardModelDescription.load(path.parent, task)
+    if not all((path.parent / name).is_file() for name in ("tokenizer_config.json", "config.json")):
+        return description, None
+    from text2grad.models import load_tokenizer
+
+    task, tokenizer = description.task_learnt(task), load_tokenizer(str(path.parent))
+    return description, RewardPrompt(text, task, tokenizer, description.prompt_max_length, description.shorten)
 
 
 def _again(complaint: str) -> str:

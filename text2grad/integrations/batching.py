@@ -21,7 +21,6 @@ class CriticQueue:
     Args:
         window: seconds that a batch waits for more questions after its first one.
         batch_size: questions in one batch at most.
-        workers: batches in flight. A model in this process takes one; a critic behind an API several.
         complete: what a record needs before the critic sees it (``log_completion``).
 
     Attributes:
@@ -33,7 +32,6 @@ class CriticQueue:
         critic: Critic,
         window: float = 0.02,
         batch_size: int = 64,
-        workers: int | None = None,
         complete: Complete = list,
     ):
         self.critic, self.window, self.batch_size, self.complete = critic, window, batch_size, complete
@@ -41,7 +39,7 @@ class CriticQueue:
         self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
-        count = workers or (4 if getattr(critic, "remote", False) else 1)
+        count = 4 if getattr(critic, "remote", False) else 1  # batches in flight: a model in this process takes one
         self._threads = [
             threading.Thread(target=self._run, daemon=True, name=f"critic-{number}") for number in range(count)
         ]
