@@ -117,7 +117,7 @@ def parse(
         shown = [kind.shown_flags(args) if hasattr(kind, "shown_flags") else kind for kind in dataclasses]
         print(help_text(*shown, everything="--help_all" in args, default_config=default_config))
         raise SystemExit(0)
-    composed, dataclasses = dataclasses, tuple(_flags(kind) for kind in dataclasses)
+    composed, dataclasses = dataclasses, tuple(kind.flags() if hasattr(kind, "flags") else kind for kind in dataclasses)
     from trl import TrlParser  # seconds, which --help need not wait for
 
     path, args = _config_path(args)
@@ -154,11 +154,6 @@ def parse_for(task: str, kind: type, **options: Any) -> tuple[str, Any]:
     return chosen.task, config
 
 
-def _flags(kind: type) -> type:
-    """What a dataclass offers on the command line: itself, or of one that is put together all that its parts have."""
-    return kind.flags() if hasattr(kind, "flags") else kind
-
-
 def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
     """Raise ``InputError`` for a flag that does not exist, with what to write in its place."""
     names = _names(dataclasses)
@@ -170,11 +165,9 @@ def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
 
 def _names(dataclasses: Sequence[type]) -> dict[str, str]:
     """Every spelling of the settings, and the field's name."""
-    names = {each.name: each.name for kind in dataclasses for each in fields(kind)}
-    for kind in dataclasses:
-        for each in fields(kind):
-            names |= {alias.lstrip("-"): each.name for alias in _aliases(each)}
-    return names
+    settings = [each for kind in dataclasses for each in fields(kind)]
+    aliases = {alias.lstrip("-"): each.name for each in settings for alias in _aliases(each)}
+    return {each.name: each.name for each in settings} | aliases
 
 
 def _unknown(name: str, names: Mapping[str, str], dataclasses: Sequence[type]) -> str:

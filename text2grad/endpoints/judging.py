@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,18 +96,11 @@ class Judge:
 @contextmanager
 def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
     """The judge, with its paid replies in a file next to ``output_path``."""
-    cache = ReplyCache(f"{output_path}.replies.jsonl")
-    try:
-        client = ChatClient.from_spec(
-            config.judge,
-            max_tokens=config.judge_max_new_tokens,
-            cache=cache,
-            **config.client_options(),
-        )
+    with closing(ReplyCache(f"{output_path}.replies.jsonl")) as cache:
+        options = {"max_tokens": config.judge_max_new_tokens, "cache": cache, **config.client_options()}
+        client = ChatClient.from_spec(config.judge, **options)
         with client.interruptible():
             yield Judge(config, client, cache)
-    finally:
-        cache.close()
 
 
 def read_verdict(text: str) -> dict[str, str]:
