@@ -110,14 +110,13 @@ def pair_figures(
         key: sum(points.values()) / len(points) if points else (settled or {}).get(key, 0.5)
         for key, points in for_system.items()
     }
-    lead = {"first": 1, "tie": 0, "second": -1}
-    bias = {key: (sum(lead[won] for won in judged.values()), len(judged)) for key, judged in verdicts.items() if judged}
+    leads = {key: [2 * _POINTS[won] - 1 for won in judged.values()] for key, judged in verdicts.items() if judged}
     figures = {
         "win_rate": Figure.mean(score),
         "wins": Figure.mean({key: value > 0.5 for key, value in score.items()}),
         "ties": Figure.mean({key: value == 0.5 for key, value in score.items()}),
         "losses": Figure.mean({key: value < 0.5 for key, value in score.items()}),
-        "position_bias": Figure(bias),
+        "position_bias": Figure({key: (sum(lead), len(lead)) for key, lead in leads.items()}),
     }
     if both:
         decided = {key: points for key, points in for_system.items() if points}

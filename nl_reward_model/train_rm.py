@@ -156,6 +156,7 @@ def _describe(
     spare = 16 if config.critique else 48  # spans alone are short, and constrained decoding begins to close z early
     settings = {name: getattr(config, name) for name in _DECIDING}
     settings = {name: getattr(value, "value", value) for name, value in settings.items()}
+    zero_stage = config.deepspeed_plugin.zero_stage if config.deepspeed_plugin is not None else 0
     return RewardModelDescription(
         task=task.name,
         task_source=task.source,
@@ -167,7 +168,7 @@ def _describe(
         shorten=config.shorten,
         max_new_tokens=min(longest + longest // 4 + spare, config.max_length),
         examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
-        settings=settings | {"ranks": config.world_size, "zero_stage": _zero_stage(config)},
+        settings={**settings, "ranks": config.world_size, "zero_stage": zero_stage},
         data={
             "path": config.data_path,
             "hash": fingerprint(dict(records)),
@@ -180,10 +181,6 @@ def _describe(
         },
         versions={name: found for name in _LIBRARIES if (found := _version(name))},
     )
-
-
-def _zero_stage(config: RewardModelConfig) -> int:
-    return config.deepspeed_plugin.zero_stage if config.deepspeed_plugin is not None else 0
 
 
 def _version(library: str) -> str | None:

@@ -111,12 +111,8 @@ def deal(
         chosen |= _cut(order, names, shares)
     if "policy" in taken:
         chosen["policy"] = own["policy"] - taken.get("evaluation", set())
-    rows_of = {
-        "evaluation": sources.get("evaluation", sources["data"]),
-        "policy": sources.get("policy", sources["data"]),
-    }
     parts = {
-        name: [row for row in rows_of.get(name, sources["data"]) if _key(row, task) in chosen[name]] for name in PARTS
+        name: [row for row in sources.get(name, sources["data"]) if _key(row, task) in chosen[name]] for name in PARTS
     }
     if empty := [name for name, rows in parts.items() if not rows]:
         raise InputError(f"{config.data_path}: {len(own['data'])} prompts leave none for {', '.join(empty)}; give more")

@@ -21,6 +21,7 @@ _MOST_LISTED = 10  # spans that a complaint names
 _MOST_PAIRS = 300_000  # of equal words in two texts that are compared in full
 _FARTHEST = 50  # words
 _STEM = 5  # letters compared: "summarise" and "summary" agree, "post" and "poster" too
+_LISTS = ("unmatched", "unjudged", "contradicted", "unsupported")
 _FUNCTION_WORDS = frozenset(
     _WORD.findall("""
     all and any are but can did for from get had has her him his how its may not off our out own per she the too
@@ -58,17 +59,10 @@ class Validated:
         return "; ".join(parts) or None
 
     def to_dict(self) -> dict:
-        """For the record's ``annotation``: empty lists are left out."""
-        lists = {
-            "unmatched": self.unmatched,
-            "unjudged": self.unjudged,
-            "contradicted": self.contradicted,
-            "unsupported": self.unsupported,
-        }
-        counts = {"offered": self.offered, "corrected": self.corrected}
-        rare = {"repeated": self.repeated, "unscored": self.unscored}
-        counts |= {name: count for name, count in rare.items() if count}
-        return {**counts, **{name: rows for name, rows in lists.items() if rows}}
+        """For the record's ``annotation``: empty lists and rare counts of 0 are left out."""
+        found = {name: getattr(self, name) for name in ("repeated", "unscored", *_LISTS)}
+        always = {"offered": self.offered, "corrected": self.corrected}
+        return always | {name: item for name, item in found.items() if item}
 
 
 def validate(feedback: Feedback, response: str, task: Task) -> Validated:

@@ -100,11 +100,7 @@ def _converted(problem: dict[str, str]) -> dict[str, Any]:
     if not inputs:
         raise RuntimeError(f"the check of {problem['task_id']} does not call its candidate")
     return {
-        "task_id": problem["task_id"],
-        "prompt": problem["prompt"],
-        "entry_point": problem["entry_point"],
-        "canonical_solution": problem["canonical_solution"],
-        "test": problem["test"],
+        **{name: problem[name] for name in ("task_id", "prompt", "entry_point", "canonical_solution", "test")},
         "contract": "",
         "base_input": json.loads(json.dumps(inputs)),
         "plus_input": [],

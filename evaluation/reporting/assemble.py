@@ -63,21 +63,9 @@ def assemble(
 
 
 def _about_run(run: Run, variant: Variant) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "path": str(run.path),
-        "task": run.task,
-        "label": variant.label,
-        "method": run.method,
-        "seed": run.seed,
-        "critic": run.critic,
-        "model": run.model,
-        "steps": len(run.metrics),
-        "rollouts": len(run.rollouts),
-        "notes": run.notes,
-        "config": run.config,
-        "versions": run.versions,
-    }
+    about = {name: getattr(run, name) for name in ("name", "task", "method", "seed", "critic", "model", "notes")}
+    about |= {"path": str(run.path), "label": variant.label, "steps": len(run.metrics), "rollouts": len(run.rollouts)}
+    return about | {"config": run.config, "versions": run.versions}
 
 
 def _about_variant(variant: Variant, slot: int) -> dict[str, Any]:

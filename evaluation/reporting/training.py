@@ -9,15 +9,10 @@ import numpy as np
 
 from evaluation.reporting.runs import Run
 from evaluation.reporting.wording import known_metrics, method_name
+from evaluation.results import grouped
 
 _NOT_THE_METHOD = {
-    "seed",
-    "output_dir",
-    "report_to",
-    "save_every",
-    "save_total_limit",
-    "log_rollouts_every",
-    "merge",
+    *("seed", "output_dir", "report_to", "save_every", "save_total_limit", "log_rollouts_every", "merge"),
     "generation_batch_size",
 }
 _POINTS = 240
@@ -35,13 +30,14 @@ class Variant:
 
 def variants(runs: list[Run]) -> list[Variant]:
     """Group runs by everything but their seed; the labels say what differs between groups of one method."""
-    groups: dict[tuple, list[Run]] = {}
-    for run in runs:
-        key = (run.task, run.method, *sorted((name, repr(value)) for name, value in _setting(run).items()))
-        groups.setdefault(key, []).append(run)
-    firsts = [members[0] for members in groups.values()]
+
+    def key(run: Run) -> tuple:
+        return run.task, run.method, *sorted((name, repr(value)) for name, value in _setting(run).items())
+
+    groups = list(grouped(runs, key).values())
+    firsts = [members[0] for members in groups]
     result = []
-    for members in groups.values():
+    for members in groups:
         first = members[0]
         rivals = [other for other in firsts if (other.task, other.method) == (first.task, first.method)]
         label = method_name(first.method)

@@ -57,7 +57,6 @@ class ScalarModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int = 8):
         self.model, self.tokenizer, self.task, self.batch_size = model, tokenizer, task, batch_size
 
-    @torch.no_grad()
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
         """Raw scores, in order."""
         ids = [

@@ -6,7 +6,7 @@ The result is an adapter (or model) folder that ``--model`` of every other comma
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trl import SFTConfig, SFTTrainer
 
@@ -54,15 +54,11 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 
 def train(config: SFTSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
-
-    def make(**options: Any) -> SFTTrainer:
-        return SFTTrainer(**config.policy(), **options)
-
     task = get_task(config.task)
     items = demonstrations(load_records(config.data_path, task, responses=None), task, config.target)
     following = f"python nl_gradient_policy_optimization/optimize.py --task {config.task} --model {config.output_dir}"
     following += " --data_path RECORDS.json --critic CRITIC --output_dir RUN"
-    fine_tune(config, "sft", items, example, make, following)
+    fine_tune(config, "sft", items, example, lambda **options: SFTTrainer(**config.policy(), **options), following)
 
 
 @command

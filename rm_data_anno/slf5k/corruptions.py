@@ -80,12 +80,11 @@ def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> 
     options: list[tuple[Interval, str]] = []
     for word in words(summary):
         place, lower = (word.start, word.end), word.text.lower()
-        for group in _ROLES:
-            if lower in map(str.lower, group):
-                options += [(place, _like(other, word.text)) for other in group if other.lower() not in known]
+        roles = [other for group in _ROLES if lower in map(str.lower, group) for other in group]
+        options += [(place, _like(other, word.text)) for other in roles if other.lower() not in known]
         proper = word.text[0].isupper() and not word.text.isupper() and lower not in _NO_NAMES
         sentence_begins = any(word.start - start in (0, 1, 2) for start in starts)
-        if proper and not sentence_begins and lower in known and not any(_in(lower, group) for group in _ROLES):
+        if proper and not sentence_begins and lower in known and not roles:
             options += [(place, other) for other in _NAMES if other.lower() not in known]
     options = [(place, new) for place, new in options if _article_fits(summary, place[0], new)]
     if not options:
@@ -154,10 +153,6 @@ def _inserted(kind: str, text: str, sentence: str, rng: random.Random) -> KnownF
 
 def _like(new: str, old: str) -> str:
     return new[0].upper() + new[1:] if old[0].isupper() else new
-
-
-def _in(lower: str, group: Sequence[str]) -> bool:
-    return lower in (each.lower() for each in group)
 
 
 def _article_fits(text: str, start: int, new: str) -> bool:
