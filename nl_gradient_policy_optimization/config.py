@@ -204,10 +204,7 @@ class OutputSettings:
     """Checkpoints and logs."""
 
     save_every: int = setting(
-        50,
-        "steps between checkpoints (one more is written at the end); 0: only at the end",
-        "--save_steps",
-        at_least=0,
+        50, "steps between checkpoints (one more is written at the end); 0: only at the end", "--save_steps", at_least=0
     )
     save_total_limit: int = setting(2, "checkpoints to keep", above=0)
     keep_policies: bool | None = setting(
@@ -215,9 +212,7 @@ class OutputSettings:
         "keep the policy of every checkpoint in RUN/policies, to evaluate it; by default adapters, no whole models",
     )
     log_rollouts_every: int = setting(
-        10,
-        "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never",
-        at_least=0,
+        10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never", at_least=0
     )
     report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
     merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")

@@ -89,10 +89,7 @@ class TaskConfig:
 
 
 def parse(
-    *dataclasses: type,
-    args: Sequence[str] | None = None,
-    default_config: str | Path | None = None,
-    because: str = "",
+    *dataclasses: type, args: Sequence[str] | None = None, default_config: str | Path | None = None, because: str = ""
 ) -> Any:
     """The filled dataclasses (a single one bare), through TRL's ``TrlParser``.
 

@@ -112,8 +112,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             print(
-                f"error: {error.filename or 'a file'}: the disk is full; free some space and run again",
-                file=sys.stderr,
+                f"error: {error.filename or 'a file'}: the disk is full; free some space and run again", file=sys.stderr
             )
             raise SystemExit(2) from None
         except (InputError, StopRunError) as error:

@@ -353,10 +353,7 @@ def differing_settings(begun: Mapping[str, Any], now: Mapping[str, Any]) -> dict
 
 
 def check_same_settings(
-    path: str | Path,
-    begun: Mapping[str, Any],
-    now: Mapping[str, Any],
-    remedy: str = "choose another --output_dir",
+    path: str | Path, begun: Mapping[str, Any], now: Mapping[str, Any], remedy: str = "choose another --output_dir"
 ) -> None:
     """Raise ``InputError`` where work that was begun with other settings would be continued with those of ``now``.
 

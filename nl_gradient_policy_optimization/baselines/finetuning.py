@@ -157,10 +157,7 @@ def encode(items: Items, task: Task, tokenizer: PreTrainedTokenizerBase, config:
 
 
 def split(
-    items: Items,
-    encoded: Mapping[str, Encoded],
-    example: Callable[[Encoded], dict[str, list[int]]],
-    config: FineTuning,
+    items: Items, encoded: Mapping[str, Encoded], example: Callable[[Encoded], dict[str, list[int]]], config: FineTuning
 ) -> tuple[Dataset, Dataset | None]:
     """Training and validation data (None where nothing is held out).
 

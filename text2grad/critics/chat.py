@@ -120,11 +120,7 @@ class ChatCritic:
         return critic
 
     def __call__(
-        self,
-        prompts: Sequence[str],
-        responses: Sequence[str],
-        records: Sequence[Record] | None = None,
-        number: int = 0,
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
     ) -> list[Feedback | FeedbackError]:
         """Feedback in order; a request that failed is a ``FeedbackError``.
 

@@ -27,13 +27,7 @@ class CriticQueue:
         last_answer: when the critic last answered, by the monotonic clock.
     """
 
-    def __init__(
-        self,
-        critic: Critic,
-        window: float = 0.02,
-        batch_size: int = 64,
-        complete: Complete = list,
-    ):
+    def __init__(self, critic: Critic, window: float = 0.02, batch_size: int = 64, complete: Complete = list):
         self.critic, self.window, self.batch_size, self.complete = critic, window, batch_size, complete
         self.last_answer = time.monotonic()
         self._waiting: queue.SimpleQueue[tuple[Question, Future] | None] = queue.SimpleQueue()

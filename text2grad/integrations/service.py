@@ -73,13 +73,7 @@ class CriticService:
     """Answers requests with one critic, in batches across clients."""
 
     def __init__(
-        self,
-        critic: Critic,
-        task: Task,
-        limits: Limits | None = None,
-        *,
-        window: float = 0.02,
-        batch_size: int = 64,
+        self, critic: Critic, task: Task, limits: Limits | None = None, *, window: float = 0.02, batch_size: int = 64
     ):
         check_new_responses(critic)
         self.critic, self.task, self.limits = critic, task, limits or Limits()

@@ -185,11 +185,7 @@ class RewardModelCritic:
         )
 
     def __call__(
-        self,
-        prompts: Sequence[str],
-        responses: Sequence[str],
-        records: Sequence[Record] | None = None,
-        number: int = 0,
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
         return [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
@@ -216,11 +212,7 @@ class RewardModelCritic:
         return fields if record is None else self.task.prompt_fields(self.task.about(record, y)) | fields
 
     def write(
-        self,
-        prompts: Sequence[str],
-        responses: Sequence[str],
-        records: Sequence[Record] | None = None,
-        number: int = 0,
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
     ) -> list[str | FeedbackError]:
         """What the model writes about each response, as text; an error for a response that does not fit.
 

@@ -183,11 +183,7 @@ class _Row:
     """One response's feedback in the making."""
 
     def __init__(
-        self,
-        limit: int,
-        guesser: Drafter | None,
-        matcher: QuoteMatcher | None,
-        draws: OwnRandomness | None = None,
+        self, limit: int, guesser: Drafter | None, matcher: QuoteMatcher | None, draws: OwnRandomness | None = None
     ):
         self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
         self.written: list[int] = []
