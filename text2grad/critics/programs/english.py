@@ -108,12 +108,9 @@ _VERBS |= listed(
 _SUBJECT_FORMS = frozenset(word for word in _PRONOUNS if "'" in word) | listed("i he she we they")
 _AFTER_VERB = listed("a an the my our their his her your every me him it us them that no whether")
 
-_NUMBERS = {
-    word: str(value)
-    for value, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-    )
-} | {"fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "hundred": "100"}
+_UP_TO_TWELVE = "zero one two three four five six seven eight nine ten eleven twelve"
+_NUMBERS = {word: str(value) for value, word in enumerate(_UP_TO_TWELVE.split())}
+_NUMBERS |= {"fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "hundred": "100"}
 
 _RELATED_WORDS = """
 mum mom mother mama mommy | dad father daddy | boyfriend bf | girlfriend gf | kid child toddler baby | son boy |

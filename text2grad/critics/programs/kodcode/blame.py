@@ -205,9 +205,8 @@ def blame(code: str, tests: str, run: TestRun) -> tuple[set[int], list[Blame]]:
             blames.append(_blame_for(source, tests, test))
         except TestsAtFaultError as error:
             faults.append(str(error))
-    if (
-        not blames and not run.complete
-    ):  # it exited, or sent what no program sends: else tests fail or end by themselves
+    # Where it exited, or sent what no program sends; else tests fail or end by themselves.
+    if not blames and not run.complete:
         blames.append(Blame(_named(source, tests, None), "The program ended its tests."))
     if not blames:
         raise TestsAtFaultError(faults[0] if faults else "pytest ran no test")
