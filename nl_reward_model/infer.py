@@ -111,7 +111,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         batch_size=config.concurrency if config.base_url else config.batch_size,
         result_type=str,
         description="feedback",
-    )
+    ).whole()
     rows = {
         record_id: record | feedback_fields(task, outcome.results.get(record_id), outcome.failures.get(record_id, ""))
         for record_id, record in records.items()
@@ -223,7 +223,9 @@ def _served(task: Task, description: RewardModelDescription, prompt: Prompt, con
         try:
             fields = asked.fit(task.prompt_fields(record), description.max_length - 1)
             return client.complete([asked.message(fields)]).text
-        except (ChatError, DoesNotFit) as error:
+        except ChatError as error:
+            return FeedbackError(str(error), error.passing)
+        except DoesNotFit as error:
             return FeedbackError(str(error))
 
     def write(batch: list[Record]) -> list[str | FeedbackError]:

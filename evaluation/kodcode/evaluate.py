@@ -66,7 +66,7 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
         workers=config.workers or os.cpu_count() or 1,
         description="unit tests",
     )
-    return outcome.results
+    return outcome.whole().results
 
 
 def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def prepare(config: TestCaseConfig) -> None:
         retry_failed=config.retry_failed,
         result_type=dict,
         description="running tests",
-    )
+    ).whole()
     tested = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}
     kept = balanced(tested, config.target_total_size, random.Random(config.seed))
     save_json(output, list(kept.values()))

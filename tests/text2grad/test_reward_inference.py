@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
+from tests.fault_server import FaultServer
 from tests.processes import run_ranks
 from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
@@ -18,7 +19,7 @@ from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.critics.reward_model.decoding import Drafter, FeedbackDecoder, Habits, ObjectEnd
 from text2grad.errors import InputError
-from text2grad.feedback import FeedbackError
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.grounding import ground
 from text2grad.tasks import get_task
 
@@ -242,6 +243,27 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
         infer("slf5k", replace(config, max_new_tokens=9))
     with pytest.raises(InputError, match="--gpu_ids 0,99: this machine has"):
         infer("slf5k", replace(config, output_path=f"{tmp_path}/other.json", gpu_ids="0,99"))
+
+
+def test_infer_writes_nothing_where_the_server_leaves_and_goes_on_when_it_is_back(tmp_path):
+    """An output with the records that were asked so far would pass for a reward model that cannot be read."""
+    folder, _ = memorised()
+    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
+    output = tmp_path / "judged.json"
+
+    def leave(body: dict) -> None:
+        server.down = len(server.requests) >= 2
+
+    with FaultServer(lambda body: reply, on_request=leave) as server:
+        served = {"base_url": server.url, "concurrency": 1, "retries": 0}
+        files = {"data_path": write(tmp_path, slf5k_records(12)), "output_path": str(output)}
+        config = InferConfig(model=str(folder), **served, **files)
+        with pytest.raises(InputError, match=r"in a row failed.* run the same command again"):
+            infer("slf5k", config)
+        assert not output.exists()
+        server.down, server.on_request = False, lambda body: None
+        infer("slf5k", config)
+    assert all(row["predicted"] for row in load_feedback_rows(str(output), SLF5K).values())
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
