@@ -155,6 +155,18 @@ def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
         sft.demonstrations(records, ULTRA, "reference")
 
 
+def test_posts_with_references_alone_are_demonstrations(tmp_path):
+    rows = [{"post": f"Post {i}.", "ideal_human_summary": f"Summary {i}."} for i in range(3)]
+    save_json(tmp_path / "posts.json", [*rows, {"post": "Another.", "generated_summary": "Own."}])
+    records = load_records(tmp_path / "posts.json", SLF5K, responses=None)
+    references = [(f"Post {i}.", [f"Summary {i}."]) for i in range(3)]
+    chosen = {name: sorted(sft.demonstrations(records, SLF5K, name).values()) for name in ("auto", "reference")}
+    assert chosen == {"auto": [("Another.", ["Own."]), *references], "reference": references}
+    save_json(tmp_path / "neither.json", {"b": {"post": "Q."}})
+    with pytest.raises(InputError, match="record 'b' has neither a response nor a person's comparison"):
+        make_pairs(PairsConfig("slf5k", str(tmp_path / "neither.json"), str(tmp_path / "pairs.json")))
+
+
 def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     data = pairs_file(tmp_path)
     whole = settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "whole"))
@@ -255,19 +267,13 @@ def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_pat
 
 @pytest.mark.parametrize("placement", ["last_sum", "last_mean"])
 def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
-    critic = QuotingCritic(poor=list("aeiou"), good=list("rst"))
     config = tiny_config(tmp_path, reward_placement=placement)
-    optimize("slf5k", config, CriticRewards(critic, SLF5K, tokenizer(), config))
-    spread = CriticRewards(critic, SLF5K, tokenizer(), tiny_config(tmp_path))
-    rows = [row for row in load_json(tmp_path / "run" / "rollouts.jsonl") if row["good"] or row["poor"]]
-    assert rows
-    for row in rows:
-        assert not any(row["rewards"][:-1])
-    for text in (GOOD, BAD):
-        deltas = spread([rollout(text)])[0].rewards
-        gathered = config.algorithm.wrap(spread, SLF5K, config)([rollout(text)])[0].rewards
-        total = sum(deltas) / (1 if placement == "last_sum" else len(deltas))
-        assert gathered[-1] == pytest.approx(total)
+    spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, tokenizer(), config)
+    gathered = config.algorithm.wrap(spread, SLF5K, config)
+    for row in (rollout(GOOD), rollout(BAD)):
+        (expected,), (found,) = spread([row]), gathered([row])
+        total = sum(expected.rewards) / (1 if placement == "last_sum" else len(expected.rewards))
+        assert total and found.rewards == [0.0] * (len(expected.rewards) - 1) + [pytest.approx(total)]
 
 
 def test_configs_are_settings_that_exist():
@@ -329,11 +335,8 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
     assert len(writer.chats) == 3  # one more in each new round; the first round is remembered
     assert critic.judged.count("worse") == 1
     assert three["a"]["generated_summary"] == "try 3: worse"
-    assert [turn["response"] for turn in three["a"]["reflection"]["rounds"]] == [
-        "worse",
-        "try 1: worse",
-        "try 2: worse",
-    ]
+    answers = [turn["response"] for turn in three["a"]["reflection"]["rounds"]]
+    assert answers == ["worse", "try 1: worse", "try 2: worse"]
     assert three["b"]["generated_summary"] == "fine already"
     assert not any(turn["rewritten"] for turn in three["b"]["reflection"]["rounds"])
     assert three["c"]["generated_summary"] == "will fail"

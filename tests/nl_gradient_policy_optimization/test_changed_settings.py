@@ -46,24 +46,16 @@ def test_a_finished_run_is_never_relabelled(tmp_path):
 
 def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeypatch):
     trainer = begin(tmp_path)
+    config = tiny_config(tmp_path, max_steps=3, save_every=1, log_rollouts_every=1)
     (tmp_path / "moved").mkdir()
     (tmp_path / "posts.json").rename(tmp_path / "moved" / "same.json")
     monkeypatch.chdir(tmp_path)
-    same = {"data_path": "moved/same.json", "model": "tiny-llama", "save_every": 1, "log_rollouts_every": 1}
-    again = optimize("slf5k", tiny_config_at(tmp_path, max_steps=3, **same), ScriptedRewards())
+    config = config.changed(data_path="moved/same.json", model="tiny-llama")
+    again = optimize("slf5k", config, ScriptedRewards())
     assert [row["step"] for row in again.metrics_log.rows()] == [1, 2, 3]
     run = load_json(trainer.run / "run.json")
     assert run["config"]["max_steps"] == 2 and run["data"]["path"].endswith("posts.json")
     assert run["changes"] == [{"from_step": 3, "settings": {"max_steps": 3}}]
-
-
-def tiny_config_at(folder: Path, **settings):
-    """``tiny_config`` that writes no posts."""
-    config = tiny_config(folder)
-    (folder / "posts.json").unlink()
-    for name, value in settings.items():
-        setattr(config, name, value)
-    return config
 
 
 def test_allowed_changes_are_recorded_from_their_step_on(tmp_path):

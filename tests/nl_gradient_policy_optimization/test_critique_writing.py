@@ -46,9 +46,6 @@ def test_updates_bring_it_down(tmp_path):
     assert found[0]["ledger/backward_tokens"] > sum(
         len(row["tokens"]) for row in trainer.rollout_log.rows() if row["step"] == 1
     )
-    off = prepare(
-        "slf5k",
-        config.changed(algorithm="text2grad", output_dir=str(tmp_path / "off")),
-        SpokenRewards(silent=["post-2"]),
-    ).step(1)
+    config = config.changed(algorithm="text2grad", output_dir=str(tmp_path / "off"))
+    off = prepare("slf5k", config, SpokenRewards(silent=["post-2"])).step(1)
     assert "critique/loss" not in off and off["ledger/backward_tokens"] < found[0]["ledger/backward_tokens"]

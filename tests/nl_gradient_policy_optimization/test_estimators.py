@@ -160,7 +160,7 @@ def test_a_verdict_needs_a_critic():
         advantages_of("verdict", batch_of(scores=[None, 0.0, 0.5, 1.0]))
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", [*GROUPED, "capo"])
 def test_a_run_trains_and_logs_what_the_critic_says_of_the_whole(tmp_path, name):
     config = tiny_config(tmp_path, algorithm=name, rollouts_per_prompt=2, max_steps=1)
     optimize("slf5k", config)

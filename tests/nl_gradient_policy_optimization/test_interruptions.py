@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,19 +91,15 @@ def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, ahead,
         assert digest(folder, STEPS) == digest(tmp_path / "whole", STEPS)
 
 
-def _run(folder: Path, name: str, what: str, rank: int, late: bool, settings: dict) -> None:
-    run(folder, name, what, rank, late, **settings)
-
-
 @pytest.mark.promise("same_after_kill")
 @pytest.mark.parametrize("what", ["SIGTERM", "critic"])
 def test_two_ranks_end_together_though_one_was_told(tmp_path, what):
     tiny_config(tmp_path)
-    settings = {"rollouts_per_device": 2, "micro_batch_size": 1}
-    codes = run_ranks(_run, 2, tmp_path, "run", what, 1, False, settings)
+    start = partial(run, rollouts_per_device=2, micro_batch_size=1)
+    codes = run_ranks(start, 2, tmp_path, "run", what, 1)
     assert set(codes) <= {143 if what == "SIGTERM" else 2, -signal.SIGKILL}
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
-    assert run_ranks(_run, 2, tmp_path, "run", "", 0, False, settings) == [0, 0]
+    assert run_ranks(start, 2, tmp_path, "run") == [0, 0]
     assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
@@ -124,8 +121,10 @@ def _flip(path: Path) -> None:
 DAMAGES = {
     "a byte of the weights": lambda folder: _flip(folder / "policy" / "adapter_model.safetensors"),
     "half of the weights zero": lambda folder: _zero(folder / "policy" / "adapter_model.safetensors"),
+    "ten bytes of the weights gone": lambda folder: _shorten(folder / "policy" / "adapter_model.safetensors"),
     "a byte of the optimiser": lambda folder: _flip(folder / "optimizer.pt"),
     "another β": lambda folder: _edit(folder / "state.json", kl_coef=0.5),
+    "no state": lambda folder: (folder / "state.json").unlink(),
     "a list": lambda folder: (folder / "state.json").write_text("[]"),
     "an empty object": lambda folder: (folder / "state.json").write_text("{}"),
     "no UTF-8": lambda folder: (folder / "state.json").write_bytes(b'{"step": "\xff"}'),
@@ -139,13 +138,17 @@ def _zero(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: size // 2] + bytes(size - size // 2))
 
 
+def _shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
 def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps(load_json(path) | changes))
 
 
-@pytest.mark.promise("same_after_kill", cases=9)
+@pytest.mark.promise("same_after_kill", cases=12)
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
-    config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=2)
+    config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
     optimize("slf5k", config, ScriptedRewards())
     whole, expected = tmp_path / "whole", digest(Path(config.output_dir), 3)
     shutil.copytree(config.output_dir, whole)
@@ -160,12 +163,13 @@ def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
         assert trainer.finished_steps == 2, what
         assert f"skipping {newest}: " in capsys.readouterr().out, what
         assert newest.with_name("checkpoint-3.damaged").exists() and not newest.exists(), what
-    optimize("slf5k", config, ScriptedRewards())
-    assert digest(Path(config.output_dir), 3) == expected
-    assert sorted(path.name for path in Path(config.output_dir).glob("checkpoint-?")) == [
-        "checkpoint-2",
-        "checkpoint-3",
-    ]
+    newest.with_name("checkpoint-3.damaged").rename(newest)
+    _flip(newest.with_name("checkpoint-2") / "optimizer.pt")  # now two are damaged
+    capsys.readouterr()
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    assert "checkpoint-2: its file optimizer.pt is damaged" in capsys.readouterr().out
+    assert digest(trainer.run, 3) == expected
+    assert len(list(trainer.run.glob("checkpoint-?"))) == 3
 
 
 @pytest.mark.promise("nothing_lost")

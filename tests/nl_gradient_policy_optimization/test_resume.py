@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import optimize
 from tests.processes import die, die_after, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, cut_after_one_step, deepspeed_file, rows, tiny_config, untimed
 from text2grad.errors import InputError, command
@@ -40,10 +41,13 @@ class KilledRewards(ScriptedRewards):
         return super().__call__(rollouts)
 
 
-def run(folder: Path, name: str, kill_at: int = 0, kill_in_save: int = 0, **settings) -> None:
-    config = tiny_config(
-        folder, output_dir=str(folder / name), max_steps=STEPS, log_rollouts_every=1, lora_dropout=0.1, **settings
-    )
+def run(
+    folder: Path, name: str, kill_at: int = 0, kill_in_save: int = 0, life: float | None = None, **settings
+) -> None:
+    """A run that dies at a step, while it writes a step's checkpoint, or after some seconds, wherever it then is."""
+    die_after(life)
+    settings = {"max_steps": STEPS, "save_every": 1, "log_rollouts_every": 1, "lora_dropout": 0.1, **settings}
+    config = tiny_config(folder, output_dir=str(folder / name), **settings)
     if kill_in_save:
         whole = weights_module.save_policy
 
@@ -87,11 +91,12 @@ def _hash(tensors: dict[str, torch.Tensor]) -> str:
 def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     """One run is killed in each of its steps and while it writes a checkpoint; the other never."""
     assert run_alone(run, tmp_path, "whole") == 0
+    sparing = partial(run, save_every=2)  # most kills lose a finished step too, which is then repeated
     killed = [-signal.SIGKILL] * STEPS
-    assert [run_alone(_step_run, tmp_path, step) for step in range(1, STEPS + 1)] == killed
-    assert run_alone(_step_run, tmp_path, 0, 3) == -signal.SIGKILL
+    assert [run_alone(sparing, tmp_path, "killed", step) for step in range(1, STEPS + 1)] == killed
+    assert run_alone(run, tmp_path, "killed", 0, 3) == -signal.SIGKILL
     assert (tmp_path / "killed" / "checkpoint-3.partial").is_dir()
-    assert run_alone(_step_run, tmp_path, 0) == 0
+    assert run_alone(run, tmp_path, "killed") == 0
     assert not list((tmp_path / "killed").glob("*.partial"))
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
     assert [row["step"] for row in rows(tmp_path / "killed" / "rollouts.jsonl")] == [
@@ -99,48 +104,16 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     ]
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost")
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_killed_run_keeps_the_rollouts_it_sampled_ahead(tmp_path, ranks):
-    tiny_config(tmp_path)  # writes the model once
-    assert run_ranks(_ahead_run, ranks, tmp_path, "whole", ranks, 0) == [0] * ranks
-    assert -signal.SIGKILL in run_ranks(_ahead_run, ranks, tmp_path, "killed", ranks, 3)
-    assert list((tmp_path / "killed").glob(f"checkpoint-2/ahead-rank{ranks - 1}.pt"))
-    assert run_ranks(_ahead_run, ranks, tmp_path, "killed", ranks, 0) == [0] * ranks
-    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
-
-
-def _ahead_run(folder: Path, name: str, ranks: int, kill_at: int) -> None:
-    settings = {"rollouts_per_device": 4 // ranks, "micro_batch_size": 2 // ranks}
-    run(folder, name, kill_at, save_every=1, rollouts_ahead=True, **settings)
-
-
-def _step_run(folder: Path, kill_at: int, kill_in_save: int = 0) -> None:
-    # A checkpoint every second step: most kills lose a finished step too, which is then repeated.
-    run(folder, "killed", kill_at, kill_in_save, save_every=1 if kill_in_save or kill_at == 0 else 2)
-
-
-def _timed_run(folder: Path, name: str, life: float | None, settings: dict) -> None:
-    """A run of twelve steps that a clock kills, wherever it then is."""
-    die_after(life)
-    config = tiny_config(
-        folder, output_dir=str(folder / name), max_steps=12, save_every=1, log_rollouts_every=1, lora_dropout=0.1
-    )
-    for key, value in settings.items():
-        setattr(config, key, value)
-    optimize("slf5k", config, ScriptedRewards(fail=["post-3"]))
-
-
 @pytest.mark.promise("same_after_kill", cases=20)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_twenty_kills_at_random_moments(tmp_path, ranks):
     """Twelve steps, killed twenty times by the clock in start-up, rollout, update or save; nothing else differs."""
-    settings = {} if ranks == 1 else {"rollouts_per_device": 2, "micro_batch_size": 1}
+    twelve = partial(run, max_steps=12, rollouts_per_device=4 // ranks, micro_batch_size=2 // ranks)
     tiny_config(tmp_path)  # writes the model once
     begin = time.monotonic()
-    assert run_ranks(_timed_run, ranks, tmp_path, "whole", None, settings) == [0] * ranks
-    start = lambda life: run_ranks(_timed_run, ranks, tmp_path, "killed", life, settings)  # noqa: E731
+    assert run_ranks(twelve, ranks, tmp_path, "whole") == [0] * ranks
+    start = lambda life: run_ranks(twelve, ranks, tmp_path, "killed", 0, 0, life)  # noqa: E731
     killed_at_random(start, tmp_path / "killed", 20, time.monotonic() - begin)
     assert digest(tmp_path / "killed", 12) == digest(tmp_path / "whole", 12)
 
@@ -156,23 +129,6 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
         whole.learner.scorer.named_parameters(), again.learner.scorer.parameters(), strict=True
     ):
         assert torch.equal(expected, found), name
-
-
-@pytest.mark.promise("same_after_kill", cases=2)
-def test_a_broken_checkpoint_is_skipped(tmp_path, capsys):
-    config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
-    optimize("slf5k", config, ScriptedRewards())
-    run_folder = Path(config.output_dir)
-    (run_folder / "checkpoint-3" / "state.json").unlink()
-    weights = run_folder / "checkpoint-2" / "policy" / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-10])
-    trainer = prepare("slf5k", config, ScriptedRewards())
-    trainer.resume()
-    assert trainer.finished_steps == 1
-    said = capsys.readouterr().out
-    assert "checkpoint-3: its state.json cannot be read" in said
-    assert "checkpoint-2: its file policy/adapter_model.safetensors is damaged" in said
-    assert [row["step"] for row in trainer.metrics_log.rows()] == [1]
 
 
 @pytest.mark.promise("clear_sentence", "nothing_lost", "same_after_kill")
@@ -210,26 +166,32 @@ def test_another_number_of_processes_is_refused(tmp_path):
         optimize("slf5k", config, ScriptedRewards())
 
 
-@pytest.mark.promise("same_after_kill")
+@pytest.mark.promise("same_after_kill", "nothing_lost")
 @pytest.mark.parametrize(
-    "stage",
-    [None, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
-    ids=["ddp", "zero2", "zero3"],
+    ("ranks", "stage", "ahead"),
+    [
+        (2, None, False),
+        (2, None, True),
+        pytest.param(1, None, True, marks=pytest.mark.slow),
+        pytest.param(2, 2, False, marks=pytest.mark.slow),
+        pytest.param(2, 3, False, marks=pytest.mark.slow),
+    ],
+    ids=["ddp", "ddp, ahead", "alone, ahead", "zero2", "zero3"],
 )
-def test_two_ranks_resume_as_well(tmp_path, stage):
-    settings = {"deepspeed": deepspeed_file(tmp_path, stage)} if stage else {}
+def test_killed_ranks_go_on_also_with_rollouts_sampled_ahead(tmp_path, ranks, stage, ahead):
     tiny_config(tmp_path)  # writes the model once, before two processes would
-    for name, codes in (("whole", [0, 0]), ("killed", None), ("killed", [0, 0])):
-        found = run_ranks(_rank_run, 2, tmp_path, name, 3 if codes is None else 0, settings)
-        assert found == codes if codes else -signal.SIGKILL in found
-    whole, killed = (tmp_path / name for name in ("whole", "killed"))
-    assert (whole / "rollouts.jsonl").read_bytes() == (killed / "rollouts.jsonl").read_bytes()
-    adapters = [_hash(load_file(path / "policy" / "adapter_model.safetensors")) for path in (whole, killed)]
-    assert adapters[0] == adapters[1]
-
-
-def _rank_run(folder: Path, name: str, kill_at: int, settings: dict) -> None:
-    run(folder, name, kill_at, save_every=1, rollouts_per_device=2, micro_batch_size=1, **settings)
+    settings = {"rollouts_ahead": ahead, "deepspeed": deepspeed_file(tmp_path, stage) if stage else ""}
+    start = partial(run, rollouts_per_device=4 // ranks, micro_batch_size=2 // ranks, **settings)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run_ranks(start, ranks, tmp_path, "whole") == [0] * ranks
+    assert -signal.SIGKILL in run_ranks(start, ranks, tmp_path, "killed", 3)
+    assert (killed / f"checkpoint-2/ahead-rank{ranks - 1}.pt").exists() == ahead
+    assert run_ranks(start, ranks, tmp_path, "killed") == [0] * ranks
+    if stage:  # its checkpoints hold shards
+        for name in ("rollouts.jsonl", "policy/adapter_model.safetensors"):
+            assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    else:
+        assert digest(killed) == digest(whole)
 
 
 @pytest.mark.promise("no_mixed_runs")

@@ -13,7 +13,6 @@ from nl_gradient_policy_optimization.policy import PolicyScorer
 from tests.processes import run_ranks
 from tests.tiny import tiny_model
 from tests.tiny_runs import ScriptedRewards, credited, deepspeed_file, ready_batch, tiny_config
-from text2grad.errors import InputError
 from text2grad.models import load_model
 
 
@@ -132,8 +131,3 @@ def test_rollouts_come_with_the_log_probabilities_that_the_trainer_scores(tmp_pa
     batch = trainer.collector.score(rollouts)
     assert [rollout.id for rollout in rollouts] == [f"post-{index % 5}" for index in range(8)]
     torch.testing.assert_close(batch.sampler_logprobs, batch.old_logprobs, atol=2e-5, rtol=1e-5)
-
-
-def test_other_models_are_refused(tmp_path):
-    with pytest.raises(InputError, match="--generation transformers"):
-        prepare("slf5k", tiny_config(tmp_path, "gpt2", generation="decoder"), ScriptedRewards())

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from nl_gradient_policy_optimization.algorithms.second import attempt_advantages
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.tiny_runs import SpokenRewards, tiny_config
-from text2grad.errors import InputError
 from text2grad.losses.ppo import refinement_loss
-from text2grad.records import load_json
 
 
 def test_advantages_by_hand():
@@ -51,6 +49,7 @@ def test_a_step_of_each(tmp_path, learn):
     config = tiny_config(tmp_path, learn=learn, **settings)
     rewards = Remarks()
     trainer = prepare("slf5k", config, rewards)
+    assert config.algorithm.label == learn
     learnt, update = [], trainer.learner.update
     trainer.learner.update = lambda batch, *step: learnt.append(batch) or update(batch, *step)
     before = [p.detach().clone() for p in trainer.learner.scorer.parameters()]
@@ -90,16 +89,3 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     read = trainer.tokenizer.decode(reader.prompt_ids(rollout))
     assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read
     assert reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0]))) == []
-
-
-def test_a_run_of_it_and_what_it_refuses(tmp_path):
-    config = tiny_config(tmp_path, learn="critique_grpo", rollouts_per_prompt=2, micro_batch_size=1, max_steps=1)
-    optimize("slf5k", config)
-    run = load_json(tmp_path / "run" / "run.json")
-    assert run["method"] == "critique_grpo" and run["config"]["algorithm"] == "second"
-    for wrong, word in (
-        ({"generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation"),
-        ({"rollouts_per_prompt": 4}, "half"),
-    ):
-        with pytest.raises(InputError, match=word):
-            config.changed(**wrong).check()

@@ -1,7 +1,6 @@
 """The critique as a teacher in the trainer: what it reads, what it changes, what refuses it, and that runs resume."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +9,10 @@ from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_pr
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured, probe, shown, shuffled
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from tests.processes import run_ranks
 from tests.tiny import tokenizer
 from tests.tiny_runs import (
     ScriptedRewards,
     SpokenRewards,
-    answer_with,
-    check_same_update,
     cut_after_one_step,
     encoded_prompts,
     ready_batch,
@@ -158,25 +154,6 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
     tokens = sum(encoded[row["id"]] + len(row["tokens"]) for row in rollouts)
     assert first["ledger/backward_tokens"] == 2 * tokens
     assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's
-
-
-def _one_step(folder: str, name: str, ranks: int) -> None:
-    config = tiny_config(
-        Path(folder), output_dir=f"{folder}/{name}", max_steps=1, rollouts_per_device=4 // ranks, micro_batch_size=1,
-        teacher="gate+distill", teacher_weights="average", teacher_coef=20.0,
-    )  # fmt: skip
-    trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",)))
-    answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(2 + i)] for i in range(4)])
-    trainer.train()
-    trainer.accelerator.end_training()
-
-
-def test_two_ranks_make_the_update_of_one(tmp_path):
-    tiny_config(tmp_path)  # writes model and posts once
-    assert run_ranks(_one_step, 1, str(tmp_path), "one", 1) == [0]
-    assert run_ranks(_one_step, 2, str(tmp_path), "two", 2) == [0, 0]
-    first = check_same_update(tmp_path / "one", tmp_path / "two")
-    assert first["teacher/unread"] == 1 and first["teacher/loss"] > 0
 
 
 # The probe
