@@ -20,7 +20,6 @@ from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
 FILE = Prompt(PROMPT, frozenset({"prompt", "response"}), "prompt.txt")
-FAMILIES = ("byte", "sentencepiece", "wordpiece")
 
 
 def as_records(items: dict) -> Records:
@@ -32,7 +31,7 @@ def reward_prompt(max_length: int = 200, shorten: str = "tail", family: str = "b
 
 
 @pytest.mark.parametrize("task_name", RECORDS)
-@pytest.mark.parametrize("family", FAMILIES[:2])
+@pytest.mark.parametrize("family", ["byte", "sentencepiece"])
 def test_the_loss_is_on_z_and_the_end_of_the_turn_alone(tmp_path, task_name, family):
     task = get_task(task_name)
     records = load_annotated(write(tmp_path, RECORDS[task_name]()), task)
@@ -64,20 +63,9 @@ def test_training_and_use_see_the_same_prompt(tmp_path):
         used = prompt.ids(fields, room=399)
         assert example["input_ids"][: len(used)] == used
         assert example["labels"][len(used) - 1 : len(used) + 1] == [NO_LOSS, example["input_ids"][len(used)]]
-
-
-def test_a_long_record_loses_prompt_but_never_target_or_response(tmp_path):
-    records = slf5k_records(1)
-    long = records["t3_0_0"]
-    long["post"] = "The beginning. " + "Then it went on and on. " * 60 + "The very end."
-    loaded = load_annotated(write(tmp_path, records), SLF5K)
-    encoded = encode(loaded, SLF5K, reward_prompt(max_length=150), max_length=260)
-    assert encoded.shortened == 1 and not encoded.dropped
-    text = tokenizer("byte").decode(encoded.examples[0]["input_ids"])
-    assert "The beginning." in text and "[…]" in text and "The very end." not in text
-    assert text.count(long["generated_summary"]) == 1
-    assert target(long, SLF5K) in text
-    assert max(len(example["input_ids"]) for example in encoded.examples) <= 260
+        text = tokenizer("byte").decode(example["input_ids"])  # the post alone lost its end
+        assert text.count(record["generated_summary"]) == 1 and target(record, SLF5K) in text
+        assert len(example["input_ids"]) <= 400
 
 
 def test_a_record_that_does_not_fit_is_dropped_and_counted_not_cut(tmp_path):
@@ -114,18 +102,6 @@ def test_shortening_keeps_as_much_as_fits(words, where, limit):
         head, _, tail = fitted["prompt"].partition(" […]")
         assert x.startswith(head) and x.rstrip().endswith(tail.strip())
         assert bool(tail) == (where == "middle")
-
-
-def test_dates_in_a_template_do_not_change_the_prompt():
-    """Llama 3.2's template prints today's date unless it is told one."""
-    tok = tokenizer("byte")
-    dated = type(tok)(
-        tokenizer_object=tok.backend_tokenizer,
-        eos_token="</s>",
-        chat_template="{{ date_string or strftime_now('%c') }} {{ messages[0]['content'] }}",
-    )
-    prompt = RewardPrompt(FILE, SLF5K, dated, 100)
-    assert "26 Jul 2024" in dated.decode(prompt.ids({"prompt": "x", "response": "y"}))
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30), share=st.floats(0.01, 0.9), seed=st.integers(0, 5))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import ROOT
-from tests.nl_reward_model.test_reward_model import losses
-from tests.processes import free_port
+from tests.nl_gradient_policy_optimization.test_nodes import cut_power
+from tests.nl_reward_model.test_reward_model import losses, same_result
+from tests.processes import flags, free_port
 from tests.reward_records import RECORDS, prompt_file, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -22,7 +22,7 @@ from text2grad.critics.reward_model.critic import RewardModelCritic
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def flags(folder: Path, task_name: str, output: str, **changes) -> list[str]:
+def arguments(folder: Path, task_name: str, output: str, **changes) -> list[str]:
     model = folder / "model"
     values = {
         "data_path": write(folder, RECORDS[task_name]()), "output_dir": folder / output,
@@ -32,32 +32,19 @@ def flags(folder: Path, task_name: str, output: str, **changes) -> list[str]:
         "train_sampling_strategy": "random", "logging_steps": 1, "save_strategy": "steps", "save_steps": 2,
         "eval_strategy": "no", "load_best_model_at_end": False, "judge_records": 1, "report_to": "none",
     } | changes  # fmt: skip
-    return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+    return flags(**values)
 
 
-def environment(**changes: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    threads = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "MASTER_PORT": str(free_port()), "PATH": path}
-    return {**os.environ, **threads, **changes}
-
-
-def launch(task_name: str, arguments: list[str], zero: int) -> subprocess.Popen:
+def launch(task_name: str, given: list[str], zero: int) -> subprocess.Popen:
+    variables = {
+        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "MASTER_PORT": str(free_port()), "RANKS": "2",
+        "ZERO": str(zero),
+    }  # fmt: skip
     return subprocess.Popen(
-        ["bash", f"deepspeed_train_{task_name}.sh", *arguments], cwd=ROOT / "nl_reward_model" / task_name,
-        env=environment(RANKS="2", ZERO=str(zero)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
+        ["bash", f"deepspeed_train_{task_name}.sh", *given], cwd=ROOT / "nl_reward_model" / task_name, env=variables,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
-
-
-def kill_session(leader: int) -> None:
-    """SIGKILL for every process of a session, as a scheduler ends a job."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            session = int(stat.read_text().rpartition(")")[2].split()[3])
-        except FileNotFoundError:
-            continue
-        if session == leader:
-            os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
 def finish(process: subprocess.Popen) -> None:
@@ -69,8 +56,8 @@ def finish(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize("task_name", RECORDS)
 def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, zero):
     """The same batches: two ranks of one record each, or two records accumulated in one process."""
-    finish(launch(task_name, flags(tmp_path, task_name, "two"), zero))
-    alone = flags(tmp_path, task_name, "one", gradient_accumulation_steps=2)
+    finish(launch(task_name, arguments(tmp_path, task_name, "two"), zero))
+    alone = arguments(tmp_path, task_name, "one", gradient_accumulation_steps=2)
     run_script(f"nl_reward_model/{task_name}/train_rm.py", *alone)
     two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
     assert len(two) == 3 and two == pytest.approx(one, abs=1e-4)
@@ -87,16 +74,14 @@ def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, ze
 @pytest.mark.parametrize("zero", [2, 3])
 def test_killed_ranks_go_on_exactly(tmp_path, zero):
     changes = {"max_steps": 4, "lora_dropout": 0.1, "judge_records": 0}
-    finish(launch("slf5k", flags(tmp_path, "slf5k", "whole", **changes), zero))
-    killed = launch("slf5k", flags(tmp_path, "slf5k", "killed", **changes), zero)
+    finish(launch("slf5k", arguments(tmp_path, "slf5k", "whole", **changes), zero))
+    killed = launch("slf5k", arguments(tmp_path, "slf5k", "killed", **changes), zero)
     deadline = time.monotonic() + 1200
     while not (tmp_path / "killed" / "checkpoint-2" / "reward_model.json").exists():
         assert killed.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    kill_session(killed.pid)
-    killed.communicate()
+    cut_power(killed)
     assert not (tmp_path / "killed" / "reward_model.json").exists()
-    finish(launch("slf5k", flags(tmp_path, "slf5k", "killed", **changes), zero))
+    finish(launch("slf5k", arguments(tmp_path, "slf5k", "killed", **changes), zero))
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    whole, resumed = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "killed"))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert same_result(tmp_path / "killed", tmp_path / "whole")

@@ -1,9 +1,11 @@
-"""Training a reward model: the right loss, a folder that explains itself, exact resume, published settings."""
+"""Training a reward model: the right loss, a folder that explains itself, exact resume after whatever happens."""
 
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from text2grad.configs import parse
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
+from text2grad.journal.run_folder import claimed
 from text2grad.models import load_model
+from text2grad.records import load_json
 
 LORA = {"lora_r": 16, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1, "learning_rate": 1e-2}
 
@@ -122,28 +126,35 @@ def test_the_loss_is_trls(tmp_path, monkeypatch, accumulation):
 STEPS = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "feedback_records": 0}
 
 
-def _run(folder: Path, name: str, changes: dict, life: float | None = None, at_step: int = 0, disk: str = "") -> None:
-    """A training in a process that the clock or the start of a step kills, or whose disk is full from that step on."""
+def run(
+    folder: Path, name: str, changes: dict, life: float | None = None, at_step: int = 0, event: Callable = die
+) -> None:
+    """A training in a process that the clock kills, or to which something happens at the start of a step."""
 
-    class Kill(TrainerCallback):
+    class Fate(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
             die_after(life)
 
         def on_step_begin(self, args, state, control, **kwargs):
             if at_step and state.global_step == at_step:
-                full(Path(disk)) if disk else die()
+                event()
 
     made = train_rm._trainer
 
-    def dying(*args):
+    def doomed(*args):
         trainer = made(*args)
-        trainer.add_callback(Kill())
+        trainer.add_callback(Fate())
         return trainer
 
-    train_rm._trainer = dying
+    train_rm._trainer = doomed
     config = settings(folder, str(folder / "annotated.json"), **STEPS, **changes, output_dir=str(folder / name))
+    # A file: what this process inherits as its output depends on which test began the server it comes from.
     with (folder / "printed.txt").open("w") as file, redirect_stdout(file), redirect_stderr(file):
         command(lambda: train("slf5k", config))()
+
+
+def same_result(one: Path, other: Path, weights: str = "adapter_model.safetensors") -> bool:
+    return (one / weights).read_bytes() == (other / weights).read_bytes()
 
 
 @pytest.mark.promise("same_after_kill", cases=3)
@@ -153,8 +164,8 @@ def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     write(tmp_path, slf5k_records())
     tiny_model(tmp_path / "model")
     killed = tmp_path / "killed"
-    assert run_alone(_run, tmp_path, "whole", changes) == 0
-    assert run_alone(_run, tmp_path, "killed", changes, None, 3) == -signal.SIGKILL
+    assert run_alone(run, tmp_path, "whole", changes) == 0
+    assert run_alone(run, tmp_path, "killed", changes, None, 3) == -signal.SIGKILL
     assert (killed / "checkpoint-2").is_dir() and not (killed / "reward_model.json").exists()
     shutil.copytree(killed / "checkpoint-2", killed / "checkpoint-3")
     (killed / "checkpoint-3" / "reward_model.json").unlink()
@@ -162,13 +173,11 @@ def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     (killed / "checkpoint-7").symlink_to("checkpoint-mine")
     (killed / "checkpoint-8").symlink_to("nowhere")
     (killed / "checkpoint-9").touch()
-    assert run_alone(_run, tmp_path, "killed", changes, None, 4) == -signal.SIGKILL
+    assert run_alone(run, tmp_path, "killed", changes, None, 4) == -signal.SIGKILL
     assert (killed / "checkpoint-mine").is_dir() and (killed / "checkpoint-7.damaged").is_symlink()
-    killed_at_random(lambda life: [run_alone(_run, tmp_path, "killed", changes, life)], killed, 2, 0.6)
+    killed_at_random(lambda life: [run_alone(run, tmp_path, "killed", changes, life)], killed, 2, 0.6)
     assert losses(killed) == losses(tmp_path / "whole")
-    weights = "adapter_model.safetensors" if changes else "model.safetensors"
-    ours, theirs = (load_file(tmp_path / name / weights) for name in ("whole", "killed"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours) and ours.keys() == theirs.keys()
+    assert same_result(killed, tmp_path / "whole", "adapter_model.safetensors" if changes else "model.safetensors")
 
 
 @pytest.mark.promise("same_after_kill", "nothing_lost", "clear_sentence")
@@ -176,30 +185,81 @@ def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, s
     write(tmp_path, slf5k_records())
     tiny_model(tmp_path / "model")
     disk = small_disk(30)
-    assert run_alone(_run, tmp_path, "whole", LORA) == 0
-    assert run_alone(_run, tmp_path, str(disk / "run"), LORA, None, 3, str(disk)) == 2
+    assert run_alone(run, tmp_path, "whole", LORA) == 0
+    assert run_alone(run, tmp_path, str(disk / "run"), LORA, None, 3, partial(full, disk)) == 2
     assert "the disk is full" in (tmp_path / "printed.txt").read_text()
     (disk / "filler").unlink()
-    assert run_alone(_run, tmp_path, str(disk / "run"), LORA) == 0
+    assert run_alone(run, tmp_path, str(disk / "run"), LORA) == 0
     assert losses(disk / "run") == losses(tmp_path / "whole")
-    assert (disk / "run" / "adapter_model.safetensors").read_bytes() == (
-        tmp_path / "whole" / "adapter_model.safetensors"
-    ).read_bytes()
+    assert same_result(disk / "run", tmp_path / "whole")
 
 
-def test_a_finished_run_does_nothing_and_another_is_refused(tmp_path, capsys):
+@pytest.mark.promise("same_after_kill")
+def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
+    tiny_model(tmp_path / "model")
+    write(tmp_path, slf5k_records())
+    whole, hurt = tmp_path / "whole", tmp_path / "hurt"
+    assert run_alone(run, tmp_path, "whole", LORA) == 0
+    told = partial(signal.raise_signal, signal.SIGTERM)
+    assert run_alone(run, tmp_path, "hurt", LORA, None, 2, told) == 143
+    assert sorted(path.name for path in hurt.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
+    assert not (hurt / "reward_model.json").exists()
+    optimizer = hurt / "checkpoint-3" / "optimizer.pt"
+    content = bytearray(optimizer.read_bytes())
+    content[len(content) // 2] ^= 1
+    optimizer.write_bytes(content)
+    assert run_alone(run, tmp_path, "hurt", LORA) == 0
+    out = (tmp_path / "printed.txt").read_text()
+    assert f"skipping {hurt / 'checkpoint-3'}: its file optimizer.pt is damaged" in out
+    assert f"going on from {hurt / 'checkpoint-2'}" in out
+    assert (hurt / "checkpoint-3.damaged").is_dir()
+    assert same_result(hurt, whole)
+
+    weights = hurt / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:2000] + bytes(len(content) - 2000))
+    with pytest.raises(InputError, match=r"adapter_model.safetensors is damaged .*whole weights .*checkpoint-5"):
+        RewardModelCritic.load(hurt, "slf5k")
+    assert run_alone(run, tmp_path, "hurt", LORA) == 0
+    assert "writing the result again from the newest checkpoint" in (tmp_path / "printed.txt").read_text()
+    assert same_result(hurt, whole)
+
+
+@pytest.mark.promise("no_mixed_runs")
+def test_changes_are_refused_or_recorded(tmp_path, capsys):
     data = write(tmp_path, slf5k_records())
-    train("slf5k", settings(tmp_path, data, max_steps=1))
-    before = (tmp_path / "reward_model" / "model.safetensors").stat().st_mtime_ns
-    train("slf5k", settings(tmp_path, data, max_steps=1))
+    common = STEPS | LORA
+    changed = common | {"max_steps": 3}
+    folder = tmp_path / "reward_model"
+    train("slf5k", settings(tmp_path, data, **common | {"max_steps": 2}))
+    with claimed(folder, "reward_model"), pytest.raises(InputError, match="another run is working there"):
+        train("slf5k", settings(tmp_path, data, **changed))
+    (folder / "reward_model.json").unlink()  # stopped before its end
+    with pytest.raises(InputError, match=r"max_steps: 2 then, 3 now.*--allow_changed true"):
+        train("slf5k", settings(tmp_path, data, **changed))
+    with pytest.raises(InputError, match=r"learning_rate.*checkpoints"):
+        train("slf5k", settings(tmp_path, data, **changed | {"learning_rate": 1e-3}, allow_changed=True))
+    train("slf5k", settings(tmp_path, data, **changed, allow_changed=True))
+    told = [{"from_step": 3, "settings": {"max_steps": 3}}]
+    assert load_json(folder / "run.json")["changes"] == told and load_json(folder / "run.json")["max_steps"] == 2
+    assert json.loads((folder / "reward_model.json").read_text())["changes"] == told
+    assert "- changed from step 3 on: max_steps 3" in (folder / "README.md").read_text()
+
+    before = (folder / "adapter_model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    train("slf5k", settings(tmp_path, data, **changed))  # what it was last continued with: nothing is left to do
     assert "has finished" in capsys.readouterr().out
-    assert (tmp_path / "reward_model" / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(InputError, match=r"begun with other settings \(learning_rate: 0.001 then, 0.5 now\)"):
-        train("slf5k", settings(tmp_path, data, max_steps=1, learning_rate=0.5))
+    assert (folder / "adapter_model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(InputError, match=r"begun with other settings \(learning_rate: 0.01 then, 0.5 now\)"):
+        train("slf5k", settings(tmp_path, data, **changed | {"learning_rate": 0.5}))
     records = slf5k_records()
     records["t3_0_0"]["textual_feedback"] = "Changed."
     with pytest.raises(InputError, match=r"begun with other settings \(data:"):
-        train("slf5k", settings(tmp_path, write(tmp_path, records), max_steps=1))
+        train("slf5k", settings(tmp_path, write(tmp_path, records), **changed))
+    data = write(tmp_path, slf5k_records())
+    tiny_model(tmp_path / "model", seed=1)
+    with pytest.raises(InputError, match="weights: "):
+        train("slf5k", settings(tmp_path, data, **changed))
 
 
 @pytest.mark.parametrize("task_name", RECORDS)
@@ -258,11 +318,7 @@ def test_what_cannot_be_is_refused(tmp_path, changes, complaint):
 
 
 def test_feedback_metrics_count_what_cannot_be_read_or_found():
-    parsed = [
-        Feedback("Fine.", ["good part", "not there"], []),
-        FeedbackError("broken"),
-        Feedback("Poor.", [], ["bad"]),
-    ]
-    metrics = feedback_metrics(parsed, ["a good part", "x", "bad"])
+    fine, poor = Feedback("Fine.", ["good part", "not there"], []), Feedback("Poor.", [], ["bad"])
+    metrics = feedback_metrics([fine, FeedbackError("broken"), poor], ["a good part", "x", "bad"])
     assert metrics == {"parse_rate": 2 / 3, "quotes": 1.5, "unmatched_rate": 1 / 3}
     assert feedback_metrics([FeedbackError("broken")], ["x"]) == {"parse_rate": 0.0}

@@ -48,12 +48,8 @@ def test_rows_hold_each_token_of_each_example_once():
 
 
 def summed_loss(model, batch) -> torch.Tensor:
-    logits = model(
-        input_ids=batch["input_ids"],
-        attention_mask=batch["attention_mask"],
-        position_ids=batch["position_ids"],
-        use_cache=False,
-    ).logits
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**inputs, use_cache=False).logits
     return torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=NO_LOSS, reduction="sum"
     )
@@ -120,14 +116,10 @@ def test_an_adapter_goes_on_training_from_its_weights(tmp_path):
     train("slf5k", first)
     made = Path(first.output_dir)
     for name, rate in (("same", 0.0), ("more", 1e-2)):
-        train(
-            "slf5k",
-            settings(tmp_path, data, model=str(made), output_dir=str(tmp_path / name), lora_r=16, learning_rate=rate),
-        )
-    weights = {
-        path.name: load_file(path / "adapter_model.safetensors")
-        for path in (made, tmp_path / "same", tmp_path / "more")
-    }
+        changes = {"model": str(made), "output_dir": str(tmp_path / name), "lora_r": 16, "learning_rate": rate}
+        train("slf5k", settings(tmp_path, data, **changes))
+    paths = (made, tmp_path / "same", tmp_path / "more")
+    weights = {path.name: load_file(path / "adapter_model.safetensors") for path in paths}
     assert any(bool(value.any()) for key, value in weights["same"].items() if "lora_B" in key)
     for key, value in weights[made.name].items():
         torch.testing.assert_close(weights["same"][key], value)
