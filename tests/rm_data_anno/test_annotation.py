@@ -26,7 +26,13 @@ RECORDS = {
 
 @pytest.fixture
 def annotate(run_script):
-    return lambda task, *args, **more: run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", *args, **more)
+    """A task's script, with the critic that is a program."""
+
+    def run(task: str, data: Path, output: Path, code: int = 0):
+        flags = {"data_path": data, "output_path": output, "critic": "programmatic"}
+        return run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", **flags, code=code)
+
+    return run
 
 
 def write(path: Path, value: object) -> Path:
@@ -36,7 +42,7 @@ def write(path: Path, value: object) -> Path:
 
 def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
-    done = annotate("slf5k", "--data_path", data, "--output_path", output, "--critic", "programmatic")
+    done = annotate("slf5k", data, output)
 
     annotated = json.loads(output.read_text())
     assert list(annotated) == list(RECORDS)
@@ -73,7 +79,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
     }
     right = {**record, "solution": record["solution"].replace("<", ">")}
     data = write(tmp_path / "in.json", [record, right])
-    annotate("kodcode", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic")
+    annotate("kodcode", data, tmp_path / "out.json")
     wrong, fine = json.loads((tmp_path / "out.json").read_text())
     assert wrong["log"]["passed"] is False
     assert wrong["log"]["error_type"] == "AssertionError"
@@ -84,15 +90,14 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
 
 def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, annotate):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
-    args = ("--data_path", data, "--output_path", output, "--critic", "programmatic")
-    annotate("slf5k", *args)
+    annotate("slf5k", data, output)
     journal = tmp_path / "out.json.journal.jsonl"
     before = journal.read_text()
-    annotate("slf5k", *args)
+    annotate("slf5k", data, output)
     assert journal.read_text() == before
 
     write(data, RECORDS | {"t3_new": {"post": POST, "generated_summary": "Dan ate a cake."}})
-    annotate("slf5k", *args)
+    annotate("slf5k", data, output)
     assert journal.read_text().startswith(before)
     assert journal.read_text().count("\n") == before.count("\n") + 1
     assert list(json.loads(output.read_text())) == [*RECORDS, "t3_new"]
@@ -100,9 +105,7 @@ def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, an
 
 def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, annotate):
     data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
-    done = annotate(
-        "slf5k", "--data_path", data, "--output_path", tmp_path / "out.json", "--critic", "programmatic", code=2
-    )
+    done = annotate("slf5k", data, tmp_path / "out.json", code=2)
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
     assert str(data) in done.stderr and "'t3_a'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
@@ -147,29 +150,16 @@ def test_support(quote, critique, expected):
 
 
 def test_report_counts_what_stands_in_the_records():
+    def record(summary: str, good: list, poor: list, validation: dict, usage: tuple) -> dict:
+        base = {"post": "p", "generated_summary": summary}
+        names = ("requests", "prompt_tokens", "completion_tokens", "cost_usd")
+        made = {"validation": validation, "usage": dict(zip(names, usage, strict=True))}
+        return get_task("slf5k").with_feedback(base, Feedback("c", good, poor), made)
+
+    first = {"offered": 2, "corrected": 0, "first": {"offered": 4, "unmatched": ["x"]}}
     records = {
-        "a": {
-            "post": "p",
-            "generated_summary": "one two three four",
-            "textual_feedback": "c",
-            "good_spans": ["one two"],
-            "poor_spans": ["four"],
-            "annotation": {
-                "validation": {"offered": 2, "corrected": 0, "first": {"offered": 4, "unmatched": ["x"]}},
-                "usage": {"requests": 2, "prompt_tokens": 100, "completion_tokens": 20, "cost_usd": 0.001},
-            },
-        },
-        "b": {
-            "post": "p",
-            "generated_summary": "five six",
-            "textual_feedback": "c",
-            "good_spans": [],
-            "poor_spans": [],
-            "annotation": {
-                "validation": {"offered": 1, "unmatched": ["seven"]},
-                "usage": {"requests": 1, "prompt_tokens": 50, "completion_tokens": 10, "cost_usd": 0.002},
-            },
-        },
+        "a": record("one two three four", ["one two"], ["four"], first, (2, 100, 20, 0.001)),
+        "b": record("five six", [], [], {"offered": 1, "unmatched": ["seven"]}, (1, 50, 10, 0.002)),
     }
     report = fidelity.annotation_report(
         get_task("slf5k"), records, {"c": "broken JSON at character 12: x", "d": "broken JSON at character 7: x"}
@@ -187,10 +177,7 @@ def test_report_counts_what_stands_in_the_records():
 
 def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
     output = tmp_path / "a.json"
-    annotate(
-        "slf5k", "--data_path", write(tmp_path / "in.json", RECORDS), "--output_path", output, "--critic",
-        "programmatic",
-    )  # fmt: skip
+    annotate("slf5k", write(tmp_path / "in.json", RECORDS), output)
     done = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", output, output)
     assert re.search(r"\| records: annotated +\| 2 ", done.stdout)
     refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", tmp_path / "in.json", code=2)
@@ -199,22 +186,21 @@ def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
 
 # Scores for every word
 
-
-@pytest.mark.parametrize("count", [100, 4500])
-def test_words_that_repeat(count):
-    words = ["a"] * count
-    scores = [(word, 1.0 if index % 2 else -1.0) for index, word in enumerate(words)]
-    begun = time.process_time()
-    checked = validate(Feedback("c", scores=scores), " ".join(words), get_task("slf5k"))
-    assert time.process_time() - begun < 5
-    assert checked.feedback.scores == scores
-    assert checked.unscored == 0
+CYCLE = [f"w{n % 20}" for n in range(4500)]
 
 
-def test_words_that_repeat_with_some_left_out_and_some_added():
-    words = [f"w{index % 20}" for index in range(4500)]
-    given = [(word, 1.0) for index, word in enumerate(words) if index % 100] + [("never", 1.0)]
+@pytest.mark.parametrize(
+    ("words", "given", "unscored", "unmatched"),
+    [
+        (["a"] * 100, [("a", (-1.0) ** n) for n in range(100)], 0, []),
+        (["a"] * 4500, [("a", (-1.0) ** n) for n in range(4500)], 0, []),
+        (CYCLE, [*((word, 1.0) for n, word in enumerate(CYCLE) if n % 100), ("never", 1.0)], 45, ["never"]),
+    ],
+    ids=["few", "many", "some left out and one added"],
+)
+def test_words_that_repeat(words, given, unscored, unmatched):
     begun = time.process_time()
     checked = validate(Feedback("c", scores=given), " ".join(words), get_task("slf5k"))
     assert time.process_time() - begun < 5
-    assert (checked.unscored, checked.unmatched) == (45, ["never"])
+    assert (checked.unscored, checked.unmatched) == (unscored, unmatched)
+    assert unmatched or checked.feedback.scores == given

@@ -16,6 +16,13 @@ from text2grad.feedback import Feedback, FeedbackError, reply_schema
 from text2grad.tasks import get_task
 
 
+def unfinished(config) -> None:
+    """An annotation that leaves records without feedback, and says so by its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        annotate("slf5k", config)
+    assert ended.value.code == 1
+
+
 def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
     with FaultServer(judge) as server:
         config = setting(tmp_path, server, posts(5))
@@ -65,9 +72,7 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
     broken = {"t3_1": "I would rather not.", "t3_3": '{"textual_feedback": "Good", "good_spans": ["Dog'}
     with FaultServer(lambda body: broken.get(record_of(body)) or judge(body)) as server:
         config = setting(tmp_path, server, posts(5), max_cost_usd=100.0, prices=str(prices(tmp_path)))
-        with pytest.raises(SystemExit) as ended:
-            annotate("slf5k", config)
-        assert ended.value.code == 1
+        unfinished(config)
         assert "2 failed" in capsys.readouterr().err
         assert len(server.requests) == 7
         failed = read(tmp_path, ".failed.json")
@@ -79,14 +84,12 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         assert sum(report["failures"].values()) == 2
         assert report["paid"]["requests"] == 7 > report["usage"]["requests"]
 
-        with pytest.raises(SystemExit):
-            annotate("slf5k", config)
+        unfinished(config)
         assert len(server.requests) == 7
 
         del broken["t3_1"]
         config.retry_failed = True
-        with pytest.raises(SystemExit):
-            annotate("slf5k", config)
+        unfinished(config)
         assert sorted(map(record_of, server.requests[7:])) == ["t3_1", "t3_3", "t3_3"]
         del broken["t3_3"]
         annotate("slf5k", config)
@@ -102,8 +105,8 @@ def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
             value["choices"][0]["message"] |= {"content": None, "refusal": "I cannot judge dogs."}
             return value
 
-    with Refusing(judge) as server, pytest.raises(SystemExit):
-        annotate("slf5k", setting(tmp_path, server, posts(1)))
+    with Refusing(judge) as server:
+        unfinished(setting(tmp_path, server, posts(1)))
     assert len(server.requests) == 1
     assert "refused to judge" in read(tmp_path, ".failed.json")["t3_0"]
 
@@ -126,9 +129,8 @@ def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tm
 def test_human_feedback_that_is_not_there_is_an_error_before_anything_is_sent(tmp_path):
     with FaultServer(judge) as server:
         config = setting(tmp_path, server, posts(2), prompt_variant="human_feedback")
-        with pytest.raises(
-            InputError, match=r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
-        ):
+        told = r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
+        with pytest.raises(InputError, match=told):
             annotate("slf5k", config)
     assert not server.requests
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
@@ -219,12 +221,11 @@ def test_a_prompt_is_a_variant_or_a_file(tmp_path):
 
 def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):
     with FaultServer(judge) as server:
-        words = len(judge({"messages": [{"content": prompt_of(0)}]}).split(" "))
+        summary = posts(1)["t3_0"]["generated_summary"]
+        words = len(judge({"messages": [{"content": f"<summary>\n{summary}\n</summary>"}]}).split(" "))
         cost = words * 0.001
         options = {"prices": str(prices(tmp_path)), "max_new_tokens": words + 5, "concurrency": 4}
-        with pytest.raises(SystemExit) as ended:
-            annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=7.5 * cost, **options))
-        assert ended.value.code == 1
+        unfinished(setting(tmp_path, server, posts(20), max_cost_usd=7.5 * cost, **options))
         assert "--max_cost_usd" in capsys.readouterr().err
         done = len(read(tmp_path))
         assert 5 <= done <= 7
@@ -237,11 +238,6 @@ def test_the_budget_ends_a_run_that_a_larger_one_goes_on_with(tmp_path, capsys):
         annotate("slf5k", setting(tmp_path, server, posts(20), max_cost_usd=22 * cost, **options))
         assert len(server.requests) == 20
     assert list(read(tmp_path)) == list(posts(20))
-
-
-def prompt_of(index: int) -> str:
-    record = posts(index + 1)[f"t3_{index}"]
-    return f"<summary>\n{record['generated_summary']}\n</summary>"
 
 
 def test_a_chat_critic_answers_in_order_and_its_failures_are_feedback_errors(tmp_path):
@@ -297,6 +293,10 @@ def test_the_prompt_that_the_readme_shows_is_enough(tmp_path):
 # Through a Batch API
 
 
+def batched(tmp_path, server: FaultServer, count: int, **options):
+    return setting(tmp_path, server, posts(count), **{"batch_api": True, "batch_poll_seconds": 0.02, **options})
+
+
 def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
     def answer(body: dict) -> str:
         if record_of(body) == "t3_1" and len(body["messages"]) == 1:
@@ -304,24 +304,22 @@ def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
         return judge(body)
 
     with FaultServer(answer) as server:
-        options = {"batch_api": True, "batch_poll_seconds": 0.05, "prices": str(prices(tmp_path)), "max_cost_usd": 50.0}
-        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        config = batched(tmp_path, server, 4, prices=str(prices(tmp_path)), max_cost_usd=50.0)
+        annotate("slf5k", config)
         assert len(server.batches) == 2
         assert sorted(map(record_of, server.requests)) == ["t3_0", "t3_1", "t3_1", "t3_2", "t3_3"]
         usage = read(tmp_path)["t3_0"]["annotation"]["usage"]
         assert usage["cost_usd"] == pytest.approx(usage["completion_tokens"] * 0.0005)
         assert list(read(tmp_path)) == list(posts(4))
-        annotate("slf5k", setting(tmp_path, server, posts(4), **options))
+        annotate("slf5k", config)
         assert len(server.batches) == 2
 
 
 def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):
     with FaultServer(judge, batch_delay=3) as server:
-        config = setting(tmp_path, server, posts(3), batch_api=True, batch_poll_seconds=0)
+        config = batched(tmp_path, server, 3, batch_poll_seconds=0)
         for _ in range(3):
-            with pytest.raises(SystemExit) as ended:
-                annotate("slf5k", config)
-            assert ended.value.code == 1
+            unfinished(config)
             assert "run the same command later" in capsys.readouterr().err
         annotate("slf5k", config)
         assert len(server.batches) == 1
@@ -331,9 +329,8 @@ def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, caps
 
 def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
     with FaultServer(judge, faults=["500"], rate=0.5, seed=3) as server:
-        config = setting(tmp_path, server, posts(12), batch_api=True, batch_poll_seconds=0.02)
-        with pytest.raises(SystemExit):
-            annotate("slf5k", config)
+        config = batched(tmp_path, server, 12)
+        unfinished(config)
         failed = read(tmp_path, ".failed.json")
         assert 0 < len(failed) < 12
         assert all("the model stumbled" in reason for reason in failed.values())
@@ -345,14 +342,8 @@ def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
 
 def test_a_batch_stays_within_the_budget(tmp_path):
     with FaultServer(judge) as server:
-        options = {
-            "batch_api": True,
-            "batch_poll_seconds": 0.02,
-            "prices": str(prices(tmp_path)),
-            "max_new_tokens": 100,
-        }
-        with pytest.raises(SystemExit):
-            annotate("slf5k", setting(tmp_path, server, posts(30), max_cost_usd=0.4, **options))
+        limits = {"prices": str(prices(tmp_path)), "max_cost_usd": 0.4, "max_new_tokens": 100}
+        unfinished(batched(tmp_path, server, 30, **limits))
         paid = read(tmp_path, ".report.json")["paid"]["cost_usd"]
     assert 0.3 < paid <= 0.4
     assert len(read(tmp_path)) == len(server.requests) < 30

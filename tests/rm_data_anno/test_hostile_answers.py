@@ -11,7 +11,6 @@ from rm_data_anno.annotate import annotate
 from tests.annotation_runs import judge, posts, read, record_of, setting
 from tests.fault_server import FaultServer
 from text2grad.endpoints.client import ChatClient, ChatError
-from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError
 
 HIT = "t3_2"
@@ -27,6 +26,10 @@ def answer_with(body: dict, **changes: object) -> dict:
     return {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage} | changes
 
 
+def completion(**changes: object):
+    return lambda body: json.dumps(answer_with(body, **changes)).encode()
+
+
 def content(change):
     return lambda body: json.dumps(answer_with(body, message={"content": change(judge(body))})).encode()
 
@@ -35,10 +38,8 @@ BODIES = {
     "depth": lambda body: b"[" * 200_000,
     "digits": lambda body: b'{"choices": [], "created": ' + LONG.encode() + b"}",
     "not UTF-8": lambda body: json.dumps(answer_with(body)).encode().replace(b"Dog", b"\xff\xfe"),
-    "cached is a text": lambda body: json.dumps(
-        answer_with(body, usage={"prompt_tokens_details": {"cached_tokens": "9"}})
-    ).encode(),
-    "logprobs are texts": lambda body: json.dumps(answer_with(body, choice={"logprobs": {"content": ["a"]}})).encode(),
+    "cached is a text": completion(usage={"prompt_tokens_details": {"cached_tokens": "9"}}),
+    "logprobs are texts": completion(choice={"logprobs": {"content": ["a"]}}),
     "digits in the reply": content(lambda text: text.replace('"reasoning"', f'"n": {LONG}, "reasoning"')),
     "half pair in a key": content(lambda text: text.replace('"reasoning"', '"\\ud800": 1, "reasoning"')),
     "half pair in the reasoning": content(lambda text: text.replace("The post is", "The post \\ud83d is")),
@@ -153,10 +154,8 @@ def test_a_password_in_an_address_is_written_nowhere(tmp_path, capsys):
 
 @pytest.mark.promise("paid_once")
 def test_counts_that_are_none_do_not_raise_the_budget(tmp_path):
-    def raw(body: dict):
-        return 200, {}, json.dumps(answer_with(body, usage={"completion_tokens": -(10**6)})).encode()
-
-    with FaultServer(judge, raw=raw) as server:
+    answer = completion(usage={"completion_tokens": -(10**6)})
+    with FaultServer(judge, raw=lambda body: (200, {}, answer(body))) as server:
         client = ChatClient(server.url, "gpt-4o", max_cost_usd=0.05, max_tokens=1000)
         asked = 0
         for number in range(40):
@@ -168,31 +167,6 @@ def test_counts_that_are_none_do_not_raise_the_budget(tmp_path):
                 break
     assert asked < 5
     assert client.budget.spent > 0
-
-
-@pytest.mark.promise("nothing_lost")
-def test_what_cannot_be_used_is_asked_again_by_a_critic_that_resumes(tmp_path):
-    """In training, a step repeats its rollouts: the replies that ended it must not come from the cache again."""
-    from text2grad.critics.chat import ChatCritic
-
-    nonsense = ["I will not say."]
-    with FaultServer(lambda body: nonsense[0] if nonsense else judge(body)) as server:
-
-        def feedback():
-            cache = ReplyCache(tmp_path / "replies.jsonl")
-            critic = ChatCritic.from_spec(f"{server.url}#m", "slf5k", cache=cache)
-            try:
-                return critic(["Post number 1 "], ["Dog ran; off"])[0]
-            finally:
-                cache.close()
-
-        first = feedback()
-        assert isinstance(first, ValueError)
-        nonsense.clear()
-        assert feedback().good == ["Dog ran"]
-        assert len(server.requests) == 3
-        assert feedback().good == ["Dog ran"]
-        assert len(server.requests) == 3
 
 
 @pytest.mark.promise("paid_once", "nothing_lost")

@@ -147,11 +147,8 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
 
 def test_the_script_takes_what_generate_writes(tmp_path, posts, answers, run_script):
     save_json(tmp_path / "posts.json", posts)
-    sampled = {
-        f"{key}@{n}": {"id": f"{key}@{n}", **posts[key], "generated_summary": text}
-        for key, texts in answers.items()
-        for n, text in enumerate(texts)
-    }
+    rows = ((f"{key}@{n}", key, text) for key, texts in answers.items() for n, text in enumerate(texts))
+    sampled = {sample: {"id": sample, **posts[key], "generated_summary": text} for sample, key, text in rows}
     save_json(tmp_path / "answers.json", sampled)
     made = tmp_path / "varied.json"
     done = run_script(

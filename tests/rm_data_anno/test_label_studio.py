@@ -120,6 +120,12 @@ def files(tmp_path, said=SAID, **more):
     return data, export
 
 
+def people_of(export, rows) -> list[PersonsAnnotation]:
+    """Of an export that holds these rows."""
+    export.write_text(json.dumps(rows))
+    return read_export(export, {"t3_a": POST["generated_summary"]}).get("t3_a", [])
+
+
 def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     data, export = files(tmp_path)
     script = "rm_data_anno/label_studio.py"
@@ -166,21 +172,18 @@ def test_who_decides_settles_it():
 
 def test_missing_things_and_stars_come_back(tmp_path):
     _, export = files(tmp_path)
-    rows = json.loads(export.read_text())
+    rows = load_json(export)
     for stars, annotation in zip((4, 1), rows[0]["annotations"], strict=False):
         typed = {"from_name": "missing", "type": "textarea", "value": {"text": ["why it barks"]}}
         annotation["result"] += [typed, {"from_name": "verdict", "type": "rating", "value": {"rating": stars}}]
-    save_json(export, rows)
-    responses = {"t3_a": POST["generated_summary"]}
-    people = read_export(export, responses)["t3_a"]
+    people = people_of(export, rows)
     assert [person.score for person in people] == [0.5, -1.0]
     assert all("why" not in person.critique for person in people)
     feedback = get_task("slf5k").feedback(annotated_record(get_task("slf5k"), POST, people, spans=True))
     assert (feedback.missing, feedback.score) == (["why it barks"], -0.25)
     rows[0]["annotations"][0]["result"][-1]["value"]["rating"] = 7
-    save_json(export, rows)
     with pytest.raises(InputError, match="rating"):
-        read_export(export, responses)
+        people_of(export, rows)
 
 
 def test_agreement_by_hand():
@@ -219,35 +222,29 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
 )  # fmt: skip
 def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
     _, export = files(tmp_path)
-    rows = json.loads(export.read_text())
+    rows = load_json(export)
     change(rows)
-    save_json(export, rows)
     with pytest.raises(InputError, match=message):
-        read_export(export, {"t3_a": POST["generated_summary"]})
+        people_of(export, rows)
 
 
 @pytest.mark.promise("no_escape")
 def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
-    from rm_data_anno.label_studio import read_export
-
     _, export = files(tmp_path)
-    rows = json.loads(export.read_text())
+    rows = load_json(export)
     annotations = rows[0]["annotations"]
     again = [annotations[1] | {"id": 7 + n, "updated_at": f"2026-01-0{n + 1}T00:00:00Z"} for n in range(3)]
     annotations += [again[2], again[0], again[1]]
     again[2]["result"] = [{"type": "textarea", "value": {"text": ["The last word."]}}]
-    save_json(export, rows)
-    responses = {"t3_a": POST["generated_summary"]}
-    people = read_export(export, responses)["t3_a"]
+    people = people_of(export, rows)
     assert sorted((person.annotator, person.critique) for person in people) == [
         ("a@x.org", "Right about the dog."),
         ("b@x.org", "The last word."),
     ]
-    assert agreement({"t3_a": people}, responses)["annotators_each"] == 2
+    assert agreement({"t3_a": people}, {"t3_a": POST["generated_summary"]})["annotators_each"] == 2
     del annotations[0]["completed_by"]
-    save_json(export, rows)
     with pytest.raises(InputError, match="completed_by"):
-        read_export(export, responses)
+        people_of(export, rows)
 
 
 WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
@@ -263,17 +260,14 @@ WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
     ("annotations", 0, "result", 0, "value", "text"), ("annotations", 0, "result", 2, "value", "text"),
 ], ids=repr)  # fmt: skip
 def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path, place, wrong):
-    from rm_data_anno.label_studio import read_export
-
     _, export = files(tmp_path)
-    rows = json.loads(export.read_text())
+    rows = load_json(export)
     within = rows
     for step in (0, *place[:-1]) if place else ():
         within = within[step]
     within[place[-1] if place else 0] = wrong
-    export.write_text(json.dumps(rows))
     try:
-        people = read_export(export, {"t3_a": POST["generated_summary"]}).get("t3_a", [])
+        people = people_of(export, rows)
     except InputError as error:
         assert str(export) in str(error)
     else:

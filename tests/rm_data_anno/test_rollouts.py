@@ -24,11 +24,8 @@ def test_each_different_response_is_kept_once(tmp_path):
     one = log(tmp_path / "one", ("a", " I lost a. "), ("b", "I lost a."), ("a", "I lost a."), ("a", "  "))
     two = log(tmp_path / "two", ("b", "Gone."), ("b", "I lost a."))
     made = rollout_records(POSTS, [one, two / "rollouts.jsonl"], TASK)
-    assert {key: TASK.response(record) for key, record in made.items()} == {
-        "a@1": "I lost a.",
-        "b@2": "I lost a.",
-        "b@3": "Gone.",
-    }
+    assert list(made) == ["a@1", "b@2", "b@3"]
+    assert [TASK.response(record) for record in made.values()] == ["I lost a.", "I lost a.", "Gone."]
     assert made["b@3"] == {**POSTS["b"], "generated_summary": "Gone."}
 
 
