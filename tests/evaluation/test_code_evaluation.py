@@ -46,30 +46,25 @@ def test_pass_at_k_beyond_the_samples_is_refused():
         pass_figures({"a": [True, False], "b": [True]}, [2])
 
 
-def kodcode_file(path, programs: dict[str, list[str]], fence: bool = True):
+def kodcode_file(path, programs: dict[str, list[str]]):
     test = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n    assert double(-1) == -2\n"
     records = {}
     for name, codes in programs.items():
         for number, code in enumerate(codes):
             key = f"{name}@{number}"
-            text = f"Here it is:\n```python\n{code}\n```\nDone." if fence else code
-            about = {"id": key, "prompt_id": name, "finished": True}
-            records[key] = {
+            record = {
                 "question": f"Double a number ({name}).",
-                "solution": text,
-                "test": test,
-                "generation": about,
+                "solution": f"Here it is:\n```python\n{code}\n```\nDone.",
             }
+            about = {"id": key, "prompt_id": name, "finished": True}
+            records[key] = {**record, "test": test, "generation": about}
     save_json(path, records)
     return path
 
 
-RIGHT, WRONG, LOUD = (
-    "def double(x):\n    return 2 * x",
-    "def double(x):\n    return x * x",
-    "def double(x):\n    raise OSError",
+RIGHT, WRONG, LOUD, SLOW = (
+    f"def double(x):\n    {body}" for body in ("return 2 * x", "return x * x", "raise OSError", "while True: pass")
 )
-SLOW = "def double(x):\n    while True:\n        pass"
 
 
 def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
@@ -127,16 +122,6 @@ def test_questions_without_tests_are_refused(tmp_path):
         evaluate_programs(config(tmp_path, path))
 
 
-def test_verdicts_on_real_questions_are_the_datasets(shared_data, tmp_path):
-    rows = load_json(shared_data / "kodcode" / "solutions_with_tests.json")
-    chosen = random.Random(3).sample(range(len(rows)), 5)
-    records = {f"q{index}": rows[index] for index in chosen}
-    save_json(tmp_path / "p.json", records)
-    result = evaluate_programs(config(tmp_path, tmp_path / "p.json", seconds=20.0))
-    for key, record in records.items():
-        assert result["records"][key]["pass@1"] == (record["expected"] == "pass"), key
-
-
 @pytest.fixture(scope="module")
 def human_eval(tmp_path_factory):
     from evaluation.kodcode.evalplus_data import human_eval_problems
@@ -187,7 +172,8 @@ def test_canonical_solutions_pass_and_a_bad_subset_does_not(run_script, human_ev
 def test_a_few_problems_with_several_samples_and_additional_tests(run_script, human_eval, tmp_path):
     _, problems = human_eval
     chosen = {key: problems[f"HumanEval/{key}"] for key in (0, 2, 5)}
-    extended = [{**p, "plus_input": p["base_input"][:1] + _more_inputs(p)} for p in problems.values()]
+    more = {"truncate_number": [[7.75]]}
+    extended = [{**p, "plus_input": p["base_input"][:1] + more.get(p["entry_point"], [])} for p in problems.values()]
     save_json(tmp_path / "plus.jsonl", extended)
     canonical = {key: p["prompt"] + p["canonical_solution"] for key, p in chosen.items()}
     passes_base_only = (
@@ -202,23 +188,14 @@ def test_a_few_problems_with_several_samples_and_additional_tests(run_script, hu
     assert metrics["plus_pass@2"]["value"] == 1
 
 
-def _more_inputs(problem: dict) -> list:
-    return [[7.75]] if problem["entry_point"] == "truncate_number" else []
-
-
 @needs_evalplus
 @pytest.mark.slow
 def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_path):
     problem = {
-        "task_id": "Mbpp/3",
+        "task_id": "Mbpp/3", "entry_point": "double", "canonical_solution": RIGHT, "contract": "", "atol": 0,
         "prompt": '"""\nWrite a function that doubles a number.\nassert double(2) == 4\n"""\n',
-        "entry_point": "double",
-        "canonical_solution": RIGHT,
-        "contract": "",
-        "base_input": [[2], [5]],
-        "plus_input": [[-1], [0]],
-        "atol": 0,
-    }
+        "base_input": [[2], [5]], "plus_input": [[-1], [0]],
+    }  # fmt: skip
     save_json(tmp_path / "mbpp.jsonl", [problem, {**problem, "task_id": "Mbpp/4"}])
     wrong = "def double(x):\n    return abs(2 * x)"
     rows = [{"task_id": "Mbpp/3", "solution": RIGHT}, {"task_id": "Mbpp/4", "solution": wrong}]

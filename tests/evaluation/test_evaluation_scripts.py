@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from tests.fault_server import FaultServer
 from tests.processes import ROOT, run_command
 from tests.tiny import tiny_model
 from text2grad.records import load_json, save_json
+from text2grad.tasks import get_task
 
 OUT = ("--output_dir", "y", "--system", "z")
+TEST = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
+QUESTION = {"question_id": "q", "question": "Write f, which returns 1.", "solution": "?", "test": TEST}
 HIDE = """
 import importlib.util
 find = importlib.util.find_spec
@@ -80,9 +84,7 @@ def test_a_win_rate_for_each_finished_checkpoint(posts, tmp_path):
 def test_programs_for_held_out_questions(tmp_path):
     pytest.importorskip("evalplus")
     model = tiny_model(tmp_path / "model")
-    test = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
-    question = {"question_id": "q", "question": "Write f, which returns 1.", "solution": "?", "test": test}
-    save_json(tmp_path / "q.json", [question])
+    save_json(tmp_path / "q.json", [QUESTION])
     flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
     flags += ["--max_new_tokens", "6", "--limit", "1"]
     run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
@@ -93,22 +95,16 @@ def test_programs_for_held_out_questions(tmp_path):
 @pytest.mark.slow
 def test_answers_to_open_questions(tmp_path):
     model = tiny_model(tmp_path / "model")
-    questions = [
-        {"question_id": i, "category": name, "turns": ["One?", "Two?"]}
-        for i, name in enumerate(("stem", "math", "writing"))
-    ]
+    names = enumerate(("stem", "math", "writing"))
+    questions = [{"question_id": i, "category": name, "turns": ["One?", "Two?"]} for i, name in names]
     save_json(tmp_path / "question.jsonl", questions)
+    requests = [{"prompt": f"Say {i}.", "prompt_id": str(i)} for i in range(3)]
+    save_json(tmp_path / "requests.json", [get_task("ultrafeedback").with_response(row, "?") for row in requests])
     with FaultServer(lambda body: "[[6]]") as server:
         flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
-        flags += ["--limit", "3", "--max_new_tokens", "6"]
+        flags += ["--limit", "3", "--max_new_tokens", "6", "--data_path", tmp_path / "requests.json"]
         flags += ["--arc_path", ROOT / "evaluation" / "ultrafeedback" / "sample_arc.jsonl"]
         flags += ["--judge", f"{server.url}#m", "--mt_bench_path", tmp_path / "question.jsonl"]
-        requests = [
-            {"prompt": f"Say {i}.", "prompt_id": str(i), "response": [{"role": "assistant", "content": "?"}]}
-            for i in range(3)
-        ]
-        save_json(tmp_path / "requests.json", requests)
-        flags += ["--data_path", tmp_path / "requests.json"]
         run("ultrafeedback/evaluate_ultrafeedback.sh", *flags)
     assert load_result(tmp_path / "out" / "arc.result.json")["metrics"]["acc"]["n"] == 3
     held_out = load_result(tmp_path / "out" / "result.json")
@@ -117,40 +113,36 @@ def test_answers_to_open_questions(tmp_path):
 
 
 @pytest.fixture
-def mt_bench(tmp_path) -> list:
+def mt_bench(tmp_path) -> Iterator[list]:
     """Flags that need no package: MT-Bench's questions, which a server both answers and grades."""
     save_json(tmp_path / "q.jsonl", [{"question_id": 1, "category": "writing", "turns": ["One?", "Two?"]}])
-    return ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
+    flags = ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
+    with FaultServer(lambda body: "[[6]]") as server:
+        yield [*flags, "--base_url", server.url, "--judge", f"{server.url}#m"]
 
 
 def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path):
-    with FaultServer(lambda body: "[[6]]") as server:
-        flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m"]
-        script, hidden = "ultrafeedback/evaluate_ultrafeedback.sh", {"without": ("lm_eval",), "tmp_path": tmp_path}
-        result = run(script, *flags, **hidden)
-        assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
-        told = result.stdout.splitlines()
-        assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
-        assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
+    script, hidden = "ultrafeedback/evaluate_ultrafeedback.sh", {"without": ("lm_eval",), "tmp_path": tmp_path}
+    told = run(script, *mt_bench, **hidden).stdout.splitlines()
+    assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
+    assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
+    assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
 
-        asked = run(script, *flags, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden, code=2)
-        assert "did not run: arc" in asked.stdout
-        assert f"result: {tmp_path}/out/mt_bench.result.json" in asked.stdout
-        assert "did not run" not in run(script, *flags, "--only", "mt_bench", **hidden).stdout
-        assert "result:" not in run(script, *flags, "--skip", "arc mt_bench", **hidden).stdout
+    asked = run(script, *mt_bench, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden, code=2).stdout
+    assert "did not run: arc" in asked and f"result: {tmp_path}/out/mt_bench.result.json" in asked
+    assert "did not run" not in run(script, *mt_bench, "--only", "mt_bench", **hidden).stdout
+    assert "result:" not in run(script, *mt_bench, "--skip", "arc mt_bench", **hidden).stdout
 
 
 def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):
-    with FaultServer(lambda body: "[[6]]") as server:
-        flags = [*mt_bench, "--base_url", server.url, "--judge", f"{server.url}#m", "--skip", "arc"]
-        result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, "--data_path", tmp_path / "none.json", code=2)
+    flags = [*mt_bench, "--skip", "arc", "--data_path", tmp_path / "none.json"]
+    result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, code=2)
     assert "none.json" in result.stderr
     assert "did not run: held_out: failed" in result.stdout and "mt_bench.result.json" in result.stdout
 
 
 def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
-    test = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
-    save_json(tmp_path / "q.json", [{"question_id": "q", "question": "Write f.", "solution": "?", "test": test}])
+    save_json(tmp_path / "q.json", [QUESTION])
     with FaultServer(lambda body: "```python\ndef f():\n    return 1\n```") as server:
         flags = ["--model", "m", "--base_url", server.url, "--system", "s", "--output_dir", tmp_path / "out"]
         flags += ["--data_path", tmp_path / "q.json", "--base_only"]

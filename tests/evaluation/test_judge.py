@@ -65,16 +65,6 @@ def judged(server: FaultServer, systems, output: Path, orders: str = "both", **o
         return compare_pairwise(judge, pair)
 
 
-def test_a_fair_judge_finds_the_truth_and_no_bias(systems, tmp_path):
-    with FaultServer(scripted()) as server:
-        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
-    assert metrics["win_rate"]["value"] == pytest.approx(systems[2])
-    assert metrics["win_rate"]["low"] < systems[2] < metrics["win_rate"]["high"]
-    assert metrics["position_bias"]["value"] == 0
-    assert metrics["orders_agree"]["value"] == 1
-    assert len(server.requests) == 2 * PAIRS
-
-
 def test_a_position_bias_is_found_and_undone(systems, tmp_path):
     truth = systems[2]
     with FaultServer(scripted(bias=0.8)) as server:
@@ -216,13 +206,8 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
     x = {"slf5k": "post", "kodcode": "question", "ultrafeedback": "prompt"}[task]
-    y = {
-        "slf5k": lambda text: {"generated_summary": text},
-        "kodcode": lambda text: {"solution": text},
-        "ultrafeedback": lambda text: {"response": [{"role": "assistant", "content": text}]},
-    }[task]
     for name, text in (("a", "Answer ${one} $5."), ("b", "Answer two.")):
-        save_json(tmp_path / f"{name}.json", [{x: "What is {this}?", **y(text)}])
+        save_json(tmp_path / f"{name}.json", [get_task(task).with_response({x: "What is {this}?"}, text)])
     asked = []
     with FaultServer(lambda body: asked.append(body["messages"][0]["content"]) or '{"winner": "tie"}') as server:
         pair = {"task": task, "data_path": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
@@ -231,10 +216,7 @@ def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
             compare_pairwise(judge, WinRateConfig(**pair))
     assert len(asked) == 2
     assert all("What is {this}?" in text and "Answer ${one} $5." in text for text in asked)
-    assert asked[0].index("Answer two.") > asked[0].index("$5.") or asked[1].index("Answer two.") > asked[1].index(
-        "$5."
-    )
-    assert asked[0] != asked[1]
+    assert {text.index("Answer two.") > text.index("$5.") for text in asked} == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,8 @@ class LogprobJudge(FaultServer):
     def completion(self, body: dict) -> dict:
         value = super().completion(body)
         first, second = re.findall(r'"output": """(.*?)"""', body["messages"][-1]["content"], re.DOTALL)
-        value["choices"][0]["logprobs"] = {
-            "refusal": None,
-            "content": [
-                {"token": "m", "logprob": 0.0, "bytes": None, "top_logprobs": self.alternatives(first, second)}
-            ],
-        }
+        likeliest = {"token": "m", "logprob": 0.0, "bytes": None, "top_logprobs": self.alternatives(first, second)}
+        value["choices"][0]["logprobs"] = {"refusal": None, "content": [likeliest]}
         return value
 
     @staticmethod
@@ -118,16 +114,22 @@ def outputs(tmp_path) -> dict[str, str]:
     return paths
 
 
-@needs_alpaca
-def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, tmp_path):
+def scored_by_alpaca_eval(server: FaultServer, outputs: dict, output_path) -> dict:
     from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig, score_with_alpaca_eval
 
-    config = {"outputs": outputs["own"], "reference_path": outputs["reference"], "system": "own"}
-    config["output_path"] = str(tmp_path / "r.json")
+    config = AlpacaScoreConfig(
+        judge=f"{server.url}#judge", outputs=outputs["own"], reference_path=outputs["reference"], system="own",
+        output_path=str(output_path),
+    )  # fmt: skip
+    return score_with_alpaca_eval(config)
+
+
+@needs_alpaca
+def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, tmp_path):
     with LogprobJudge(lambda body: "m") as server:
-        result = score_with_alpaca_eval(AlpacaScoreConfig(judge=f"{server.url}#judge", **config))
+        result = scored_by_alpaca_eval(server, outputs, tmp_path / "r.json")
         assert len(server.requests) == 30
-        score_with_alpaca_eval(AlpacaScoreConfig(judge=f"{server.url}#judge", **config))
+        scored_by_alpaca_eval(server, outputs, tmp_path / "r.json")
         assert len(server.requests) == 30  # nothing is asked twice
     lengths = [[len(row["output"]) for row in load_json(outputs[name])] for name in ("own", "reference")]
     expected = [1 / (1 + math.exp(-(own - other) / 5)) for own, other in zip(*lengths, strict=True)]
@@ -135,25 +137,17 @@ def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, 
     assert result["alpaca_eval"]["win_rate"] == pytest.approx(100 * sum(expected) / 30, abs=1e-4)
     assert [result["records"][str(i)]["win_rate"] for i in range(30)] == pytest.approx(expected, abs=1e-6)
     assert result["baseline"] == "reference-model"
-    orders = [text.index("o" * 5) < text.index("r" * 5) for text in _shown(server)]
+    shown = [body["messages"][-1]["content"].split("## Model Outputs")[1] for body in server.requests]
+    orders = [text.index("o" * 5) < text.index("r" * 5) for text in shown]
     assert 5 < sum(orders) < 25  # alpaca_eval draws which output stands first
     for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
         assert figure.value() == pytest.approx(result["metrics"][name]["value"]), name
 
 
-def _shown(server: FaultServer) -> list[str]:
-    return [body["messages"][-1]["content"].split("## Model Outputs")[1] for body in server.requests]
-
-
 @needs_alpaca
 def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(outputs, tmp_path):
-    from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig, score_with_alpaca_eval
-
-    config = {"outputs": outputs["own"], "reference_path": outputs["reference"], "system": "own"}
     with FaultServer(lambda body: "m", refuses=("logprobs",)) as server, pytest.raises(InputError, match="no log-prob"):
-        score_with_alpaca_eval(
-            AlpacaScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "a.json"), **config)
-        )
+        scored_by_alpaca_eval(server, outputs, tmp_path / "a.json")
 
     class Mute(LogprobJudge):
         def alternatives(self, first: str, second: str) -> list[dict]:
@@ -161,9 +155,7 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
             return told[2:] if len(first) % 3 == 0 else told  # neither m nor M among its likeliest tokens
 
     with Mute(lambda body: "m") as server:
-        result = score_with_alpaca_eval(
-            AlpacaScoreConfig(judge=f"{server.url}#judge", output_path=str(tmp_path / "b.json"), **config)
-        )
+        result = scored_by_alpaca_eval(server, outputs, tmp_path / "b.json")
     failures = result["metrics"]["judge_failures"]["value"]
     assert 0.1 < failures < 0.6
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
@@ -197,23 +189,23 @@ GRADES = {"math": 3, "coding": 5, "writing": 8, "stem": 6}
 
 @pytest.fixture
 def files(tmp_path) -> dict[str, str]:
-    names = list(GRADES)
-    questions = [
-        {"question_id": 81 + i, "category": name, "turns": [f"First {name} question?", f"Second {name} question?"]}
-        for i, name in enumerate(names)
-    ]
-    references = [
-        {"question_id": 81 + i, "choices": [{"turns": [f"Right one of {name}.", f"Right two of {name}."]}]}
-        for i, name in enumerate(names)
-    ]
-    answers = [
-        {"question_id": 81 + i, "choices": [{"turns": [f"Answer one, {name}.", f"Answer two, {name}."]}]}
-        for i, name in enumerate(names)
-    ]
-    paths = {}
-    for name, rows in (("questions", questions), ("references", references), ("answers", answers)):
-        save_json(tmp_path / f"{name}.jsonl", rows)
-        paths[name] = str(tmp_path / f"{name}.jsonl")
+    numbered = list(enumerate(GRADES, start=81))
+
+    def turns(*texts: str) -> list[dict]:
+        said = {number: [text.format(name) for text in texts] for number, name in numbered}
+        return [{"question_id": number, "choices": [{"turns": each}]} for number, each in said.items()]
+
+    rows = {
+        "questions": [
+            {"question_id": number, "category": name, "turns": [f"First {name} question?", f"Second {name} question?"]}
+            for number, name in numbered
+        ],
+        "references": turns("Right one of {}.", "Right two of {}."),
+        "answers": turns("Answer one, {}.", "Answer two, {}."),
+    }
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in rows}
+    for name, path in paths.items():
+        save_json(path, rows[name])
     return paths
 
 
@@ -229,12 +221,12 @@ def graded(server: FaultServer, files: dict, output, **options) -> dict:
         return grade(judge, MtBenchGradeConfig(questions=files["questions"], answers=files["answers"], **config))
 
 
-def test_grades_by_turn_and_category_and_nothing_asked_twice(files, tmp_path):
+def test_grades_by_turn_and_category_with_references_where_mt_bench_has_them(files, tmp_path):
     with FaultServer(grades_by_category) as server:
         result = graded(server, files, tmp_path / "r.json")
         assert len(server.requests) == 2 * len(GRADES)
         graded(server, files, tmp_path / "r.json")
-        assert len(server.requests) == 2 * len(GRADES)
+        assert len(server.requests) == 2 * len(GRADES)  # nothing is asked twice
     metrics = {name: metric["value"] for name, metric in result["metrics"].items()}
     mean = sum(GRADES.values()) / len(GRADES)
     assert metrics["score"] == mean + 0.5
@@ -243,11 +235,6 @@ def test_grades_by_turn_and_category_and_nothing_asked_twice(files, tmp_path):
     assert metrics["judge_failures"] == 0
     for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
         assert figure.value() == pytest.approx(metrics[name]), name
-
-
-def test_maths_coding_and_reasoning_are_graded_beside_the_reference(files, tmp_path):
-    with FaultServer(grades_by_category) as server:
-        graded(server, files, tmp_path / "r.json")
     for body in server.requests:
         text = body["messages"][0]["content"]
         category, second = re.search(r"First (\w+) question", text)[1], "SECOND QUESTION" in text
@@ -283,26 +270,17 @@ def test_replies_without_a_grade_are_counted_and_left_out(files, tmp_path):
 
 def test_fastchats_own_prompts_can_be_used(files, tmp_path):
     template = "[Q]\n{question}\n[A]\n{answer}\n$5 [[rating]]"
-    rows = [
-        {"name": "single-v1", "system_prompt": "Be fair.", "prompt_template": template},
-        {"name": "single-math-v1", "system_prompt": "", "prompt_template": template + "{ref_answer_1}"},
-        {
-            "name": "single-v1-multi-turn",
-            "system_prompt": "",
-            "prompt_template": "{question_1}{answer_1}{question_2}{answer_2}",
-        },
-        {
-            "name": "single-math-v1-multi-turn",
-            "system_prompt": "",
-            "prompt_template": "{question_1}{ref_answer_1}{question_2}{ref_answer_2}{answer_1}{answer_2}",
-        },
-    ]
+    templates = {
+        "single-v1": template,
+        "single-math-v1": template + "{ref_answer_1}",
+        "single-v1-multi-turn": "{question_1}{answer_1}{question_2}{answer_2}",
+        "single-math-v1-multi-turn": "{question_1}{ref_answer_1}{question_2}{ref_answer_2}{answer_1}{answer_2}",
+    }
+    rows = [{"name": name, "system_prompt": "", "prompt_template": text} for name, text in templates.items()]
+    rows[0]["system_prompt"] = "Be fair."
     save_json(tmp_path / "prompts.jsonl", rows)
     prompts = load_judge_prompts(str(tmp_path / "prompts.jsonl"))
-    fields = {
-        name: name.upper()
-        for name in ("question_1", "answer_1", "question_2", "answer_2", "reference_1", "reference_2")
-    }
+    fields = {f"{kind}_{n}": f"{kind}_{n}".upper() for kind in ("question", "answer", "reference") for n in (1, 2)}
     assert prompts[1, False].fill(fields) == "Be fair.\n\n[Q]\nQUESTION_1\n[A]\nANSWER_1\n$5 [[rating]]"
     assert prompts[2, True].fill(fields) == "QUESTION_1REFERENCE_1QUESTION_2REFERENCE_2ANSWER_1ANSWER_2"
     with FaultServer(lambda body: "[[4]]") as server:

@@ -64,6 +64,15 @@ def page(built) -> str:
     return (built / "report.html").read_text()
 
 
+def report_of(tmp_path, *results: tuple[str, *tuple[float, ...]], name: str = "mean_delta") -> dict:
+    """What is told of systems and a metric's values by prompt."""
+    files = []
+    for number, (system, *values) in enumerate(results):
+        told = {str(prompt): {name: value} for prompt, value in enumerate(values)}
+        files.append(result_file(tmp_path / f"{number}.json", system, told))
+    return assemble([], load_results(files))[0]
+
+
 def test_curves_and_ends_by_hand(tmp_path):
     """Two seeds whose metric is the step, and the step plus 2: over 60 steps a window of 3 and tenths of 6 steps."""
     loaded = []
@@ -89,12 +98,7 @@ def test_curves_and_ends_by_hand(tmp_path):
 
 def test_results_are_pooled_over_seeds_and_compared_prompt_by_prompt(tmp_path):
     """Two seeds of (0.2, 0.6) and (0.4, 1.0) against 0.1 and 0.2: by prompt 0.3 and 0.8, so +0.2 and +0.6."""
-    values = {"base": (0.1, 0.2), "text2grad": (0.2, 0.6), "again": (0.4, 1.0)}
-    files = []
-    for name, pair in values.items():
-        told = {str(number): {"mean_delta": value} for number, value in enumerate(pair)}
-        files.append(result_file(tmp_path / f"{name}.json", name.replace("again", "text2grad"), told))
-    (table,) = assemble([], load_results(files))[0]["tables"]
+    (table,) = report_of(tmp_path, ("base", 0.1, 0.2), ("text2grad", 0.2, 0.6), ("text2grad", 0.4, 1.0))["tables"]
     cell = table["cells"]["text2grad"]["held out/mean_delta"]
     change = cell["change"]
     assert (cell["value"], cell["n"]) == (pytest.approx(0.55), 2)
@@ -185,14 +189,6 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
 # What limits the figures
 
 
-def report_of(tmp_path, before: list[float], after: list[float], name: str = "mean_delta") -> dict:
-    files = []
-    for system, values in (("base", before), ("text2grad", after)):
-        told = {str(number): {name: value} for number, value in enumerate(values)}
-        files.append(result_file(tmp_path / f"{system}.json", system, told))
-    return assemble([], load_results(files))[0]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "name", "title", "verdict"),
     [
@@ -203,7 +199,7 @@ def report_of(tmp_path, before: list[float], after: list[float], name: str = "me
     ],
 )
 def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, verdict):
-    report = report_of(tmp_path, before, after, name)
+    report = report_of(tmp_path, ("base", *before), ("text2grad", *after), name=name)
     assert title in report["headline"]["title"] and report["headline"]["deck"].endswith(verdict)
     assert report["tables"][0]["cells"]["text2grad"][f"held out/{name}"]["change"]["verdict"] == verdict
     assert "4 evaluation prompts" in " ".join(report["cautions"])

@@ -58,15 +58,6 @@ def test_means_are_of_the_critics_delta_and_not_of_penalties(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_gap_in_a_metric_is_a_gap_in_its_curve(tmp_path):
-    folder = write_run(tmp_path / "run", [hand_made(step) for step in range(1, 5)])
-    cycles = [{"step": 1, "kl/k1": 1.0}, {"step": 2, "kl/k1": None}, {"step": 3}, {"step": 4, "kl/k1": float("nan")}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(cycle) + "\n" for cycle in cycles))
-    (variant,) = training.variants([load_run(folder)])
-    assert training.curve(variant, "kl/k1")["steps"] == [1]
-    assert training.curve(variant, "kl/full") is None
-
-
 def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
     annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
     reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
@@ -219,9 +210,13 @@ def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, run_scr
 
 @pytest.mark.parametrize("value", ["1e308", "-1e308", "Infinity", "NaN", '"text"', "[1]", "null", "true"])
 def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
-    folder = write_run(tmp_path / "run", [hand_made(1)])
-    (folder / "metrics.jsonl").write_text(f'{{"step": 1, "entropy": {value}, "seconds/rollout": {value}}}\n')
-    assert assemble([load_run(folder)], [])[0]["training"][0]["charts"] == []
+    folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
+    first = '{"step": 1, "entropy": 1.0, "seconds/rollout": 2, "lr": VALUE}\n'
+    second = '{"step": 2, "entropy": VALUE, "seconds/rollout": VALUE}\n'
+    (folder / "metrics.jsonl").write_text((first + second).replace("VALUE", value))
+    report, (variant,) = assemble([load_run(folder)], [])
+    assert [chart["name"] for chart in report["training"][0]["charts"]] == ["entropy", "seconds/total"]
+    assert training.curve(variant, "entropy")["steps"] == training.curve(variant, "seconds/total")["steps"] == [1]
 
 
 def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):

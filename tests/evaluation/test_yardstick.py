@@ -1,6 +1,5 @@
 """The measures of summaries against answers that take no understanding: none prefers them to people's summaries."""
 
-import json
 from statistics import mean
 
 import pytest
@@ -16,7 +15,7 @@ from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.critics import load_critic
 from text2grad.models import load_model, load_tokenizer
-from text2grad.records import load_records, save_json
+from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
@@ -26,23 +25,24 @@ REFERENCE, SHUFFLED, ANOTHER = "reference", "reference, words shuffled", "anothe
 
 
 @pytest.fixture(scope="module")
-def posts() -> dict[str, str]:
-    task = get_task("slf5k")
-    records = load_records(ROOT / "quickstart/data/posts_validation.json", task, responses=False)
-    return {key: task.prompt(record) for key, record in records.items()}
+def records():
+    return load_records(ROOT / "quickstart/data/posts_validation.json", get_task("slf5k"), responses=False)
 
 
 @pytest.fixture(scope="module")
-def references() -> dict[str, str]:
-    task = get_task("slf5k")
-    records = load_records(ROOT / "quickstart/data/posts_validation.json", task, responses=False)
-    return {key: task.reference(record) for key, record in records.items()}
+def posts(records) -> dict[str, str]:
+    return {key: record["post"] for key, record in records.items()}
+
+
+@pytest.fixture(scope="module")
+def references(records) -> dict[str, str]:
+    return {key: record["ideal_human_summary"] for key, record in records.items()}
 
 
 @pytest.fixture(scope="module")
 def answers(posts, references) -> dict[str, dict[str, str]]:
     """The trivial rows, and what SmolLM2 answered before any training (step 1 of the quickstart)."""
-    base = json.loads((ROOT / "tests/evaluation/base_answers.json").read_text(encoding="utf-8"))
+    base = load_json(ROOT / "tests/evaluation/base_answers.json")
     return {**trivial_answers(posts, references), BASE: base}
 
 
@@ -127,24 +127,20 @@ def test_log_probability_is_that_of_transformers_own_loss(tmp_path, family):
         assert count == len(own) and -total / count == pytest.approx(loss, rel=1e-4)
 
 
-def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, references):
+def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, references):
     tokens = tiny_model(tmp_path / "model")
-    source = load_records(ROOT / "quickstart/data/posts_validation.json", get_task("slf5k"), responses=False)
     for name in ("base", "text2grad"):
-        answered = {key: {**row, "generated_summary": references[key]} for key, row in list(source.items())[:4]}
+        answered = {key: {**row, "generated_summary": references[key]} for key, row in list(records.items())[:4]}
         for number, row in enumerate(answered.values()):
             row["generation"] = {"id": f"t3_{number}", "model": f"{name}@0123456789ab"}
         save_json(tmp_path / f"{name}.json", answered)
         config = SummaryEvaluationConfig(
-            data_path=str(tmp_path / f"{name}.json"),
-            system=name,
-            output_path=str(tmp_path / f"{name}.result.json"),
-            critic="programmatic",
-            tokenizer=tokens,
+            data_path=str(tmp_path / f"{name}.json"), system=name, output_path=str(tmp_path / f"{name}.result.json"),
+            critic="programmatic", tokenizer=tokens,
             compare_with=None if name == "base" else str(tmp_path / "base.result.json"),
-        )
+        )  # fmt: skip
         evaluate_summaries(config)
-    results = [json.loads((tmp_path / f"{name}.result.json").read_text()) for name in ("base", "text2grad")]
+    results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]
     assert results[0]["trivial"] == results[1]["trivial"] and results[0]["models"] == ["base@0123456789ab"]
     report, _ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
     shown = report["tables"][0]["trivial"]
