@@ -9,15 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.convergence import (
-    Study,
-    StudyConfig,
-    draw_study,
-    load_result,
-    reference_of,
-    summary_table,
-    sweep_table,
-)
+from benchmarks.convergence import Study, StudyConfig, draw_study, load_result, reference_of, summary_table, sweep_table
 from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
@@ -125,22 +117,17 @@ def test_noise_spoils_the_share_that_it_names(kind):
 # Runs
 
 
-def small_study(folder: Path, **changes) -> Study:
-    """Runs of a step or two on a model that hardly learnt."""
-    settings = {
-        "study": "small", "sweep_seeds": [101], "seeds": [1], "rollouts": 4, "evaluate_every": 1,
-        "output_dir": str(folder / "runs"), "report_dir": str(folder / "figures"),
-    }  # fmt: skip
-    config = StudyConfig(**{**settings, **changes})
-    config.check()
-    return Study(config)
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> Study:
-    methods = ["text2grad", "ppo_sum", "flip-50"]
-    sizes = {"steps": 2, "held_out": 4, "base_steps": 20}
-    return small_study(tmp_path_factory.mktemp("study"), methods=methods, learning_rates=[1e-4, 1e-3], **sizes)
+    """Runs of two steps on a model that hardly learnt."""
+    folder = tmp_path_factory.mktemp("study")
+    config = StudyConfig(
+        study="small", methods=["text2grad", "ppo_sum", "flip-50"], learning_rates=[1e-4, 1e-3], sweep_seeds=[101],
+        seeds=[1], steps=2, rollouts=4, evaluate_every=1, held_out=4, base_steps=20, output_dir=str(folder / "runs"),
+        report_dir=str(folder / "figures"),
+    )  # fmt: skip
+    config.check()
+    return Study(config)
 
 
 def test_a_study_sweeps_chooses_and_draws(study):

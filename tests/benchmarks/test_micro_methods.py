@@ -12,8 +12,6 @@ from benchmarks.micro.runs import Materials, config_of, run_method, training_pro
 from benchmarks.micro.task import make_record, read_statements
 from text2grad.records import load_json
 
-NORA = {"id": "nora", "name": "Nora", "notes": {"Job": "baker", "Home": "Porto", "Pet": "parrot"}}
-
 
 def test_a_rewriting_does_what_the_critique_says():
     rng, checked = random.Random(3), 0

@@ -20,12 +20,12 @@ SCORES = [1.0, 0.0, 0.5, 1.0]
 GROUPED = ["verdict", "grpo", "dr_grpo", "rtt", "papo", "pure", "prime"]
 
 
-def batch_of(scores=SCORES, failed: int | None = None) -> Batch:
+def batch_of(scores=SCORES, failed: int | None = None, source: str = "given") -> Batch:
     """Four responses to two prompts, with δ and verdicts; no KL, and one chance in ten to end anywhere."""
     rollouts = [Rollout("a", "p", {}, [1], [5] * len(row), "x", [], [], True) for row in DELTAS]
     batch = Batch(rollouts, 0, torch.float64, group_size=2)
     feedback = [
-        RolloutFeedback(list(row), list(row), score=score, score_source="given")
+        RolloutFeedback(list(row), list(row), score=score, score_source=source)
         for row, score in zip(DELTAS, scores, strict=True)
     ]
     if failed is not None:
@@ -119,9 +119,7 @@ def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():
 
 
 def test_without_a_verdict_and_missing_things_the_sum_is_what_a_response_is_worth():
-    batch = batch_of()
-    for rollout in batch.rollouts:
-        rollout.feedback.score_source = "derived"
+    batch = batch_of(source="derived")
     found = {name: advantages_of("verdict", batch, outcome=name) for name in ("auto", "sum", "verdict")}
     assert torch.equal(found["auto"], found["sum"]) and not torch.equal(found["auto"], found["verdict"])
     batch.rollouts[0].feedback.missing = ["the date"]
@@ -131,9 +129,7 @@ def test_without_a_verdict_and_missing_things_the_sum_is_what_a_response_is_wort
 def test_what_a_critic_can_say_is_remembered_after_a_restart(tmp_path):
     algorithm, resumed = algorithm_class("verdict")(), algorithm_class("verdict")()
     algorithm.run = resumed.run = SimpleNamespace(reduce=lambda tensor: tensor)
-    silent, telling = batch_of(), batch_of()
-    for rollout in silent.rollouts:
-        rollout.feedback.score_source = "derived"
+    silent, telling = batch_of(source="derived"), batch_of()
     assert [algorithm.outcome_of(batch) for batch in (silent, telling, silent)] == ["sum", "verdict", "verdict"]
     algorithm.save(tmp_path)
     resumed.load(tmp_path)

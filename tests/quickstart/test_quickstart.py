@@ -30,12 +30,8 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path,
     assert {row["step"] for row in rollouts} == {1, 2, 3}
     assert all(len(row["rewards"]) == len(row["tokens"]) == len(row["advantages"]) for row in rollouts)
 
-    kept = [
-        "answers.json.journal.jsonl",
-        "annotated.json.journal.jsonl",
-        "policy/rollouts.jsonl",
-        "policy/metrics.jsonl",
-    ]
+    kept = [f"{name}.json.journal.jsonl" for name in ("answers", "annotated")]
+    kept += ["policy/rollouts.jsonl", "policy/metrics.jsonl"]
     before = {name: (run / name).read_bytes() for name in kept}
     weights = {path: path.stat().st_mtime_ns for path in (run / "reward_model").glob("*.safetensors")}
     run_script("quickstart/run.py", "--smoke", "--run_dir", run)

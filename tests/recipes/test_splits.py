@@ -14,27 +14,23 @@ from text2grad.tasks import get_task
 PARTS = ("sft", "reward_model", "policy", "evaluation")
 
 
-def binarized(count: int, begin: int = 0) -> list[dict]:
+def binarized(count: int) -> list[dict]:
     """Rows as the hub's UltraFeedback-binarized has them."""
 
     def chat(prompt: str, answer: str) -> list[dict]:
         return [{"content": prompt, "role": "user"}, {"content": answer, "role": "assistant"}]
 
-    return [
-        {
-            "prompt": f"Question {n}?",
-            "prompt_id": f"p{n}",
-            "chosen": chat(f"Question {n}?", f"Answer {n}."),
-            "rejected": chat(f"Question {n}?", "No."),
-            "messages": [],
-            "score_chosen": 8.0,
-            "score_rejected": 2.0,
-        }
-        for n in range(begin, begin + count)
-    ]
+    scores = {"messages": [], "score_chosen": 8.0, "score_rejected": 2.0}
+    rows = []
+    for n in range(count):
+        asked = f"Question {n}?"
+        answers = {"chosen": chat(asked, f"Answer {n}."), "rejected": chat(asked, "No.")}
+        rows.append({"prompt": asked, "prompt_id": f"p{n}", **answers, **scores})
+    return rows
 
 
 def config(folder, task="ultrafeedback", rows=None, **settings) -> SplitsConfig:
+    folder.mkdir(exist_ok=True)
     path = folder / "data.json"
     path.write_text(json.dumps(binarized(100) if rows is None else rows))
     defaults = {"data_path": str(path), "output_dir": str(folder / "parts"), "evaluation_records": 10}
@@ -43,12 +39,8 @@ def config(folder, task="ultrafeedback", rows=None, **settings) -> SplitsConfig:
 
 def prompts(folder, task="ultrafeedback") -> dict[str, set[str]]:
     known = get_task(task)
-    return {
-        part: {
-            known.prompt(r) for r in load_records(folder / "parts" / f"{part}.json", known, responses=False).values()
-        }
-        for part in PARTS
-    }
+    parts = {part: load_records(folder / "parts" / f"{part}.json", known, responses=False) for part in PARTS}
+    return {part: {known.prompt(record) for record in records.values()} for part, records in parts.items()}
 
 
 def test_ultrafeedback_is_dealt_thirty_fifty_twenty(tmp_path):
@@ -65,10 +57,8 @@ def test_neither_the_order_of_the_file_nor_its_spelling_moves_a_prompt(tmp_path)
     split(config(tmp_path))
     before = prompts(tmp_path)
     shuffled = random.Random(1).sample(binarized(100), 100)
-    (tmp_path / "again").mkdir()
     split(config(tmp_path / "again", rows=shuffled))
     assert prompts(tmp_path / "again") == before
-    (tmp_path / "other").mkdir()
     split(config(tmp_path / "other", seed=7))
     assert prompts(tmp_path / "other") != before
 
@@ -84,7 +74,6 @@ def test_slf5k_shares_its_posts_as_in_the_paper_unless_told_otherwise(tmp_path):
     assert not parts["sft"] & parts["evaluation"] and len(about["shared"]) == 3
     (record, *_) = load_records(tmp_path / "parts" / "sft.json", get_task("slf5k")).values()
     assert record["generated_summary"].startswith("Summary") and "title" not in record
-    (tmp_path / "apart").mkdir()
     apart = split(config(tmp_path / "apart", "slf5k", rows, shares=[0.3, 0.5, 0.2]))
     assert apart["shared"] == [] and [apart["parts"][name]["prompts"] for name in PARTS] == [12, 20, 8, 10]
 
