@@ -97,7 +97,7 @@ class Study:
         self.config, self.folder, self.protocol = config, Path(config.output_dir), config.protocol
         settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
-        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts)
+        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
         self.materials = Materials(base, prompts)
         self.processor_seconds: list[float] = []
 

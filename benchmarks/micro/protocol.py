@@ -27,6 +27,7 @@ class Protocol:
     evaluate_every: int = setting(5, "steps between two evaluations on held-out prompts")
     held_out: int = setting(96, "held-out prompts of an evaluation")
     prompts: int = setting(1000, "training prompts")
+    notes: int = setting(0, "notes in a prompt; 0: three to five", at_least=0, at_most=6)
     max_response_tokens: int = setting(72, "tokens of a response")
     value_learning_rate: float = setting(0.1, "learning rate of the value head, for methods that have one")
     kl_coef: float = setting(0.0, "coefficient of the KL to the starting policy, for all methods")
@@ -35,13 +36,13 @@ class Protocol:
 
     def described(self) -> dict[str, Any]:
         """For a run's folder; what the first studies did not know is left out where it has its default."""
-        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers"}
+        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers", "notes": 0}
         return {name: value for name, value in asdict(self).items() if later.get(name) != value}
 
 
-def held_out_records(count: int) -> list[Record]:
+def held_out_records(count: int, notes: int) -> list[Record]:
     rng = random.Random("held-out prompts")
-    return [make_record(rng, -number) for number in range(1, count + 1)]
+    return [make_record(rng, -number, notes) for number in range(1, count + 1)]
 
 
 class HeldOutEvaluation:
@@ -49,7 +50,7 @@ class HeldOutEvaluation:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig, protocol: Protocol):
         self.tokenizer, self.config = tokenizer, config
-        self.records = held_out_records(protocol.held_out)
+        self.records = held_out_records(protocol.held_out, protocol.notes)
         self.prompts = [encode_prompt(PROFILES.prompt(record), PROFILES, tokenizer) for record in self.records]
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float]:

@@ -37,9 +37,9 @@ class Materials:
     prompts: str
 
 
-def training_prompts(path: Path, count: int) -> str:
+def training_prompts(path: Path, count: int, notes: int = 0) -> str:
     rng = random.Random("training prompts")
-    save_json(path, [make_record(rng, number) for number in range(count)])
+    save_json(path, [make_record(rng, number, notes) for number in range(count)])
     return str(path)
 
 

@@ -157,9 +157,9 @@ def score_statements(record: Record, response: str) -> dict[str, float]:
     }
 
 
-def make_record(rng: random.Random, number: int) -> Record:
-    """A person with three to five notes in any order."""
-    chosen = rng.sample(sorted(NOTES), rng.randint(3, 5))
+def make_record(rng: random.Random, number: int, notes: int = 0) -> Record:
+    """A person with so many notes in any order, three to five if 0."""
+    chosen = rng.sample(sorted(NOTES), notes or rng.randint(3, 5))
     known = {note: rng.choice(NOTES[note][1]) for note in chosen}
     return {"id": f"profile-{number}", "name": rng.choice(NAMES), "notes": known}
 

@@ -15,7 +15,8 @@ from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.noise import KINDS, NoisyCritic
 from benchmarks.micro.policy import make_tokenizer
-from benchmarks.micro.runs import Materials, Protocol, run_method, training_prompts
+from benchmarks.micro.protocol import Protocol, held_out_records
+from benchmarks.micro.runs import Materials, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
 from tests.conftest import ROOT
 from text2grad.configs import parse
@@ -51,6 +52,14 @@ def test_every_kind_of_sentence_is_told_apart():
     perfect = "Nora could live on beans. Nora sings to a parrot. Nora has never left Porto. Nora works as a baker."
     assert score_statements({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
     assert score_statements(NORA, "") == {"f1": 0, "precision": 0, "recall": 0}
+
+
+@pytest.mark.parametrize(("notes", "counts"), [(0, {3, 4, 5}), (6, {6})])
+def test_training_and_held_out_prompts_have_the_study_s_number_of_notes(tmp_path, notes, counts):
+    training = load_json(training_prompts(tmp_path / "prompts.json", 40, notes))
+    for records in (training, held_out_records(40, notes)):
+        assert {len(record["notes"]) for record in records} == counts
+    assert Protocol(notes=notes).described().get("notes", 0) == notes
 
 
 # The critic, and what its words are worth on tokens

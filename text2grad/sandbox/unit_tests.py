@@ -24,7 +24,6 @@ __all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_tests", "
 
 # How verdicts are made: for journals, in which verdicts of different kinds must not mix.
 VERDICTS = "solution apart, else undecided"
-LOG_FIELDS = ("passed", "stdout", "stderr", "return_code", "error_type", "missing_modules")
 
 _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")
