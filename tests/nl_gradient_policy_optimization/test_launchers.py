@@ -64,8 +64,8 @@ def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, c
 
 METHODS = {
     **{name: f"{name}.py --task kodcode --config {{here}}/kodcode/{name}.yaml"
-       for name in ("sft", "pairs", "dpo", "scalar_reward", "reflect")},
-    "step_labels": "step_labels.py --task kodcode",
+       for name in ("sft", "dpo", "scalar_reward", "reflect")},
+    **{name: f"{name}.py --task kodcode" for name in ("pairs", "step_labels")},
     "ppo": "--algorithm scalar", "ppo_delta": "--algorithm scalar --reward_placement last_sum",
     "prm_ppo": "--algorithm steps", "sdpo": "--algorithm sdpo", "rltf_fm": "--method rltf_fm --algorithm critique",
     "critique_grpo": "--algorithm second --learn critique_grpo --rollouts_per_prompt 2",
