@@ -1,7 +1,7 @@
 """Every setting of stage 3. A task's ``config.yaml`` holds its defaults; any field is a flag on the command line.
 
-Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm has its
-own; their fields are flags like all others, and ``run.json`` lists all of them under one another.
+Settings are small dataclasses by subject, which :class:`PolicyConfig` puts together. The algorithm has its own;
+all fields are flags, and ``run.json`` lists them under one another.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class PolicyConfig(
     def __setattr__(self, name: str, value: Any) -> None:
         """A setting of the algorithm is set there: ``config.algorithm.votes``."""
         if name not in self.__dataclass_fields__:
-            raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm")
+            raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm's")
         super().__setattr__(name, value)
 
     @property

@@ -14,7 +14,7 @@ from evaluation.generate import answer_chats
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
 from evaluation.results import print_failures
-from text2grad.configs import parse, setting
+from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
@@ -41,6 +41,7 @@ class EvalPlusSamplesConfig:
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
     def __post_init__(self) -> None:
+        check_values(self)
         if not self.output_path.endswith(".jsonl"):
             raise InputError(f"--output_path {self.output_path}: must end in .jsonl, which EvalPlus reads")
 

@@ -12,7 +12,13 @@ from evaluation.reporting.wording import known_metrics, method_name
 from evaluation.results import grouped
 
 _NOT_THE_METHOD = {
-    *("seed", "output_dir", "report_to", "save_every", "save_total_limit", "log_rollouts_every", "merge"),
+    "seed",
+    "output_dir",
+    "report_to",
+    "save_every",
+    "save_total_limit",
+    "log_rollouts_every",
+    "merge",
     "generation_batch_size",
 }
 _POINTS = 240
