@@ -85,6 +85,10 @@ def test_a_server_that_stays_away_costs_no_finished_step(tmp_path, model, monkey
     with pytest.raises(SamplerError, match=r"has not answered for 0 s .*serve_vllm.sh"):
         trainer.train()
     assert trainer.checkpoints.finished_steps() == 1
+    with StandIn(model) as server:
+        again = prepare("slf5k", served(tmp_path, server), ScriptedRewards())
+        again.train()
+    assert again.finished_steps == 3
 
 
 @pytest.mark.parametrize(
