@@ -16,7 +16,7 @@ from torch import Tensor
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
-from text2grad.advantages import verdict_advantages
+from text2grad.advantages import leave_one_out, verdict_advantages
 from text2grad.configs import setting
 from text2grad.records import load_json, save_json
 
@@ -55,15 +55,18 @@ class Verdict(GRPO):
         return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        config = self.run.config
+        size, scores, worths = self.run.config.rollouts_per_prompt, self.outcomes(batch), self.worths(batch)
+        spread = leave_one_out(worths, batch.counts, size, self.run.reduce).abs().sum()
+        if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
+            scores = worths
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
         advantages = verdict_advantages(
             batch.rewards,
             batch.mask,
-            self.outcomes(batch),
+            scores,
             batch.missing.masked_fill(unfinished, float("nan")),
             batch.extra["at"].exp().sum(-1),
-            config.rollouts_per_prompt,
+            size,
             self.token_weight,
             self.run.reduce,
         )

@@ -35,11 +35,12 @@ def batch_of(scores=SCORES, failed: int | None = None, source: str = "given") ->
     return batch
 
 
-def advantages_of(name: str, batch: Batch, size: int = 2, **settings) -> torch.Tensor:
+def advantages_of(name: str, batch: Batch, size: int = 2, penalty: float = 0.0, **settings) -> torch.Tensor:
+    """Advantages where the KL penalty takes ``penalty`` times a row's number from each token."""
     algorithm = algorithm_class(name)(**settings)
     config = SimpleNamespace(rollouts_per_prompt=size, gamma=1.0, lam=0.95)
     algorithm.run = SimpleNamespace(config=config, reduce=lambda tensor: tensor)
-    batch.rewards = algorithm.token_rewards(batch) * batch.mask
+    batch.rewards = (algorithm.token_rewards(batch) - penalty * torch.arange(4)[:, None]) * batch.mask
     return algorithm.advantages(batch)[0]
 
 
@@ -70,6 +71,26 @@ def test_grpo_and_dr_grpo_differ_by_the_deviation():
     close(advantages_of("dr_grpo", batch_of(), outcome="verdict")[:, 0], [0.5, -0.5, -0.25, 0.25])
     close(advantages_of("dr_grpo", batch_of(), outcome="sum")[:, 0], [-0.5, 0.5, -2, 2])
     close(advantages_of("dr_grpo", batch_of(), outcome="mean")[:, 0], [-5 / 24, 5 / 24, -5 / 8, 5 / 8])
+
+
+@pytest.mark.parametrize("name", ["grpo", "rtt", "papo"])
+def test_a_group_of_equal_worth_learns_nothing_from_its_kl_penalties(name):
+    batch, settings = batch_of([-1.0, -1.0, 0.5, 1.0]), {"outcome": "verdict"}
+    pairs = {n: [advantages_of(name, batch, n, penalty, **settings) for penalty in (0.0, 0.1)] for n in (2, 4)}
+    torch.testing.assert_close(pairs[2][1][:2], pairs[2][0][:2])
+    assert (pairs[4][1] - pairs[4][0]).abs().max() > 0.01  # where worth differs, the penalty counts beside it
+
+
+def test_a_step_of_equal_verdicts_learns_nothing_from_its_kl_penalties():
+    found = advantages_of("verdict", batch_of([1.0] * 4), size=1, penalty=0.01, token_weight=0.0)
+    assert found.abs().max() < 1e-3
+
+
+def test_a_teacher_that_changes_labels_leaves_the_verdict_alone():
+    batch = batch_of()
+    batch.old_logprobs, batch.extra["teacher_logprobs"] = torch.zeros(4, 4), torch.full((4, 4), 1.0)
+    expected, settings = advantages_of("verdict", batch, token_weight=0.0), {"token_weight": 0.0, "teacher": "weight"}
+    torch.testing.assert_close(advantages_of("verdict_teacher", batch, **settings), expected)
 
 
 def test_papo_compares_spans_among_right_responses_alone():
