@@ -126,6 +126,8 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     carried = Path(policy.name) / POLICY_PROMPT
     task = asking(get_task(config.task), config.policy_prompt or (str(carried) if carried.is_file() else ""))
     check_output(config.output_path)
+    if config.num_samples > 1 and not sampling.temperature:
+        raise InputError(f"--num_samples {config.num_samples}: without a --temperature all would be the same")
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(prompts_of(source, task).items())[: config.limit])
 

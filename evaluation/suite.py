@@ -125,12 +125,13 @@ def summaries(config: SummarySuite) -> list[Benchmark]:
     measure = given(config, "critic", "tokenizer", "encoder", "logprob_model", "perplexity_model")
     if config.baseline:
         measure += ["--compare_with", str(Path(config.baseline) / "result.json")]
-    bertscore = Benchmark("bertscore", [], result, ("bert_score",)) if config.bertscore_model else None
-    if bertscore and "bertscore" not in config.skip.split() and not missing_packages(bertscore.modules):
+    bertscore = [Benchmark("bertscore", [], result, ("bert_score",))] if config.bertscore_model else []
+    folded: tuple[str, ...] = ()
+    if bertscore and "bertscore" not in config.skip.split() and not missing_packages(bertscore[0].modules):
         measure += given(config, "bertscore_model")  # one of the metrics
-        bertscore = None
+        bertscore, folded = [], ("bertscore",)
     commands = [generate, _script("slf5k/evaluate.py", *shared, *measure, "--output_path", result)]
-    found = [Benchmark("metrics", commands, result), *filter(None, [bertscore])]
+    found = [Benchmark(name, commands, result) for name in ("metrics", *folded)] + bertscore
     if config.judge and config.baseline:
         against = Path(config.baseline)
         judged = out / "judge.result.json"
@@ -178,7 +179,7 @@ def questions(config: QuestionSuite) -> list[Benchmark]:
         answers, result = out / "answers.json", out / "result.json"
         asked = ["--data_path", config.data_path, *answering]
         generate = _script("generate.py", "--task", "ultrafeedback", *asked, "--output_path", answers)
-        measuring = ["--data_path", answers, *given(config, "critic"), *system, "--output_path", result]
+        measuring = ["--data_path", answers, *given(config, "critic", "tokenizer"), *system, "--output_path", result]
         found.append(Benchmark("held_out", [generate, _script("ultrafeedback/evaluate.py", *measuring)], result))
     result = out / "arc.result.json"
     flags = given(config, "model", "base_url", "batch_size", "limit", "tokenizer", data_path="arc_path")

@@ -120,7 +120,7 @@ def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
         state = read_json((folder / STATE).read_bytes())
     except (OSError, UnreadableError) as error:
         return f"its {STATE} cannot be read ({error}); it was not written to the end", {}
-    kinds = {"step": int, "files": dict, "kl_coef": float, "rollouts": int, "processes": int}
+    kinds = {"step": int, "files": dict, "kl_coef": int | float, "rollouts": int, "processes": int}
     if not isinstance(state, dict) or any(not isinstance(state.get(name), kind) for name, kind in kinds.items()):
         return f"its {STATE} lacks {', '.join(kinds)}", {}
     if state.pop("digest", None) not in (None, fingerprint(state)):

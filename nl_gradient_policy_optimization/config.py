@@ -247,10 +247,9 @@ class PolicyConfig(
 
     def __post_init__(self) -> None:
         for part in self.parts:
-            for item in fields(part):  # YAML reads 1e-6 as text
-                value = getattr(part, item.name)
-                if item.type in ("float", "float | None") and isinstance(value, str):
-                    setattr(part, item.name, float(value))
+            for name, hint in get_type_hints(type(part)).items():  # YAML reads 1e-6 as text, and 0 as an integer
+                if hint in (float, float | None) and type(getattr(part, name)) in (str, int):
+                    setattr(part, name, float(getattr(part, name)))
         self.dtype = long_dtype_name(self.dtype)
         if self.optimizer == "auto":
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
@@ -327,7 +326,7 @@ class PolicyConfig(
         """A file's algorithm gives way to a flag that chooses another (``--teacher gate``)."""
         words = [word for arg in args for word in arg.split("=", 1)]
         given = {word[2:].replace("-", "_"): value for word, value in pairwise(words)}
-        chosen = any(given.get(name, str(off)) != str(off) for name, (_, off) in CHOOSES.items())
+        chosen = any(_differs(given[name], off) for name, (_, off) in CHOOSES.items() if name in given)
         return ["algorithm"] if chosen else []
 
     @classmethod
@@ -370,6 +369,14 @@ class PolicyConfig(
                 f"--rollouts_per_device {self.rollouts_per_device} cannot be divided by {divisor} ({parts}); "
                 "change one of them"
             )
+
+
+def _differs(word: str, off: Any) -> bool:
+    """Whether a flag's text is another value than ``off``."""
+    try:
+        return float(word) != off
+    except ValueError:
+        return word != str(off)
 
 
 def _chosen(flags: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def process_group(config: PolicyConfig, deepspeed_on_cpu: bool) -> InitProcessGr
 def longest_critique(config: PolicyConfig) -> float:
     """Seconds that an endpoint may take for a rank's rollouts, every request repeated as often as allowed.
 
-    Each rollout takes up to two requests: a reply that cannot be read is asked for again.
+    Each vote on a rollout takes up to two requests: a reply that cannot be read is asked for again.
     """
     critics = [spec for spec in (config.critic, config.audit_critic) if is_endpoint(spec) or is_served(spec)]
     if not critics:
@@ -40,7 +40,8 @@ def longest_critique(config: PolicyConfig) -> float:
     from text2grad.endpoints.client import longest_request
 
     rounds = math.ceil(config.rollouts_per_device / config.critic_concurrency)
-    return len(critics) * 2 * rounds * longest_request(config.critic_timeout, config.critic_retries)
+    votes = getattr(config.algorithm, "votes", config.critic_votes)  # one after the other
+    return (votes + len(critics) - 1) * 2 * rounds * longest_request(config.critic_timeout, config.critic_retries)
 
 
 def check_sharding(optimizer: str, deepspeed: str) -> None:

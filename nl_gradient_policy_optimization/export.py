@@ -69,22 +69,26 @@ This {"adapter" if adapter else "model"} was trained by `--algorithm {config["al
 
 Measured on the rollouts of training (sampled at temperature {config["temperature"]:g}), not on held-out data:
 
-{_results(rows, config["kl"])}
+{_results(rows)}
 
 {card_loading(model, adapter)}
 The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.
 """
 
 
-def _results(rows: list[dict], kl: str) -> str:
-    """First and last step as a table."""
+def _results(rows: list[dict]) -> str:
+    """First and last step as a table; each step's KL is of the kind that it was measured by."""
+    ends = [
+        {**row, "kl": next(value for name, value in row.items() if name.startswith("kl/") and name != "kl/coef")}
+        for row in (rows[0], rows[-1])
+    ]
     shown = {
         "mean δ per token": ("delta/mean", "+.3f"),
         "share of praised tokens": ("delta/positive", ".3f"),
         "share of criticised tokens": ("delta/negative", ".3f"),
-        "KL to the reference, nats per response": (f"kl/{kl}", ".3f"),
+        "KL to the reference, nats per response": ("kl", ".3f"),
         "entropy, nats per token": ("entropy", ".3f"),
         "response length, tokens": ("length/mean", ".1f"),
     }
-    cells = [[label, *(f"{row[name]:{form}}" for row in (rows[0], rows[-1]))] for label, (name, form) in shown.items()]
+    cells = [[label, *(f"{row[name]:{form}}" for row in ends)] for label, (name, form) in shown.items()]
     return tabulate(cells, ["", "first step", "last step"], tablefmt="github", disable_numparse=True)

@@ -13,6 +13,7 @@ from accelerate.utils import GradientAccumulationPlugin, set_seed
 from peft import get_peft_model
 from transformers import PreTrainedTokenizerBase
 
+from nl_gradient_policy_optimization.algorithms import algorithm_class
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, check_shared_folder, process_group
@@ -128,6 +129,7 @@ def trusted_rewards(
     """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
+        algorithm=algorithm_class("text2grad")(),  # a method may name a critic of its own
         critic=config.audit_critic,
         critic_prompt=config.audit_prompt,
         critic_variant="",

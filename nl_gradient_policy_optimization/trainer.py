@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -109,6 +109,9 @@ class NLGradientTrainer:
     def train(self) -> None:
         """Run (or go on) to the last step, logging and saving on the way."""
         self.resume()
+        if self.finished_steps and (reason := self.stop_reason()):  # as the last call of this run did
+            self.accelerator.print(f"stopped: {reason}")
+            return
         steps = range(self.finished_steps + 1, self.total_steps + 1)
         quiet = not self.accelerator.is_local_main_process
         bar = tqdm(steps, "policy", self.total_steps, unit="step", disable=quiet, initial=self.finished_steps)
@@ -116,8 +119,7 @@ class NLGradientTrainer:
             for step in bar:
                 metrics = self.step(step)
                 bar.set_postfix(shown_figures(metrics, self.config))
-                reasons = [observer.stop_reason(metrics) for observer in self.observers]
-                reason, asked = next(filter(None, reasons), ""), self.pauses.asked_anywhere()
+                reason, asked = self.stop_reason(), self.pauses.asked_anywhere()
                 due = step == self.total_steps or (self.config.save_every and step % self.config.save_every == 0)
                 if due or reason or asked:
                     self.save()
@@ -126,6 +128,15 @@ class NLGradientTrainer:
                 if reason:
                     self.accelerator.print(f"stopping: {reason}")
                     break
+
+    def stop_reason(self) -> str:
+        """Why an observer ends the run after the last step; the main process says it, which alone has the logs."""
+        found = [""]
+        if self.accelerator.is_main_process:
+            found = [next(filter(None, (observer.stop_reason() for observer in self.observers)), "")]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(found)
+        return found[0]
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
@@ -249,14 +260,19 @@ class NLGradientTrainer:
                     "--output_dir"
                 )
             weights.load_policy(self.accelerator, learner.model, learner.optimizer, folder)
+            for group in learner.optimizer.param_groups:
+                group["weight_decay"] = self.config.weight_decay  # a changed one; each update sets the rate
             if learner.value_function:
                 learner.value_function.load(folder)
             self.algorithm.load(folder)
             for observer in self.observers:
                 observer.load(folder, state)
-            if self.config.rollouts_ahead and (folder / self.ahead_file).exists():
+            changed = self.config.allow_changed  # what was sampled ahead may be of other settings
+            if self.config.rollouts_ahead and not changed and (folder / self.ahead_file).exists():
                 self.ahead = self.collector.load_ahead(folder / self.ahead_file)
-            self.kl.coef, self.rollout_count = state["kl_coef"], state["rollouts"]
+            if state["config"]["kl_coef"] == self.config.kl_coef:
+                self.kl.coef = state["kl_coef"]
+            self.rollout_count = state["rollouts"]
             rows = {} if self.config.allow_changed else state.get("rows", {})
             self.finished_steps = self.saved_steps = state["step"]
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")

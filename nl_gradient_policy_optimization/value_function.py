@@ -41,8 +41,8 @@ class ValueFunction:
 
     def __init__(self, hidden_size: int, config: PolicyConfig, device: torch.device, dtype: torch.dtype):
         self.head = ValueHead(hidden_size).to(device, dtype)
-        self.max_grad_norm = 1.0
-        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=config.value_learning_rate, weight_decay=0.0)
+        self.max_grad_norm, self.learning_rate = 1.0, config.value_learning_rate
+        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.learning_rate, weight_decay=0.0)
 
     def step(self, reduce: Callable[[Tensor], Tensor]) -> None:
         """One optimiser step on the sum of all ranks' gradients."""
@@ -61,3 +61,5 @@ class ValueFunction:
     def load(self, folder: Path) -> None:
         self.head.load_state_dict(load_file(folder / WEIGHTS))
         self.optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate  # which may have been changed

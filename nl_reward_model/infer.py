@@ -21,7 +21,7 @@ from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
-from text2grad.models import DtypeName, best_device, load_model, load_tokenizer
+from text2grad.models import DtypeName, best_device, load_model, load_tokenizer, model_identity
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
@@ -101,7 +101,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         lambda ids, batch: write(batch),
         journal=f"{config.output_path}.journal.jsonl",
         settings={
-            "model": config.base_url or config.model,
+            "model": config.base_url or model_identity(config.model),
             "prompt": prompt.fingerprint,
             "prompt_max_length": description.prompt_max_length,
             "max_length": description.max_length,
@@ -196,6 +196,8 @@ def _placed(config: InferConfig):
     if config.gpu_ids and not all(name.isdecimal() and int(name) < there for name in names):
         raise InputError(f"--gpu_ids {config.gpu_ids}: this machine has {there} GPUs; name some, from 0, or none")
     ids = [int(name) for name in names if name]
+    if config.gpu_memory and not ids:
+        raise InputError("--gpu_memory is for the GPUs that --gpu_ids names")
     single = f"cuda:{ids[0]}" if ids else best_device()
     spread = len(ids) > 1 or bool(config.gpu_memory and ids)
     model = load_model(config.model, config.dtype, None if spread else single)
@@ -205,7 +207,7 @@ def _placed(config: InferConfig):
         model = model.merge_and_unload()
     from accelerate import dispatch_model, infer_auto_device_map
 
-    memory = dict.fromkeys(ids, config.gpu_memory) if config.gpu_memory else None
+    memory = {number: config.gpu_memory or torch.cuda.mem_get_info(number)[0] for number in ids}
     plan = infer_auto_device_map(model, max_memory=memory, no_split_module_classes=model._no_split_modules)
     if "disk" in plan.values() or "cpu" in plan.values():
         raise InputError(f"--gpu_ids {config.gpu_ids} --gpu_memory {config.gpu_memory}: the weights do not fit there")

@@ -10,11 +10,14 @@ method's ``{flags}`` (or commands of the method's own), and of ``measure``. Name
 command goes on where the last one was stopped.
 """
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -24,10 +27,10 @@ from tabulate import tabulate
 
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import load_json, save_json
+from text2grad.records import check_same_settings, load_json, save_json
 from text2grad.statistics import mean_interval
 
-BASE = "base"
+BASE, COMMANDS = "base", "commands.json"
 
 
 @dataclass
@@ -57,6 +60,8 @@ class Campaign:
         self.config, self.folder = config, Path(config.output_dir)
         self.end = time.monotonic() + 60 * config.minutes if config.minutes else None
         self.lock = Lock()
+        self.running: list[subprocess.Popen] = []
+        self.stopped = False
         if unknown := [name for name in config.only if name not in config.methods]:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
         changed = dict(pair.partition("=")[::2] for pair in config.set)
@@ -67,7 +72,23 @@ class Campaign:
         }  # fmt: skip
 
     def run(self) -> bool:
-        """Run all; False where time was up or a run failed."""
+        """Run all; False where time was up or a run failed. A signal ends the commands, which save what they must."""
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            self.stopped = True
+            for process in list(self.running):
+                self._end(process)
+            raise
+
+    @staticmethod
+    def _end(process: subprocess.Popen) -> None:
+        """A run of this project writes a checkpoint, and goes on from it."""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+    def _run(self) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._commands(self.config.prepare, self.folder / "prepare.log", {}):
             return False
@@ -75,43 +96,59 @@ class Campaign:
             return False
         methods = [name for name in self.config.only or self.config.methods if name != BASE]
         jobs = [(method, seed) for seed in self.config.seeds for method in methods]
-        with ThreadPoolExecutor(self.config.jobs) as pool:
+        pool = ThreadPoolExecutor(self.config.jobs)
+        try:
             return all(list(pool.map(lambda job: self._one(*job), jobs)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _one(self, method: str, seed: int) -> bool:
         """Train and measure, unless it was done."""
         given = self.config.methods[method]
         about = given if isinstance(given, dict) else {"flags": given}
         out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
-        if (out / "result.json").is_file():
-            return True
-        out.mkdir(exist_ok=True)
         names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags", "")}
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
         names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
-        if not self._commands([*about.get("train", self.config.train), *self.config.measure], out / "log.txt", names):
+        commands = [*about.get("train", self.config.train), *self.config.measure]
+        now = {f"command {number}": self._filled(line, names) for number, line in enumerate(commands, 1)}
+        if (out / COMMANDS).is_file():
+            check_same_settings(out, load_json(out / COMMANDS), now)
+        if (out / "result.json").is_file():
+            return True
+        save_json(out / COMMANDS, now)
+        if not self._commands(commands, out / "log.txt", names):
             return False
         with self.lock:
             self._figures()
         return True
 
+    def _filled(self, line: str, names: dict[str, Any]) -> str:
+        return shlex.join(shlex.split(line.format(**self.names, **names)))
+
     def _commands(self, commands: list[str], log: Path, names: dict[str, Any]) -> bool:
         for line in commands:
-            words = shlex.split(line.format(**self.names, **names))
+            words = shlex.split(self._filled(line, names))
             left = None if self.end is None else self.end - time.monotonic()
-            if left is not None and left <= 0:
+            if self.stopped or (left is not None and left <= 0):
                 return False
             print(f"$ {shlex.join(words)}", flush=True)
             with log.open("a") as file:
                 program = [sys.executable, *words[1:]] if words[0] == "python" else words
-                process = subprocess.Popen(program, stdout=file, stderr=file)
+                process = subprocess.Popen(program, stdout=file, stderr=file, process_group=0)
+                self.running.append(process)
                 try:
                     code = process.wait(left)
-                except subprocess.TimeoutExpired:
-                    process.terminate()  # a run of this project writes a checkpoint, and goes on from it
-                    process.wait()
+                except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+                    self._end(process)
+                    if isinstance(error, KeyboardInterrupt):
+                        raise
                     print(f"time is up: {log.parent.name}", flush=True)
                     return False
+                finally:
+                    self.running.remove(process)
+            if self.stopped:
+                return False
             if code:
                 print(f"{log.parent.name} ended with {code}; {log} says why", file=sys.stderr, flush=True)
                 return False
@@ -147,8 +184,9 @@ def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list
     values: dict[str, dict[str, float]] = {}
     for name, row in figures.items():
         method, _, seed = name.rpartition("-seed")
-        if method:
-            values.setdefault(method, {})[seed] = row["metrics"][metric]["value"]
+        value = row["metrics"].get(metric, {}).get("value")
+        if method and value is not None:
+            values.setdefault(method, {})[seed] = value
     known = [method for method in methods if method in values]
     table: list[list[Any]] = [["method", "seeds", metric, f"less {known[0]}" if known else ""]]
     for method in known:
@@ -159,10 +197,10 @@ def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list
 
 
 def _shown(figure: dict[str, Any] | None) -> str:
-    if figure is None:
-        return ""
-    value = figure.get("value", figure.get("difference"))
-    return f"{value:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+    value = figure.get("value", figure.get("difference")) if figure else None
+    if figure is None or value is None:
+        return "" if figure is None else "–"
+    return f"{value:.3f}" + (f" [{figure['low']:.3f}, {figure['high']:.3f}]" if figure["low"] is not None else "")
 
 
 @command

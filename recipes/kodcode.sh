@@ -27,12 +27,13 @@ if $smoke; then data=recipes/sample/kodcode.json draw=() policy_prompts=(--share
 
 # Data: completions whose tests were run, half of them failing; a fifth for SFT, 9000 for the reward model, 500 for
 # evaluation. The policy's questions are a set of their own.
-run python rm_data_anno/kodcode/test_case.py --data_path "$data" --output_path "$run/tested.json" --seed "$seed" "${draw[@]}"
+run python rm_data_anno/kodcode/test_case.py --max_failures 0.01 --data_path "$data" --output_path "$run/tested.json" \
+    --seed "$seed" "${draw[@]}"
 run python recipes/splits.py --task kodcode --data_path "$run/tested.json" "${policy_prompts[@]}" --seed "$seed" \
     --output_dir "$run/data" "${splits[@]}"
 
 # What an annotator says of the reward model's part; SFT is a baseline here, not the start.
-run python rm_data_anno/kodcode/dual_feedback_annotation_RM.py --critic "$annotator" \
+run python rm_data_anno/kodcode/dual_feedback_annotation_RM.py --max_failures 0.01 --critic "$annotator" \
     --data_path "$run/data/reward_model.json" --output_path "$run/annotated.json"
 run $baseline sft kodcode --data_path "$run/data/sft.json" --model "$model" --output_dir "$run/sft" --seed "$seed" "${sft[@]}"
 

@@ -24,8 +24,8 @@ run $baseline sft slf5k --data_path "$run/data/sft.json" --model "$model" --outp
 # Its answers, two to a post, and what an annotator says of them.
 run python evaluation/generate.py --task slf5k --model "$run/sft" --data_path "$run/data/reward_model.json" \
     --num_samples 2 --temperature 1 --skip_empty true --output_path "$run/answers.json" "${answers[@]}"
-run python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --critic "$annotator" --data_path "$run/answers.json" \
-    --output_path "$run/annotated.json"
+run python rm_data_anno/slf5k/dual_feedback_annotation_RM.py --max_failures 0.01 --critic "$annotator" \
+    --data_path "$run/answers.json" --output_path "$run/annotated.json"
 
 # The reward model, and the process reward model of PRM-PPO.
 train_reward_model "$run/annotated.json" reward_model

@@ -24,7 +24,7 @@ run $baseline sft ultrafeedback --data_path "$run/data/sft.json" --model "$model
     "${sft[@]}"
 
 # What an annotator says of the published answers, and the reward model.
-run python rm_data_anno/ultrafeedback/dual_feedback_annotation_RM.py --critic "$annotator" \
+run python rm_data_anno/ultrafeedback/dual_feedback_annotation_RM.py --max_failures 0.01 --critic "$annotator" \
     --data_path "$run/data/reward_model.json" --output_path "$run/annotated.json"
 train_reward_model "$run/annotated.json" reward_model
 measure_reward_model

@@ -75,6 +75,9 @@ class AnnotateConfig(ChatOptions):
     )
     critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     retry_failed: bool = setting(False, "try the records again that failed in earlier runs")
+    max_failures: float = setting(
+        0.0, "share of records that may fail before the exit code is 1", at_least=0, at_most=1
+    )
     allow_changed: bool = setting(
         False, "go on with another model, prompt or temperature; each record and the report say which"
     )
@@ -108,7 +111,7 @@ def annotate(
 
     Raises:
         InputError: before anything is written.
-        SystemExit: code 1 where records failed or the run ended early.
+        SystemExit: code 1 where more records failed than ``max_failures`` allows, or the run ended early.
     """
     task = get_task(task)
     records = load_records(config.data_path, task)
@@ -129,7 +132,7 @@ def annotate(
             status=work.status,
         )
     outcome.stopped = outcome.stopped or work.stopped
-    _write(task, records, outcome, output, work)
+    _write(task, records, outcome, output, work, config.max_failures)
 
 
 class _Annotation:
@@ -231,7 +234,8 @@ class _Annotation:
             annotation["reasoning"] = given.reasoning
         kept = checked.feedback if self.settings.get("critique", True) else replace(checked.feedback, critique="")
         after = self.task.with_feedback(record, kept, annotation)
-        return {key: value for key, value in after.items() if key not in before or before[key] != value}
+        bare = _without_former(self.task, before)
+        return {key: value for key, value in after.items() if key not in bare or bare[key] != value}
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -290,11 +294,18 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation) -> None:
+def _without_former(task: Task, record: Record) -> Record:
+    """A record without those parts of the feedback it came with that new feedback may not have."""
+    former = {task.fields.scores, task.fields.missing, task.fields.score}
+    return {key: value for key, value in record.items() if key not in former}
+
+
+def _write(
+    task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, max_failures: float
+) -> None:
     annotated = {}
     for record_id, added in outcome.results.items():
-        before = {key: value for key, value in records[record_id].items() if key != task.fields.scores}
-        annotated[record_id] = before | added  # feedback that the input carried is replaced, dense labels too
+        annotated[record_id] = _without_former(task, records[record_id]) | added
     if annotated:
         save_records(output, records.like(annotated))
     failed = _beside(output, "failed.json")
@@ -316,7 +327,7 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
         print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
     if outcome.stopped:
         print(f"{left} left: {outcome.stopped}; run the same command again to continue", file=sys.stderr)
-    if outcome.failures or outcome.stopped:
+    if outcome.stopped or len(outcome.failures) > max_failures * len(records):
         raise SystemExit(1)
     say_next(
         f"train a reward model, {stage_command('reward_model', task)} --data_path {output} "

@@ -16,10 +16,10 @@ from tabulate import tabulate
 
 from text2grad.configs import TASK_HELP, parse, setting
 from text2grad.errors import InputError, command
-from text2grad.feedback import Feedback
+from text2grad.feedback import FeedbackError
 from text2grad.records import load_records
 from text2grad.tasks import Interval, Record, Task, get_task
-from text2grad.token_rewards import span_intervals
+from text2grad.token_rewards import rewards_on, span_intervals
 
 
 def annotation_report(
@@ -85,7 +85,10 @@ def kind_of(reason: str) -> str:
 
 
 def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
-    feedback = task.feedback(record)
+    try:
+        feedback = task.feedback(record)
+    except FeedbackError as error:
+        raise InputError(f"record {record_id!r}: {error}; annotate it again or remove it") from None
     if feedback is None:
         raise InputError(
             f"record {record_id!r} carries no feedback ({task.fields.critique!r}); annotate the file first"
@@ -93,7 +96,9 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
     response = task.response(record)
     judged = _positions(task.rewarded(response))
     if feedback.scores:
-        poor, good = (_positions(intervals) for intervals in _scored(feedback, response))
+        places = [(at, at + 1) for at in range(len(response))]
+        values = rewards_on(response, places, feedback, task, "dense").values
+        poor, good = ({at for at, value in enumerate(values) if value * sign > 0} for sign in (-1, 1))
     else:
         poor, good = (_positions(intervals) for intervals in span_intervals(feedback, response, task))
     annotation = record.get("annotation") or {}
@@ -107,20 +112,6 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
         "validation": annotation.get("validation") or {},
         "usage": annotation.get("usage") or {},
     }
-
-
-def _scored(feedback: Feedback, response: str) -> tuple[list[Interval], list[Interval]]:
-    """The intervals of words with a score below and above 0; each comes after the one before it."""
-    poor: list[Interval] = []
-    good: list[Interval] = []
-    position = 0
-    for piece, score in feedback.scores:
-        start = response.find(piece, position)
-        if start != -1:
-            position = start + len(piece)
-            if score:
-                (good if score > 0 else poor).append((start, position))
-    return poor, good
 
 
 def _positions(intervals: list[Interval]) -> set[int]:

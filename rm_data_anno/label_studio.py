@@ -139,7 +139,7 @@ def read_export(
         raise InputError(f"{path}: holds {type(value).__name__}; export the project as JSON (not JSON-MIN)")
     if problem := fault(value, finite=False):
         raise InputError(f"{path}: {problem}; correct it there")
-    votes: list[tuple[str, _Annotation]] = []
+    given: dict[str, list[_Annotation]] = {}  # of all tasks: one that was imported twice is the same record
     for number, item in enumerate(value):
         exported: _ExportedTask = checked(_ExportedTask, item, f"{path}: task {number}")
         record_id = exported.data.id
@@ -147,8 +147,8 @@ def read_export(
             raise InputError(f"{path}: task {number} is of record {shown(record_id)}, which is not in --data_path")
         if exported.data.response not in (None, responses[record_id]):
             raise InputError(f"{path}: record {record_id!r} has another response than in --data_path; give that file")
-        where = f"{path}: record {record_id!r}"
-        votes += [(record_id, vote) for vote in _votes(exported.annotations or [], where)]
+        given.setdefault(record_id, []).extend(exported.annotations or [])
+    votes = [(key, vote) for key, all_of_it in given.items() for vote in _votes(all_of_it, f"{path}: record {key!r}")]
     marked = [(responses[key], span.model_dump()) for key, vote in votes for span in vote.values("labels")]
     convention = chosen_convention(marked, offsets, str(path))
     found: dict[str, list[PersonsAnnotation]] = {}

@@ -48,7 +48,7 @@ def rollout_records(prompts: dict[str, Record], runs: Sequence[str | Path], task
                 raise InputError(f"{path}: line {number}: no prompt has the id {key!r}; give the run's own --data_path")
             if response and (key, response) not in seen:
                 seen.add((key, response))
-                found[f"{key}@{len(seen)}"] = task.with_response(prompts[key], response)
+                found[f"{key}@{len(seen)}"] = task.with_response(task.training_prompts(prompts[key]), response)
     return found
 
 

@@ -208,13 +208,16 @@ def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int = 1, redu
 
 
 def prime_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tensor:
-    """(δ_t − mean over the group's responses of their mean δ) · n / (n − 1). Source: PRIME, arXiv 2502.01456."""
+    """(δ_t − mean over the group's responses of their mean δ) · n / (n − 1). Source: PRIME, arXiv 2502.01456.
+
+    n is the number of the group's responses that have feedback; 0 where that is one.
+    """
     if group_size < 2:
         raise ValueError("PRIME compares a prompt's responses; give groups of 2 or more")
     means = response_scores(deltas, mask, mean=True)
-    (total,) = _group_sums(means[None], group_size, None)
-    rest = group_size / (group_size - 1)
-    return _chosen((_chosen(deltas, mask) - total[:, None] / group_size) * rest, mask)
+    total, count = _group_sums(torch.stack([means, mask.any(1).to(means.dtype)]), group_size, None)
+    rest = torch.where(count > 1, count / (count - 1).clamp(min=1), 0.0)
+    return _chosen((_chosen(deltas, mask) - (total / count.clamp(min=1))[:, None]) * rest[:, None], mask)
 
 
 def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:

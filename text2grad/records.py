@@ -207,7 +207,7 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
 def save_records(path: str | Path, records: Records) -> None:
     """Write records atomically, in the shape (object or list) they were read in; in JSONL each row has its id."""
     if records.keyed and Path(path).suffix == ".jsonl":
-        save_json(path, [{"id": key, **record} for key, record in records.items()])
+        save_json(path, [{**record, "id": key} for key, record in records.items()])
     else:
         save_json(path, dict(records) if records.keyed else list(records.values()))
 

@@ -86,6 +86,8 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
         "errors": dict(errors.most_common()),
         "verdicts": {name: [{"id": key, **tested[key]} for key in keys] for name, keys in samples.items()},
     }
+    if feedback := extra.get("feedback"):
+        extra["feedback"] = {name: feedback[keys[0]] for name, keys in samples.items() if keys[0] in feedback}
     first = {name: records[keys[0]] for name, keys in samples.items()}
     result = compare_and_save(config, task, "kodcode", figures, first, extra)
     if errors:

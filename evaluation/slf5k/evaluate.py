@@ -103,7 +103,7 @@ def _trivial(
         other = load_result(config.compare_with)
         names = ("encoder", "logprob_model", "critic", "tokenizer")
         same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
-        if same and other.get("trivial") and other.get("prompts", {}).keys() == posts.keys():
+        if same and other.get("trivial") and other.get("prompts", {}) == posts:
             return other["trivial"]
 
     def measure(answers: dict[str, str]) -> dict[str, Figure]:

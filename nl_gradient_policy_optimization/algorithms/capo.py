@@ -7,6 +7,7 @@ praised counts for nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource,
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import group_tokens, per_response, response_scores
 from text2grad.configs import setting
+from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.tasks import Task
 
@@ -37,6 +39,11 @@ class CAPO(Text2Grad):
         needs_groups("--algorithm capo", config)
         if config.scheme != "uniform":
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
+        model = is_endpoint(config.critic) or Path(config.critic).is_dir()
+        if self.votes > 1 and model and not config.critic_temperature:
+            raise InputError(f"--votes {self.votes} needs different opinions: set --critic_temperature, say to 0.7")
+        if config.critic_votes > 1:
+            raise InputError("--algorithm capo has votes of its own; leave --critic_votes out")
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """R_t of each token, the outcome on all of them, against those of the prompt's responses."""

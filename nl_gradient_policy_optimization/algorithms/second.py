@@ -80,7 +80,7 @@ class SecondAttempts(Text2Grad):
         second = self.run.collector.score(self.try_again(batch.rollouts))
         if second.has("sampler_logprobs"):  # another prompt sampled them: no ratio corrects for that
             second.sampler_logprobs = second.old_logprobs
-        self.run.receive(second, self.run.rewards(second.rollouts))
+        self.run.receive(second, self.run.pauses.together(lambda: self.run.rewards(second.rollouts)))
         both = batch.joined(second)
         both.extra["refined"] = torch.arange(len(both)) >= (len(batch) if self.learn == "critique_grpo" else len(both))
         return both
@@ -93,9 +93,8 @@ class SecondAttempts(Text2Grad):
         return list(run.collector.sample_after(first, prompts))
 
     def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        first, second = (batch.rewards * batch.mask).sum(1).chunk(2)
-        group_size = self.run.config.rollouts_per_prompt
-        advantages = torch.cat(attempt_advantages(first, second, group_size, self.learn))
+        scores, group_size = (batch.rewards * batch.mask).sum(1), self.run.config.rollouts_per_prompt
+        advantages = torch.cat(attempt_advantages(scores, batch.counts, group_size, self.learn))
         return per_response(advantages, batch.mask), torch.zeros_like(batch.mask)
 
     def to_learn(self, batch: Batch) -> Batch:
@@ -108,12 +107,16 @@ class SecondAttempts(Text2Grad):
         return corrected(torch.where(batch.extra["refined"][:, None], refined, term), batch), clipped
 
 
-def attempt_advantages(first: Tensor, second: Tensor, group_size: int, learn: Learn) -> tuple[Tensor, Tensor]:
-    """A of the first and of the second attempts, from their rewards R: all ``[N]``.
+def attempt_advantages(scores: Tensor, counts: Tensor, group_size: int, learn: Learn) -> tuple[Tensor, Tensor]:
+    """A of the first and of the second attempts, ``[N]`` each.
 
     Args:
-        group_size: entries i·group_size … (i+1)·group_size − 1 answer the same prompt.
+        scores: their rewards R, the first attempts' before the second ones': ``[2N]``.
+        counts: ``[2N]``, 1 for attempts with feedback; the others are nobody's baseline.
+        group_size: rows i·group_size … (i+1)·group_size − 1 of the N answer the same prompt.
     """
-    groups = [first.view(-1, group_size)] + ([second.view(-1, group_size)] if learn == "critique_grpo" else [])
-    baseline = torch.cat(groups, 1).mean(1).repeat_interleave(group_size)
+    known = counts if learn == "critique_grpo" else counts * (torch.arange(len(counts)) < len(counts) // 2)
+    total, count = (column.view(2, -1, group_size).sum((0, 2)) for column in (scores * known, known))
+    first, second = scores.chunk(2)
+    baseline = (total / count.clamp(min=1)).repeat_interleave(group_size)
     return (torch.zeros_like(first) if learn == "rltf_sd" else first - baseline), second - baseline

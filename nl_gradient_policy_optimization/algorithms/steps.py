@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -124,10 +124,8 @@ def _statement_starts(code: str) -> Iterator[int]:
 
     Docstrings, comments, ``else`` and ``finally`` stay with the statement before them.
     """
-    lines = code.splitlines(keepends=True)
-    offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line))
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", code)  # as the parser counts them: a form feed ends no line
+    offsets = [0, *accumulate(map(len, lines))]
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):

@@ -42,7 +42,8 @@ RUN_FILE, RESULT_FILE = "run.json", "result.json"
 _DECIDING = (
     "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
     "max_new_tokens", "optimizer", "learning_rate", "num_train_epochs", "max_steps", "seed",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "validation_share",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "validation_share", "dtype", "optim",
+    "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm", "beta", "loss_type",
 )  # fmt: skip
 """The settings that decide what comes out; a run is only resumed with the same ones."""
 
@@ -167,11 +168,12 @@ def split(
     def place(key: str) -> float:
         return int(hashlib.sha256(f"{config.seed}\0{items[key][0]}".encode()).hexdigest()[:8], 16) / 16**8
 
-    held = [key for key in encoded if place(key) < config.validation_share]
+    held = {key for key in encoded if place(key) < config.validation_share}
     if len(held) == len(encoded):
-        held = []
+        held = set()
     training = Dataset.from_list([example(item) for key, item in encoded.items() if key not in held])
-    return training, Dataset.from_list([example(encoded[key]) for key in held]) if held else None
+    validation = [example(item) for key, item in encoded.items() if key in held]
+    return training, Dataset.from_list(validation) if held else None
 
 
 @contextmanager
@@ -182,7 +184,8 @@ def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
         InputError: the folder holds a run with other settings, data or base model, or another run is working there.
     """
     folder = Path(config.output_dir)
-    run = {"method": method, "data": fingerprint(data), **{name: getattr(config, name) for name in _DECIDING}}
+    decide = {name: getattr(config, name) for name in _DECIDING if hasattr(config, name)}
+    run = {"method": method, "data": fingerprint(data), **decide}
     run["weights"] = weights_fingerprint(config.model)
     with claimed(folder, method):
         path = folder / RUN_FILE
@@ -254,7 +257,9 @@ def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> s
     if method == "scalar_reward":
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)
-    settings = "\n".join(f"- {name}: {getattr(config, name)}" for name in _DECIDING if name != "task")
+    settings = "\n".join(
+        f"- {name}: {getattr(config, name)}" for name in _DECIDING if hasattr(config, name) and name != "task"
+    )
     settings += changes_shown(load_json(Path(config.output_dir) / RUN_FILE).get("changes", []))
     figures = "\n".join(f"- {name}: {value:.4g}" for name, value in measures.items()) or "- nothing"
     return f"""{header}

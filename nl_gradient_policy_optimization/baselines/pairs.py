@@ -27,7 +27,7 @@ from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_output, load_records
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import with_log
+from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 from text2grad.token_rewards import scheme_of, token_rewards
@@ -116,8 +116,10 @@ def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
             for response, reply in zip(responses, critic(prompts, responses, batch), strict=True)
         ]
 
-    def mean_delta(response: str, feedback: Feedback) -> float:
+    def mean_delta(response: str, feedback: Feedback) -> float | FeedbackError:
         ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+        if not ids:
+            return FeedbackError("the response is empty")
         return sum(token_rewards(ids, tokenizer, feedback, task, scheme_of(feedback)).values) / len(ids)
 
     return map_records(
@@ -141,13 +143,13 @@ def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
             if not sandbox:
                 sandbox.append(Sandbox())
             value = task.known_value(with_log({**record, "log": ""}, sandbox[0]))
-        return value or 0.0
+        return ValueError("its tests cannot be judged") if value is None else value
 
     return map_records(
         records,
         lambda ids, batch: [verdict(record) for record in batch],
         journal=f"{config.output_path}.journal.jsonl",
-        settings={"task": task.name, "by": "unit tests"},
+        settings={"task": task.name, "by": "unit tests", "verdicts": VERDICTS},
         description="tests",
     )
 

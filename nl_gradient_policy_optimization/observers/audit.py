@@ -36,7 +36,7 @@ class Audit(Observer):
         audits = torch.tensor([count(rollout.feedback) for rollout in batch.rollouts]).double().sum(0)
         return figures(dict(zip(COUNTS, self.run.reduce(audits).tolist(), strict=True)))
 
-    def stop_reason(self, metrics: Mapping[str, float]) -> str:
+    def stop_reason(self) -> str:
         flips, gap = self.settings.audit_flip_limit, self.settings.audit_gap_limit
         return audit_stop_reason(self.run.metrics_log.rows(), flips, gap) if flips or gap else ""
 

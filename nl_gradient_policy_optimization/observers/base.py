@@ -27,8 +27,8 @@ class Observer:
     def after_step(self, metrics: Mapping[str, float]) -> None:
         """The step is logged."""
 
-    def stop_reason(self, metrics: Mapping[str, float]) -> str:
-        """Why the run should end after this step; empty: it should not."""
+    def stop_reason(self) -> str:
+        """Why the run should end after the last step in its log; empty: it should not. The main process calls it."""
         return ""
 
     # Checkpoints

@@ -24,11 +24,10 @@ class Metrics(Observer):
         figures = measure(batch, self.run.config.kl, self.run.reduce)
         return {**figures, **(measure_effect(batch, self.run.reduce) if batch.has("new_logprobs") else {})}
 
-    def stop_reason(self, metrics: Mapping[str, float]) -> str:
-        limit, kl = self.run.config.kl_limit, self.run.config.kl
-        if limit and metrics[f"kl/{kl}"] > limit:
-            return f"a response's KL to the reference is above --kl_limit {limit}"
-        return ""
+    def stop_reason(self) -> str:
+        limit, kl = self.run.config.kl_limit, f"kl/{self.run.config.kl}"
+        above = limit and any(row.get(kl, 0) > limit for row in self.run.metrics_log.rows()[-1:])
+        return f"a response's KL to the reference is above --kl_limit {limit}" if above else ""
 
 
 class Progress(Observer):

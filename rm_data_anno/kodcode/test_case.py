@@ -59,6 +59,9 @@ class TestCaseConfig:
     seconds: float = setting(10.0, "processor time of one solution's tests")
     memory_mb: int = setting(1024, "memory limit of one solution's tests")
     retry_failed: bool = setting(False, "try the records again that could not be run")
+    max_failures: float = setting(
+        0.0, "share of records that may fail before the exit code is 1", at_least=0, at_most=1
+    )
     allow_unsafe: bool = setting(False, "run without isolation where the system has none: the code may do anything")
 
     def __post_init__(self) -> None:
@@ -78,7 +81,7 @@ def prepare(config: TestCaseConfig) -> None:
 
     Raises:
         InputError: before anything is run.
-        SystemExit: code 1 where records could not be run.
+        SystemExit: code 1 where more records could not be run than ``max_failures`` allows.
     """
     output = output_path(config)
     sandbox = Sandbox(seconds=config.seconds, memory_mb=config.memory_mb, allow_unsafe=config.allow_unsafe)
@@ -104,6 +107,7 @@ def prepare(config: TestCaseConfig) -> None:
         failed = output.with_name(f"{output.name}.failed.json")
         save_json(failed, outcome.failures)
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
+    if len(outcome.failures) > config.max_failures * len(records):
         raise SystemExit(1)
 
 

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
-from nl_gradient_policy_optimization.baselines import dpo, reflect, scalar_reward, sft
+from nl_gradient_policy_optimization.baselines import dpo, pairs, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, make_pairs
 from nl_gradient_policy_optimization.baselines.preferences import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
@@ -61,7 +61,7 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         make_pairs(config)
 
 
-def test_kodcode_pairs_are_passing_and_failing_runs(tmp_path):
+def test_kodcode_pairs_are_passing_and_failing_runs(tmp_path, monkeypatch):
     def row(text, **more):
         test = "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
         return {"question_id": "k", "question": "add one", "solution": text, "test": test, "log": "", **more}
@@ -73,6 +73,10 @@ def test_kodcode_pairs_are_passing_and_failing_runs(tmp_path):
     made = make_pairs(config)
     assert {pair.chosen for pair in made} == {right, logged[0]["solution"]}
     assert {pair.rejected for pair in made} == {wrong, logged[1]["solution"]}
+    undecided = {"passed": False, "error_type": "Undecided"}
+    monkeypatch.setattr(pairs, "with_log", lambda record, _: {**record, "log": {**undecided, "passed": None}})
+    config.output_path = str(tmp_path / "other.json")
+    assert [pair.rejected for pair in make_pairs(config)] == [logged[1]["solution"]]  # of what is known
     assert len(made) == 2 and all((pair.chosen_value, pair.rejected_value) == (1.0, 0.0) for pair in made)
 
 
@@ -86,6 +90,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
         "b": {"post": POSTS[0], "generated_summary": GOOD},
         "c": {"post": POSTS[0], "generated_summary": "So it goes."},
         "d": {"post": POSTS[1], "generated_summary": "will fail"},
+        "f": {"post": POSTS[0], "generated_summary": ""},
         "e": {"post": POSTS[2], "generated_summary": "x", **compared, "comparison_preference": "Summary B"},
     }
     save_json(tmp_path / "in.json", rows)
@@ -97,7 +102,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     ]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
-    assert make_pairs(config) == made and len(critic.judged) == asked == 4  # the journal remembers
+    assert make_pairs(config) == made and len(critic.judged) == asked == 5  # the journal remembers
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
@@ -180,6 +185,8 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with pytest.raises(InputError, match=r"begun with other settings .*learning_rate"):
         dpo.train(settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "cut"), learning_rate=1.0))
+    with pytest.raises(InputError, match=r"begun with other settings .*beta"):
+        dpo.train(settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "cut"), beta=0.7))
 
     tok, before = load_tokenizer(whole.model), load_model(whole.model, "float32")
     after = load_model(whole.output_dir, "float32")
@@ -257,7 +264,9 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
 
 
 def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_path):
-    optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder)))
+    audited = {"audit_critic": "programmatic", "audit_share": 1.0}
+    optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder), **audited))
+    assert "audit/delta" in load_json(tmp_path / "run" / "metrics.jsonl")[0]
     rows = [row for row in load_json(tmp_path / "run" / "rollouts.jsonl") if row["response"].strip()]
     assert rows and all(row["rewards"][-1] and not any(row["rewards"][:-1]) for row in rows)
     run = load_json(tmp_path / "run" / "run.json")

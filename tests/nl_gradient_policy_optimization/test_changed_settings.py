@@ -75,6 +75,17 @@ def test_allowed_changes_are_recorded_from_their_step_on(tmp_path):
     assert kept(trainer.run) == before
 
 
+def test_allowed_changes_apply_to_what_a_checkpoint_holds_too(tmp_path):
+    begin(tmp_path, save_every=1)
+    changed = {"kl_coef": 0, "kl_target": 0, "kl": "k3", "value_learning_rate": 0.2, "weight_decay": 0.1}
+    trainer = begin(tmp_path, max_steps=3, allow_changed=True, **changed)
+    optimizers = trainer.learner.optimizer, trainer.learner.value_function.optimizer
+    assert trainer.kl.coef == 0 and optimizers[0].param_groups[0]["weight_decay"] == 0.1
+    assert optimizers[1].param_groups[0]["lr"] == 0.2
+    again = begin(tmp_path, max_steps=4, **changed)  # a whole number for the KL coefficient is no damage
+    assert again.finished_steps == 4 and not list(again.run.glob("*.damaged*"))
+
+
 def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
     prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     trainer = begin(tmp_path, seed=7)

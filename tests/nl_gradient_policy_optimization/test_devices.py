@@ -28,6 +28,8 @@ def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
     assert process_group(patient, False).timeout == PATIENCE + waits * 2 * 2 * PATIENCE.resolution * 1_000_000
     both = patient.changed(audit_critic="openai:gpt-4o", critic_timeout=10.0, critic_retries=0)
     assert (process_group(both, True).timeout - PATIENCE).total_seconds() == 2 * 2 * 2 * 30
+    voting = both.changed(critic_votes=3, critic_temperature=0.7)
+    assert (process_group(voting, True).timeout - PATIENCE).total_seconds() == 4 * 2 * 2 * 30
     assert process_group(both, True).backend == "gloo"
     assert process_group(PolicyConfig(), False).timeout == PATIENCE
 

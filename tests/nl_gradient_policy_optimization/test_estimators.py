@@ -12,7 +12,7 @@ from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny_runs import rows, tiny_config
-from text2grad.advantages import verdict_advantages
+from text2grad.advantages import prime_tokens, verdict_advantages
 from text2grad.errors import InputError
 
 DELTAS = [[1.0, -1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [-1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
@@ -64,6 +64,11 @@ def test_prime_is_its_published_code_whitened():
     returns = tensor([-2 / 3, -1.75, 7 / 6, 25 / 12, 0.25, 7 / 6, 1 / 12, -3.5, -1.25, 6, 4.25, 2.5, 0.75]).double()
     whitened = (returns - returns.mean()) / returns.std(unbiased=False)
     torch.testing.assert_close(found[batch_of().mask > 0], whitened, rtol=1e-4, atol=1e-4)
+
+
+def test_a_failed_response_is_not_in_primes_mean():
+    found = prime_tokens(tensor([[3.0], [0.0], [1.0], [0.0]]), tensor([[1.0], [0.0], [1.0], [1.0]]), 2)
+    assert found.tolist() == [[0.0], [0.0], [1.0], [-1.0]]  # nothing to compare with; (1 − ½)·2
 
 
 def test_grpo_and_dr_grpo_differ_by_the_deviation():

@@ -126,6 +126,11 @@ def test_what_to_write_instead_is_a_setting():
     assert named <= {item.name for item in fields(PolicyConfig.flags())}
 
 
+def test_numbers_are_numbers_however_a_file_writes_them():
+    config = PolicyConfig.of(algorithm="rtt", rtt_alpha="1e-1", kl_coef=0, learning_rate="1e-6")
+    assert (config.algorithm.rtt_alpha, config.learning_rate) == (0.1, 1e-6) and type(config.kl_coef) is float
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
     config = parse(PolicyConfig, args=[*REQUIRED, "--algorithm", name])
@@ -158,6 +163,7 @@ def test_flags_of_before_choose_their_algorithm(flag, value, name):
         ([], "verdict"),
         (["--teacher", "gate"], "teacher"),
         (["--teacher=off"], "verdict"),
+        (["--critique_coef", "0"], "verdict"),
         (["--reward-placement", "last_sum"], "scalar"),
         (["--algorithm", "text2grad"], "text2grad"),
     ],

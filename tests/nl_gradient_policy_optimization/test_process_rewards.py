@@ -55,6 +55,8 @@ def test_steps_of_a_program_are_its_statements():
         "value += 1",
         "return value",
     ]
+    assert pieces("# q\x0cabéé\nx = 1\u2028\ny = 2", KODCODE)[-1] == "y = 2"
+    assert pieces("# q\x0cabéé\nif 1:y = 2\r\nz = 3\n", KODCODE)[-2:] == ["y = 2", "z = 3"]
     assert pieces("@cache\ndef f(ä, b): return ä\nx = 'é'; y = 2", KODCODE) == [
         "@cache\ndef f(ä, b):",
         "return ä",

@@ -15,11 +15,14 @@ from text2grad.losses.ppo import refinement_loss
 
 def test_advantages_by_hand():
     """Two prompts of two attempts each: the first one's rewards are 1 and 3, then 5 and 6 after the critique."""
-    first, second = torch.tensor([1.0, 3.0, 0.0, 0.0]), torch.tensor([5.0, 6.0, -1.0, 0.0])
-    y0, y1 = attempt_advantages(first, second, 2, "rltf_sd")
+    scores, counts = torch.tensor([1.0, 3.0, 0.0, 0.0, 5.0, 6.0, -1.0, 0.0]), torch.ones(8)
+    y0, y1 = attempt_advantages(scores, counts, 2, "rltf_sd")
     assert y0.tolist() == [0, 0, 0, 0] and y1.tolist() == [3, 4, -1, 0]
-    y0, y1 = attempt_advantages(first, second, 2, "critique_grpo")
+    y0, y1 = attempt_advantages(scores, counts, 2, "critique_grpo")
     assert y0.tolist() == [-2.75, -0.75, 0.25, 0.25] and y1.tolist() == [1.25, 2.25, -0.75, 0.25]
+    counts[0] = 0
+    y0, y1 = attempt_advantages(scores, counts, 2, "rltf_sd")
+    assert y1.tolist() == [2, 3, -1, 0]  # a failed critique is nobody's baseline
 
 
 def test_the_refinement_loss_by_hand():

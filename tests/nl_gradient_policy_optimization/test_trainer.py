@@ -239,6 +239,7 @@ def test_the_run_stops_on_kl(tmp_path):
     trainer = optimize("slf5k", config, ScriptedRewards())
     assert trainer.finished_steps == 2
     assert (trainer.run / "checkpoint-2").is_dir() and (trainer.run / "policy").is_dir()
+    assert optimize("slf5k", config, ScriptedRewards()).finished_steps == 2  # the same command does not go beyond it
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,7 @@ def test_the_run_stops_on_kl(tmp_path):
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "capo", "votes": 0}, "--votes must be at least 1"),
+        ({"algorithm": "capo", "rollouts_per_prompt": 2, "critic": "http://h:1/v1#m"}, "--votes 4 needs different"),
         ({"algorithm": "verdict", "token_weight": -1.0}, "--token_weight must be at least 0"),
         ({"outcome_coef": 1.0}, "--algorithm verdict"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),

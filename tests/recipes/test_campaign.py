@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from recipes.campaign import Campaign, CampaignConfig, over_seeds
+from recipes.campaign import Campaign, CampaignConfig, _shown, over_seeds
 from tests.conftest import ROOT
 from text2grad.configs import parse
 from text2grad.errors import InputError
@@ -15,10 +18,11 @@ from text2grad.records import load_json
 
 STUB = """
 import json, pathlib, sys, time
-out, value, seconds = pathlib.Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+out, value = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+seconds = float((out.parent.parent / "seconds.txt").read_text())
 with open(out.parent / "order.txt", "a") as file:
     print(out.name, file=file)
-if sys.argv[4:] != ["--fast"] and not (out / "begun").exists():
+if sys.argv[3:] != ["--fast"] and not (out / "begun").exists():
     (out / "begun").touch()
     time.sleep(seconds)
 figure = {"value": value, "low": value, "high": value}
@@ -31,12 +35,13 @@ result = {"metrics": {"pass@1": figure}, "errors": {"TypeError": 1}, **compared}
 
 def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
     (folder / "stub.py").write_text(STUB)
+    (folder / "seconds.txt").write_text(str(seconds))
     methods = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
     about = {
         "sizes": {"size": 1},
         "prepare": ["python -c pass"],
         "train": ["python -c pass {data} {policy} {seed}"],
-        "measure": [f"python {folder}/stub.py {{out}} 0.{{size}} {seconds} {{flags}}"],
+        "measure": [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"],
         "methods": methods,
     }
     given = {"data_path": "data.json", "output_dir": str(folder / "run"), "model": "m", "seeds": [1, 2]}
@@ -51,7 +56,9 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     assert list(figures) == order and figures["base"]["metrics"]["pass@1"]["value"] == 0.7
     shown = capsys.readouterr().out
     assert "first-seed1   0.700 [0.700, 0.700]  0.250 [0.000, 0.500]" in shown
-    assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"]).run()
+    with pytest.raises(InputError, match=r"base: begun with other settings .* 0.7.* then, .* 0.1.* now"):
+        campaign(tmp_path).run()
+    assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"], set=["size=7"]).run()
     assert (tmp_path / "run/order.txt").read_text().split() == [*order, "second-seed3"]
 
 
@@ -79,6 +86,22 @@ def test_time_is_up_and_the_same_command_goes_on(tmp_path):
     assert len(load_json(tmp_path / "run/figures.json")) == 5
 
 
+def test_a_signal_ends_the_command_that_runs(tmp_path):
+    made = campaign(tmp_path, seconds=600, only=["first"])
+    (tmp_path / "run/base").mkdir(parents=True)
+    (tmp_path / "run/base/begun").touch()
+    threading.Timer(4, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert (tmp_path / "run/first-seed1/begun").exists() and not made.running
+
+
+def test_a_measure_without_a_value_is_a_dash():
+    nothing = {"metrics": {"pass@1": {"value": None, "low": None, "high": None}}}
+    assert _shown(nothing["metrics"]["pass@1"]) == "–" and _shown(None) == ""
+    assert over_seeds({"base": nothing, "a-seed1": nothing}, ["a"], "pass@1") == [["method", "seeds", "pass@1", ""]]
+
+
 def test_a_failed_run_stops_no_other(tmp_path, capsys):
     broken = campaign(tmp_path, jobs=2)
     broken.config.methods["first"] = {"train": ["python -c 1/0"]}
@@ -101,7 +124,8 @@ def test_a_recipes_commands_are_whole(tmp_path, name):
     made = Campaign(parse(CampaignConfig, args=args))
     names = {**made.names, "seed": 1, "name": "n", "out": "o", "policy": "p", "flags": "", "against": ""}
     config = made.config
-    lines = [*config.prepare, *config.train, *config.measure, *config.methods.get("sft", {}).get("train", [])]
+    own = [line for about in config.methods.values() if isinstance(about, dict) for line in about["train"]]
+    lines = [*config.prepare, *config.train, *config.measure, *own]
     for line in lines:
         words = line.format(**names).split()
         assert words[0] in ("mkdir", "cp") or (ROOT / words[1]).is_file(), line

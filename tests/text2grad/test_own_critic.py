@@ -162,6 +162,16 @@ def test_feedback_of_the_wrong_types_names_the_function(tmp_path, returned, mess
         load_critic(f"{file}:f", "slf5k")(["p"], ["a b"])
 
 
+def test_an_error_on_a_batch_names_the_function_as_one_on_a_response_does():
+    def busy(prompts, responses):
+        raise FeedbackError("busy") if responses[0] == "a" else ValueError("seven")
+
+    critic = as_critic(busy)
+    assert [str(each) for each in critic(["p", "q"], ["a", "b"])] == ["busy", "busy"]
+    with pytest.raises(InputError, match=r"busy: .*seven.*on the response 'b'"):
+        critic(["q"], ["b"])
+
+
 def test_half_a_surrogate_pair_fails_its_response_alone():
     critic = as_critic(lambda prompt, response: Feedback("c", good=["\ud83d"] if response == "a" else []))
     half, fine = critic(["p", "q"], ["a", "b"])

@@ -151,7 +151,9 @@ class OwnCritic:
     ) -> list[Feedback | FeedbackError]:
         columns = (list(prompts), list(responses), list(records or [{}] * len(prompts)))[: self._count]
         rows = zip(*columns, strict=True)
-        given = [self._ask(*row) for row in rows] if self._by_item else self.function(*columns)
+        given = [self._ask(*row) for row in rows] if self._by_item else self._ask(*columns)
+        if isinstance(given, FeedbackError):
+            given = [given] * len(prompts)
         if not isinstance(given, list | tuple) or len(given) != len(prompts):
             shown = f"{len(given)} items" if isinstance(given, list | tuple) else type(given).__name__
             raise InputError(
@@ -168,7 +170,7 @@ class OwnCritic:
         half = FeedbackError(f"{self.name}: its feedback contains a lone surrogate, which no file can store")
         return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in given]
 
-    def _ask(self, *row: Any) -> Feedback | FeedbackError:
+    def _ask(self, *row: Any) -> Any:
         try:
             return self.function(*row)
         except FeedbackError as error:
@@ -176,9 +178,10 @@ class OwnCritic:
         except (InputError, StopRunError):
             raise
         except Exception as error:
+            response = shown(row[1] if self._by_item else "".join(row[1][:1]))
             raise InputError(
-                f"{self.name}: {fault(error, _file_of(self.function))} (on the response {shown(row[1])}); correct it, "
-                "or return a FeedbackError where it cannot judge"
+                f"{self.name}: {fault(error, _file_of(self.function))} (on the response {response}); correct it, or "
+                "return a FeedbackError where it cannot judge"
             ) from error
 
 

@@ -365,7 +365,7 @@ def _suspects(test: Test) -> list[Call]:
 
 def _named(source: Source, tests: str, test: Test | None) -> set[int]:
     """The body of the function that the failing line (or else the test) names; of all functions where it names none."""
-    text = tests.splitlines()
+    text = [tests[low:high] for low, high in line_intervals(tests)]
     at = [frame.line for frame in test.frames if not frame.in_solution] if test else []
     used = set(re.findall(r"\w+", text[at[-1] - 1])) if at and 1 <= at[-1] <= len(text) else set()
     if test and not used:

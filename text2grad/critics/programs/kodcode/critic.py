@@ -170,7 +170,7 @@ def _said(found: Blame, tests: str) -> str:
     if test is None:
         return ""
     at = [frame.line for frame in test.frames if not frame.in_solution]
-    lines = tests.splitlines()
+    lines = [tests[low:high] for low, high in line_intervals(tests)]
     source = f" at `{lines[at[-1] - 1].strip()}`" if at and 1 <= at[-1] <= len(lines) else ""
     said = f"{test.name or 'The test file'} fails{source}"
     if test.error == "AssertionError" and test.message:
