@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from text2grad.errors import InputError
-from text2grad.records import load_json, save_json
+from text2grad.records import load_json, load_records, save_json
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
@@ -271,15 +271,10 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    value = load_json(path)
-    if not isinstance(value, dict | list) or not value:
-        raise InputError(f"{path}: holds no records; give the {task.name} file of a system's responses")
-    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
+    source = load_records(path, task, responses=None)
     records: dict[str, Record] = {}
-    for index, (key, record) in enumerate(pairs):
-        where = f"{path}: record {index if key is None else repr(key)}"
-        if not isinstance(record, dict):
-            raise InputError(f"{where} is not an object but {type(record).__name__}")
+    for index, (own, record) in enumerate(source.items()):
+        where = f"{path}: record {repr(own) if source.keyed else index}"
         made = record.get("generation") or {}
         kinds = {"finished": bool, "id": str, "model": str}
         if not isinstance(made, dict) or any(
@@ -287,15 +282,13 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         ):
             raise InputError(f"{where}: its 'generation' is not what evaluation/generate.py writes; remove it")
         try:
-            if not task.prompt(record).strip():
-                raise InputError("its prompt is empty")
             task.response(record)
-            key = made.get("id") or key or task.prompt_id(record)
+            key = made.get("id") or (own if source.keyed else task.prompt_id(record))
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
-        records[str(key)] = record
+        records[key] = record
     models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
     if len(models) > 1:
         print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")

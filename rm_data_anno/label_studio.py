@@ -8,6 +8,7 @@ python rm_data_anno/label_studio.py --task slf5k --data_path responses.json --ex
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -20,17 +21,17 @@ from text2grad.feedback import Feedback
 from text2grad.records import check_output, load_json, load_records, save_json, save_records, save_text
 from text2grad.safety.gate import fault, shown
 from text2grad.safety.schema import Form, checked
-from text2grad.tasks import Task, get_task
+from text2grad.tasks import SpanWords, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 from text2grad.token_rewards import span_intervals
 
 INTERFACE = """<View>
   <Header value="Prompt"/>
   <Text name="prompt" value="$prompt"/>
-  <Header value="Response: mark what is good and what is poor"/>
+  <Header value="Response: mark what is ${good} and what is ${poor}"/>
   <Labels name="span" toName="response">
-    <Label value="good" background="#2d5f8c"/>
-    <Label value="poor" background="#a3304a"/>
+    <Label value="${good}" background="#2d5f8c"/>
+    <Label value="${poor}" background="#a3304a"/>
   </Labels>
   <Text name="response" value="$response"/>
   <Header value="Critique"/>
@@ -41,7 +42,7 @@ INTERFACE = """<View>
   <Rating name="verdict" toName="response" maxRating="5"/>
 </View>
 """
-"""What annotators see: paste it as the project's labeling interface."""
+"""What annotators see, with the task's words for its spans."""
 _STARS = 5
 
 
@@ -127,9 +128,12 @@ def to_tasks(records: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
 
 
 def read_export(
-    path: str | Path, responses: Mapping[str, str], offsets: str = "auto"
+    path: str | Path, responses: Mapping[str, str], offsets: str = "auto", words: SpanWords = Task.span_words
 ) -> dict[str, list[PersonsAnnotation]]:
     """The finished annotations of each record, one of each person, with exact intervals of its response.
+
+    Args:
+        words: what the project's labels are called.
 
     Raises:
         InputError: a task of no such record, an annotation without critique, offsets that do not fit their text.
@@ -154,7 +158,7 @@ def read_export(
     found: dict[str, list[PersonsAnnotation]] = {}
     for record_id, vote in votes:
         where = f"{path}: record {record_id!r}, annotation {vote.id}"
-        found.setdefault(record_id, []).append(_annotation(vote, responses[record_id], convention, where))
+        found.setdefault(record_id, []).append(_annotation(vote, responses[record_id], convention, where, words))
     return found
 
 
@@ -170,7 +174,9 @@ def _votes(annotations: Sequence[_Annotation], where: str) -> list[_Annotation]:
     return list(votes.values())
 
 
-def _annotation(vote: _Annotation, response: str, convention: Convention, where: str) -> PersonsAnnotation:
+def _annotation(
+    vote: _Annotation, response: str, convention: Convention, where: str, words: SpanWords
+) -> PersonsAnnotation:
     critique = " ".join(vote.texts(of_missing=False))
     if not critique:
         raise InputError(f"{where}: has no critique; ask its annotator for one, or delete the annotation")
@@ -181,9 +187,11 @@ def _annotation(vote: _Annotation, response: str, convention: Convention, where:
     for value in vote.values("labels"):
         start, end = place(value.model_dump(), response, convention)
         for label in value.labels or []:
-            if label not in LABELS:
-                raise InputError(f"{where}: marks a span {shown(label)}; this project's labels are good and poor")
-            person.places.append((label, start, end))
+            if label not in (words.good, words.poor):
+                raise InputError(
+                    f"{where}: marks a span {shown(label)}; this project's labels are {words.good} and {words.poor}"
+                )
+            person.places.append(("good" if label == words.good else "poor", start, end))
     return person
 
 
@@ -225,7 +233,8 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
     check_output(interface)
     tasks = to_tasks(load_records(config.data_path, task), task)
     save_json(config.output_path, tasks)
-    save_text(interface, INTERFACE)
+    words = task.span_words
+    save_text(interface, Template(INTERFACE).safe_substitute(good=words.good, poor=words.poor))
     print(f"{len(tasks)} tasks: {config.output_path}; the project's labeling interface: {interface}")
 
 
@@ -233,7 +242,7 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
     check_output(config.output_path)
     records = load_records(config.data_path, task)
     responses = {record_id: task.response(record) for record_id, record in records.items()}
-    found = read_export(config.export, responses, config.offsets)
+    found = read_export(config.export, responses, config.offsets, task.span_words)
     if not found:
         raise InputError(f"{config.export}: holds no finished annotation; export again when people have submitted some")
     annotated = {key: annotated_record(task, records[key], found[key], config.spans) for key in records if key in found}

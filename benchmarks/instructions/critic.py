@@ -6,7 +6,7 @@ of rules that are kept; half of what a rule counts depends on how badly it is br
 
 from typing import Any
 
-from benchmarks.instructions.checks import sentences_of, violations, words_of
+from benchmarks.instructions.checks import sentences_of, violations
 from text2grad.feedback import Feedback
 
 
@@ -14,10 +14,7 @@ def judge(prompt: str, response: str, record: dict[str, Any]) -> Feedback:
     found = violations(response, record["rules"])
     poor = [quote for violation in found for quote in violation.quotes]
     critique = " ".join(violation.remark for violation in found) or "It follows every rule."
-    if "sorted" in record["rules"]:
-        good = [word for word in words_of(response) if word not in poor]
-    else:
-        good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
+    good = [each for each in sentences_of(response) if not any(quote in each or each in quote for quote in poor)]
     broken = sum(0.5 + violation.size / 2 for violation in found) / len(record["rules"])
     missing = [violation.missing for violation in found if violation.missing]
     return Feedback(critique, good, poor, missing=missing, score=1 - 2 * broken)

@@ -1,4 +1,4 @@
-"""Requests with rules that a program checks. ``{"id", "prompt", "rules"}``, as ``requests.py`` writes them."""
+"""Requests with rules that a program checks. ``{"id", "prompt", "rules"}``, as ``make_requests.py`` writes them."""
 
 from text2grad.tasks import PlainTask
 

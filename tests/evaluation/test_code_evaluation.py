@@ -14,6 +14,7 @@ from evaluation.results import figures_of, load_result
 from tests.processes import die_after, killed_at_random, run_alone
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
+from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
 from text2grad.sandbox import Sandbox
 
@@ -72,9 +73,15 @@ def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
     return ProgramEvaluationConfig(data_path=str(responses), **flags)
 
 
+def judge(prompt: str, response: str, record: dict) -> Feedback:
+    return Feedback(f"sample {record['generation']['id']}", poor=["Done."])
+
+
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
-    result = evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", programs), k=[1, 2], seconds=6.0))
+    file = kodcode_file(tmp_path / "p.json", programs)
+    result = evaluate_programs(config(tmp_path, file, k=[1, 2], seconds=6.0, critic=f"{__file__}:judge"))
+    assert result["feedback"]["c"]["code_feedback"] == "sample c@0"
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
     assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
     assert result["n"] == 4

@@ -210,6 +210,7 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
     ("wrong", "message"),
     [
         ({"temperature": -1}, "--temperature must be at least 0"),
+        ({"num_samples": 2}, "--num_samples 2: without a --temperature all would be the same"),
         ({"model": "/no/such/model"}, "no such model folder"),
         ({"data_path": "nowhere.json"}, "nowhere.json: no such file"),
     ],

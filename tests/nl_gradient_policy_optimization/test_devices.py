@@ -114,7 +114,7 @@ def _well_conditioned(name: str, weight: torch.Tensor, optimizer: str) -> torch.
 
 @pytest.mark.slow
 def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
-    """The table that README.md shows: the largest difference of a weight after one update, and of the update itself."""
+    """Printed as a table: the largest difference of a weight after one update, and of the update itself."""
     tiny_config(tmp_path)
     lines = ["| method | optimiser | way | largest difference | relative difference of the update |"]
     lines.append("| --- | --- | --- | ---: | ---: |")

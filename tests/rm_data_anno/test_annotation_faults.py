@@ -4,6 +4,7 @@ import json
 import random
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,7 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         assert report["paid"]["requests"] == 7 > report["usage"]["requests"]
 
         unfinished(config)
+        annotate("slf5k", replace(config, max_failures=0.4))
         assert len(server.requests) == 7
 
         del broken["t3_1"]

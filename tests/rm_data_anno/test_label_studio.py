@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rm_data_anno.adjudication import PersonsAnnotation, adjudicated, agreement, overlap
-from rm_data_anno.label_studio import annotated_record, elsewhere, read_export
+from rm_data_anno.label_studio import (
+    LabelStudioConfig,
+    annotated_record,
+    elsewhere,
+    read_export,
+    write_records,
+    write_tasks,
+)
 from rm_data_anno.text_offsets import CONVENTIONS, Convention, chosen_convention, interval, positions
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
@@ -242,9 +249,29 @@ def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
         ("b@x.org", "The last word."),
     ]
     assert agreement({"t3_a": people}, {"t3_a": POST["generated_summary"]})["annotators_each"] == 2
+    assert len(people_of(export, [*rows, {**rows[0], "id": 2}])) == 2  # the same tasks were imported twice
     del annotations[0]["completed_by"]
     with pytest.raises(InputError, match="completed_by"):
         people_of(export, rows)
+
+
+def test_code_is_marked_in_its_own_words(tmp_path):
+    """What is good in code needs no mark: its tokens earn +1 anyway, and those of an improvable line 0."""
+    record = {"question_id": "q", "question": "Add one.", "solution": "def f(x):\n    return x - 1", "log": ""}
+    data, tasks, export = (tmp_path / name for name in ("records.json", "tasks.json", "export.json"))
+    save_json(data, [record])
+    task, given = get_task("kodcode"), {"data_path": str(data), "output_path": str(tasks)}
+    write_tasks(task, LabelStudioConfig(**given))
+    shown = (tmp_path / "tasks.interface.xml").read_text()
+    assert '<Label value="improvable"' in shown and '<Label value="wrong"' in shown and 'value="$prompt"' in shown
+    (about,) = (each["data"] for each in load_json(tasks))
+    said = {"a@x.org": {about["id"]: ["Subtracts.", ("wrong", 14, 26)]}}
+    save_json(export, exported({about["id"]: record["solution"]}, said))
+    write_records(task, LabelStudioConfig(**{**given, "output_path": str(tmp_path / "a.json")}, export=str(export)))
+    assert load_json(tmp_path / "a.json")[0]["wrong_code"] == ["return x - 1"]
+    save_json(export, exported({about["id"]: record["solution"]}, {"a": {about["id"]: ["Fine.", ("good", 14, 26)]}}))
+    with pytest.raises(InputError, match="labels are improvable and wrong"):
+        write_records(task, LabelStudioConfig(**given, export=str(export)))
 
 
 WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]

@@ -7,6 +7,7 @@ import pytest
 from rm_data_anno.rollouts import rollout_records
 from tests.conftest import ROOT
 from text2grad.errors import InputError
+from text2grad.records import Records, load_records, save_records
 from text2grad.tasks import get_task
 
 TASK = get_task("slf5k")
@@ -27,6 +28,10 @@ def test_each_different_response_is_kept_once(tmp_path):
     assert list(made) == ["a@1", "b@2", "b@3"]
     assert [TASK.response(record) for record in made.values()] == ["I lost a.", "I lost a.", "Gone."]
     assert made["b@3"] == {**POSTS["b"], "generated_summary": "Gone."}
+    judged = {key: {**post, "id": key, "poor_spans": ["x"], "verdict": -1.0} for key, post in POSTS.items()}
+    save_records(tmp_path / "made.jsonl", Records(rollout_records(judged, [one, two], TASK), tmp_path, keyed=True))
+    found = load_records(tmp_path / "made.jsonl", TASK)
+    assert list(found) == list(made) and not any({"poor_spans", "verdict"} & set(row) for row in found.values())
 
 
 def test_what_is_no_log_of_these_prompts_is_named(tmp_path):

@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
@@ -21,6 +23,7 @@ from text2grad.critics.reward_model.decoding import Drafter, FeedbackDecoder, Ha
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.grounding import ground
+from text2grad.journal.checksums import save_checksums
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
@@ -241,6 +244,14 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     assert journal.read_text().splitlines()[:4] == lines[:4]
     with pytest.raises(InputError, match="begun with other settings"):
         infer("slf5k", replace(config, max_new_tokens=9))
+    shutil.copytree(folder, tmp_path / "retrained")
+    config.model, config.output_path = str(tmp_path / "retrained"), str(tmp_path / "again.json")
+    infer("slf5k", config)
+    weights = load_file(tmp_path / "retrained" / "model.safetensors")
+    save_file({name: tensor + 1e-3 for name, tensor in weights.items()}, tmp_path / "retrained" / "model.safetensors")
+    save_checksums(tmp_path / "retrained")
+    with pytest.raises(InputError, match="begun with other settings"):
+        infer("slf5k", config)
     with pytest.raises(InputError, match="--gpu_ids 0,99: this machine has"):
         infer("slf5k", replace(config, output_path=f"{tmp_path}/other.json", gpu_ids="0,99"))
 
