@@ -352,6 +352,11 @@ class PolicyConfig(
         check_given(self, "model", "data_path", "output_dir")
         if self.generation == "vllm_server" and not self.vllm_url:
             raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")
+        if self.algorithm.compares_groups and self.rollouts_per_prompt < 2:
+            name = self.algorithm.name
+            raise InputError(
+                f"--algorithm {name} compares a prompt's responses; set --rollouts_per_prompt to 2 or more"
+            )
         self._check_division("--rollouts_per_prompt", self.rollouts_per_prompt)
         self._check_division("--minibatches times --micro_batch_size", self.minibatches * self.micro_batch_size)
         for name in self.report_to:

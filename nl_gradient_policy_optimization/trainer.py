@@ -151,7 +151,7 @@ class NLGradientTrainer:
         # 3 token rewards: zeros for a rollout without feedback
         batch.rewards = total_rewards(self.algorithm.token_rewards(batch), batch.kl, self.kl.coef) * batch.mask
         # 4 advantages
-        batch.advantages, batch.returns = self.algorithm.advantages(batch)
+        batch.advantages, batch.returns = self.algorithm.advantages(batch), self.algorithm.returns(batch)
         # 5 updates
         updates = self.learner.update(self.algorithm.to_learn(batch), step, self.total_steps)
         return self.finish(step, batch, updates)

@@ -75,7 +75,7 @@ def credited(trainer: NLGradientTrainer, batch: Batch) -> Batch:
     """The batch with token rewards and advantages."""
     deltas = trainer.algorithm.token_rewards(batch)
     batch.rewards = total_rewards(deltas, batch.kl, trainer.kl.coef) * batch.mask
-    batch.advantages, batch.returns = trainer.algorithm.advantages(batch)
+    batch.advantages, batch.returns = trainer.algorithm.advantages(batch), trainer.algorithm.returns(batch)
     return batch
 
 

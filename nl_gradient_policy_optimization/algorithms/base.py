@@ -58,6 +58,8 @@ class Algorithm:
     """What ``--algorithm`` calls it."""
     uses_values: ClassVar[bool] = True
     """Whether a value head is trained."""
+    compares_groups: ClassVar[bool] = False
+    """Whether a prompt needs several responses, which are compared with each other."""
 
     # Before the first step
 
@@ -108,8 +110,12 @@ class Algorithm:
         """What each token earns before the KL penalty, ``[B, T]``."""
         return batch.given
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A_t and the value head's targets, ``[B, T]``; 0 where ``batch.mask`` is 0."""
+    def advantages(self, batch: Batch) -> Tensor:
+        """A_t, ``[B, T]``; 0 where ``batch.mask`` is 0."""
+        raise NotImplementedError
+
+    def returns(self, batch: Batch) -> Tensor:
+        """The value head's targets, ``[B, T]``."""
         raise NotImplementedError
 
     def to_learn(self, batch: Batch) -> Batch:

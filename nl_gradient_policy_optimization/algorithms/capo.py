@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
@@ -30,13 +29,13 @@ class CAPO(Text2Grad):
 
     name = "capo"
     uses_values = False
+    compares_groups = True
 
     votes: int = setting(
         4, "capo: critiques of each response; a token is wrong where more than half of them blame it", at_least=1
     )
 
     def check(self, config: PolicyConfig) -> None:
-        needs_groups("--algorithm capo", config)
         if config.scheme != "uniform":
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
         model = is_endpoint(config.critic) or Path(config.critic).is_dir()
@@ -45,12 +44,12 @@ class CAPO(Text2Grad):
         if config.critic_votes > 1:
             raise InputError("--algorithm capo has votes of its own; leave --critic_votes out")
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         """R_t of each token, the outcome on all of them, against those of the prompt's responses."""
         outcome = response_scores(batch.given - batch.deltas, batch.mask)
         penalised = batch.rewards - batch.given + batch.deltas  # with the KL penalty
         values = penalised + per_response(outcome, batch.mask)
-        return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt), torch.zeros_like(batch.mask)
+        return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
         voters = rewards.voters(self.votes) if isinstance(rewards, CriticRewards) else [rewards]

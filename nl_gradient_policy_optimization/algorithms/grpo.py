@@ -6,12 +6,10 @@ Source: DeepSeekMath (arXiv 2402.03300), A = (R − mean R of the prompt) / stan
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import group_normalised, per_response, response_scores
 from text2grad.configs import setting
 from text2grad.errors import InputError
@@ -23,6 +21,7 @@ class GRPO(Text2Grad):
 
     name = "grpo"
     uses_values = False
+    compares_groups = True
     eps: ClassVar[float] = 1e-4
     """Beside the standard deviation, as in TRL."""
 
@@ -30,11 +29,8 @@ class GRPO(Text2Grad):
         "sum", "what a response is worth: the sum or the mean of its tokens' rewards, or the critic's verdict"
     )
 
-    def check(self, config: PolicyConfig) -> None:
-        needs_groups(f"--algorithm {self.name}", config)
-
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return per_response(self.relative(batch), batch.mask), torch.zeros_like(batch.mask)
+    def advantages(self, batch: Batch) -> Tensor:
+        return per_response(self.relative(batch), batch.mask)
 
     def relative(self, batch: Batch) -> Tensor:
         """Each response against the others to its prompt, ``[B]``.

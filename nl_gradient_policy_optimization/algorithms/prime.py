@@ -7,7 +7,6 @@ are those of an implicit reward model that learns from outcomes; here they are t
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
@@ -24,8 +23,8 @@ class PRIME(GRPO):
 
     outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         size, mask = self.run.config.rollouts_per_prompt, batch.mask
         returns = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0)
         returns = returns + per_response(leave_one_out(self.outcomes(batch), batch.counts, size), mask)
-        return whiten(returns, mask, self.run.reduce), torch.zeros_like(mask)
+        return whiten(returns, mask, self.run.reduce)

@@ -6,12 +6,10 @@ responses earns, summed without discount.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad, needs_groups
+from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import discounted_sums, leave_one_out_tokens, min_form
 from text2grad.configs import setting
 
@@ -22,15 +20,13 @@ class PURE(Text2Grad):
 
     name = "pure"
     uses_values = False
+    compares_groups = True
 
     min_temperature: float = setting(0.1, "pure: T of the min-form; near 0 the worst token takes all", above=0)
-
-    def check(self, config: PolicyConfig) -> None:
-        needs_groups(f"--algorithm {self.name}", config)
 
     def token_rewards(self, batch: Batch) -> Tensor:
         return min_form(batch.deltas, batch.mask, self.min_temperature) + batch.given - batch.deltas
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         compared = leave_one_out_tokens(batch.rewards, batch.mask, self.run.config.rollouts_per_prompt)
-        return discounted_sums(compared, batch.mask, 1.0), torch.zeros_like(batch.mask)
+        return discounted_sums(compared, batch.mask, 1.0)

@@ -8,7 +8,6 @@ second term, which makes going on worth more than ending where most is praised. 
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
@@ -28,7 +27,7 @@ class RTT(GRPO):
     rtt_alpha: float = setting(0.5, "rtt: weight α of a token's advantage within its response", at_least=0)
     rtt_end_token: bool = setting(False, "rtt: the end token counts in the second term, as published")
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         inside = batch.mask if self.rtt_end_token else before_end(batch.mask)
         tokens = centred(batch.deltas, inside, std_eps=self.eps)
-        return per_response(self.relative(batch), batch.mask) + self.rtt_alpha * tokens, torch.zeros_like(batch.mask)
+        return per_response(self.relative(batch), batch.mask) + self.rtt_alpha * tokens

@@ -92,10 +92,10 @@ class SecondAttempts(Text2Grad):
         prompts = [self.reader.prompt_ids(each) or each.prompt_ids for each in first]
         return list(run.collector.sample_after(first, prompts))
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         scores, group_size = (batch.rewards * batch.mask).sum(1), self.run.config.rollouts_per_prompt
         advantages = torch.cat(attempt_advantages(scores, batch.counts, group_size, self.learn))
-        return per_response(advantages, batch.mask), torch.zeros_like(batch.mask)
+        return per_response(advantages, batch.mask)
 
     def to_learn(self, batch: Batch) -> Batch:
         return batch.select(range(len(batch) // 2, len(batch))) if self.learn == "rltf_sd" else batch

@@ -7,9 +7,7 @@ from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.base import Algorithm, LossInputs, LossOutputs
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import discounted_sums, gae, whiten
-from text2grad.errors import InputError
 from text2grad.losses.ppo import capped_ratio, policy_loss, value_loss
 
 
@@ -19,13 +17,19 @@ class Text2Grad(Algorithm):
 
     name = "text2grad"
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A_t, whitened over all ranks, and the returns."""
-        config, mask = self.run.config, batch.mask
-        advantages, returns = gae(batch.rewards, batch.values, mask, config.gamma, config.lam)
-        if config.value_target == "rewards":
-            returns = discounted_sums(batch.rewards, mask, config.gamma)
-        return whiten(advantages, mask, self.run.reduce), returns
+    def advantages(self, batch: Batch) -> Tensor:
+        """A_t, whitened over all ranks."""
+        return whiten(self._gae(batch)[0], batch.mask, self.run.reduce)
+
+    def returns(self, batch: Batch) -> Tensor:
+        if not self.uses_values:
+            return torch.zeros_like(batch.mask)
+        if self.run.config.value_target == "rewards":
+            return discounted_sums(batch.rewards, batch.mask, self.run.config.gamma)
+        return self._gae(batch)[1]
+
+    def _gae(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return gae(batch.rewards, batch.values, batch.mask, self.run.config.gamma, self.run.config.lam)
 
     def loss(self, inputs: LossInputs) -> LossOutputs:
         """Clipped PPO with an entropy bonus, and the value loss."""
@@ -52,9 +56,3 @@ def corrected(term: Tensor, batch: Batch) -> Tensor:
     if not batch.has("sampler_logprobs"):
         return term
     return term * capped_ratio(batch.old_logprobs, batch.sampler_logprobs)
-
-
-def needs_groups(what: str, config: PolicyConfig) -> None:
-    """Refuse a method that compares the responses to a prompt where each prompt has one."""
-    if config.rollouts_per_prompt < 2:
-        raise InputError(f"{what} compares a prompt's responses; set --rollouts_per_prompt to 2 or more")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.advantages import leave_one_out, verdict_advantages
 from text2grad.configs import setting
 from text2grad.records import load_json, save_json
@@ -28,6 +27,7 @@ class Verdict(GRPO):
     """Clipped PPO on all three, without a value head; prompts may have one response or several."""
 
     name = "verdict"
+    compares_groups = False
     told = False  # whether the critic has said more than quotes can
 
     outcome: Literal["auto", "sum", "mean", "verdict"] = setting(  # type: ignore[assignment]
@@ -38,9 +38,6 @@ class Verdict(GRPO):
         "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out",
         at_least=0,
     )
-
-    def check(self, config: PolicyConfig) -> None:
-        """Prompts may have one response."""
 
     def outcome_of(self, batch: Batch) -> str:
         """A verdict derived from quotes alone knows no length: a short answer without a fault would be the best."""
@@ -54,13 +51,13 @@ class Verdict(GRPO):
     def score_options(self) -> dict[str, Any]:
         return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
 
-    def advantages(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def advantages(self, batch: Batch) -> Tensor:
         size, scores, worths = self.run.config.rollouts_per_prompt, self.outcomes(batch), self.worths(batch)
         spread = leave_one_out(worths, batch.counts, size, self.run.reduce).abs().sum()
         if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
             scores = worths
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
-        advantages = verdict_advantages(
+        return verdict_advantages(
             batch.rewards,
             batch.mask,
             scores,
@@ -70,7 +67,6 @@ class Verdict(GRPO):
             self.token_weight,
             self.run.reduce,
         )
-        return advantages, torch.zeros_like(batch.mask)
 
     def save(self, folder: Path) -> None:
         save_json(folder / STATE_FILE, {"told": self.told})

@@ -41,7 +41,7 @@ def advantages_of(name: str, batch: Batch, size: int = 2, penalty: float = 0.0, 
     config = SimpleNamespace(rollouts_per_prompt=size, gamma=1.0, lam=0.95)
     algorithm.run = SimpleNamespace(config=config, reduce=lambda tensor: tensor)
     batch.rewards = (algorithm.token_rewards(batch) - penalty * torch.arange(4)[:, None]) * batch.mask
-    return algorithm.advantages(batch)[0]
+    return algorithm.advantages(batch)
 
 
 def close(found: torch.Tensor, expected: list) -> None:
