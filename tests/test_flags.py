@@ -38,7 +38,7 @@ FORMER = {
     "nl_reward_model.measures.metrics:MetricsConfig": "feedback_path=input_file,results_path output_path=output_file",
     "nl_reward_model.merge_lora:MergeConfig": "model=lora_model,model_path output_dir=save_dir",
     "nl_gradient_policy_optimization.config:PolicyConfig": f"{TRAINED} critic=annotator save_every=save_steps "
-    "learning_rate=lr rollouts_per_device=batch_size epochs=num_train_epochs kl_coef=beta",
+    "learning_rate=lr rollouts_per_device=batch_size epochs=num_train_epochs kl_coef=beta dtype=precision",
     f"{BASELINES}.sft:SFTSettings": TRAINED,
     f"{BASELINES}.dpo:DPOSettings": TRAINED,
     f"{BASELINES}.scalar_reward:ScalarRewardSettings": TRAINED,
@@ -73,7 +73,7 @@ KEYS = ["a-key-of-a-form-that-no-one-knows", "openai:sk-proj-0123456789abcdefghi
 VALUES = {"dtype": "float16", "output_path": "x.jsonl", "prompt": "no_cot"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
-    for stage in ("rm_data_anno", "nl_reward_model", "evaluation", "benchmarks")
+    for stage in ("rm_data_anno", "nl_reward_model", "nl_gradient_policy_optimization", "evaluation", "benchmarks")
     for path in (ROOT / stage).rglob("*.py")
     if path.name != "suite.py" and '__name__ == "__main__"' in path.read_text()
 )
@@ -158,9 +158,9 @@ def test_help_gives_the_command_and_the_settings(script, monkeypatch, capsys):
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(ROOT / script), run_name="__main__")
     assert left.value.code == 0
-    own, _, library = capsys.readouterr().out.partition("settings of trl.SFTConfig")
-    assert f"python {script}" in own and "\n  --" in own
-    assert ("--logging_steps" in library) == (Path(script).name == "train_rm.py")
+    own, _, library = capsys.readouterr().out.partition("settings of trl.")
+    assert f"{script}" in own and "\n  --" in own and "--data_path" not in library
+    assert ("--logging_steps" in library) == (Path(script).stem in ("train_rm", "sft", "dpo", "scalar_reward"))
     assert "--logging_steps" not in own
 
 
