@@ -150,7 +150,8 @@ class Campaign:
             if self.stopped:
                 return False
             if code:
-                print(f"{log.parent.name} ended with {code}; {log} says why", file=sys.stderr, flush=True)
+                why = "too little memory?" if code == -signal.SIGKILL else f"{log} says why"
+                print(f"{log.parent.name} ended with {code}; {why}", file=sys.stderr, flush=True)
                 return False
         return True
 
