@@ -142,8 +142,9 @@ def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
                 return ValueError("no log that tells, and no tests")
             if not sandbox:
                 sandbox.append(Sandbox())
-            value = task.known_value(with_log({**record, "log": ""}, sandbox[0]))
-        return ValueError("its tests cannot be judged") if value is None else value
+            record = with_log({**record, "log": ""}, sandbox[0])
+            value = task.known_value(record)
+        return ValueError("its tests cannot be judged") if value is None or task.undecided(record) else value
 
     return map_records(
         records,

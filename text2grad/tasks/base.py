@@ -133,6 +133,10 @@ class Task(ABC):
         """How good the record itself says its response is (``known_value_from``); None where it says nothing."""
         return None
 
+    def undecided(self, record: Record) -> bool:
+        """Whether the record's unit tests could not be judged, so that its response may be right or wrong."""
+        return False
+
     def reference(self, record: Record) -> str | None:
         """A human (or known correct) answer, where the record has one."""
         return None

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 from pathlib import Path
 
 from text2grad.feedback import FeedbackFields
@@ -43,14 +44,11 @@ class KodCode(Task):
 
     def known_value(self, record: Record) -> float | None:
         """1 where the record's log says that its unit tests passed, 0 where it says that they failed."""
-        log = record.get("log")
-        if isinstance(log, str) and log.lstrip().startswith("{"):
-            try:
-                log = json.loads(log)
-            except json.JSONDecodeError:
-                return None
-        passed = log.get("passed") if isinstance(log, Mapping) else None
+        passed = _log_of(record).get("passed")
         return float(passed) if isinstance(passed, bool) else None
+
+    def undecided(self, record: Record) -> bool:
+        return _log_of(record).get("error_type") == "Undecided"
 
     def rewarded(self, response: str) -> list[Interval]:
         """The insides of the blocks that are fenced as Python, or of those without a language where there are none.
@@ -73,3 +71,14 @@ class KodCode(Task):
         log = record.get("log") or ""
         shown = log if isinstance(log, str) else json.dumps(log, ensure_ascii=False, indent=1)
         return {**super().prompt_fields(record), "test": str(record.get("test") or ""), "log": shown}
+
+
+def _log_of(record: Record) -> Mapping[str, Any]:
+    """The log of a record's unit tests, where it is one that a program can read; else empty."""
+    log = record.get("log")
+    if isinstance(log, str) and log.lstrip().startswith("{"):
+        try:
+            log = json.loads(log)
+        except json.JSONDecodeError:
+            return {}
+    return log if isinstance(log, Mapping) else {}
