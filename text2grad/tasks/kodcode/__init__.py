@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 from text2grad.feedback import FeedbackFields
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, settings_files, text_field
