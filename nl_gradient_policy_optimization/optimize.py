@@ -108,12 +108,12 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     rewards = rewards or config.algorithm.source(task, config)
     if rewards is None:
-        rewards = CriticRewards(make_critic(config, task, accelerator), task, tokenizer, config)
+        rewards = CriticRewards(make_critic(config, task, accelerator), task, config)
     rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]
     if config.audit_critic:
-        trusted = trusted_rewards(config, task, tokenizer, accelerator)
+        trusted = trusted_rewards(config, task, accelerator)
         rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
         observers.append(Audit(config))
     policy = make_policy(config, accelerator.device)
@@ -123,9 +123,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     return prepared
 
 
-def trusted_rewards(
-    config: PolicyConfig, task: Task, tokenizer: PreTrainedTokenizerBase, accelerator: Accelerator
-) -> CriticRewards:
+def trusted_rewards(config: PolicyConfig, task: Task, accelerator: Accelerator) -> CriticRewards:
     """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
@@ -139,7 +137,7 @@ def trusted_rewards(
         critic_temperature=0.0,
         run_tests=None,
     )
-    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, tokenizer, asked)
+    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, asked)
 
 
 def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:

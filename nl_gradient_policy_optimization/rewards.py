@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -25,7 +24,7 @@ from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task
-from text2grad.token_rewards import token_rewards
+from text2grad.token_rewards import rewards_on
 
 EMPTY_REWARD = -1.0
 """On the last token of a response without text, which no critic sees."""
@@ -89,8 +88,8 @@ class CriticRewards:
     first.
     """
 
-    def __init__(self, critic: Critic, task: Task, tokenizer: PreTrainedTokenizerBase, config: PolicyConfig):
-        self.critic, self.task, self.tokenizer, self.config = as_critic(critic), task, tokenizer, config
+    def __init__(self, critic: Critic, task: Task, config: PolicyConfig):
+        self.critic, self.task, self.config = as_critic(critic), task, config
         self.complete = log_completion(self.critic, task, config.run_tests)
         self.name = self.critic.name
         self.remote = getattr(critic, "remote", False)
@@ -120,7 +119,7 @@ class CriticRewards:
         if isinstance(reply, FeedbackError):
             zeros = [0.0] * len(rollout.response_ids)
             return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)
-        found = token_rewards(rollout.response_ids, self.tokenizer, reply, self.task, self.config.scheme)
+        found = rewards_on(rollout.response, rollout.spans, reply, self.task, self.config.scheme)
         verdict = self.task.verdict(reply)
         feedback = RolloutFeedback(
             rewards=list(found.values),

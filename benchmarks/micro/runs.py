@@ -120,7 +120,7 @@ def critic_of(method: Method, seed: int, protocol: Protocol) -> Critic:
 def train_text2grad(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:
     """The project's trainer, step by step, without its checkpoints. A run whose update breaks has 0 from there on."""
     tokenizer = load_tokenizer(config.model)
-    trainer = prepare(PROFILES, config, CriticRewards(critic, PROFILES, tokenizer, config))
+    trainer = prepare(PROFILES, config, CriticRewards(critic, PROFILES, config))
     evaluate = HeldOutEvaluation(tokenizer, config, protocol)
     curve = [evaluate(trainer.learner.scorer.model, 0)]
     broken = False

@@ -18,7 +18,7 @@ from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
 from tests.conftest import ROOT
-from tests.tiny import tiny_model, tokenizer
+from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, tiny_config
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
@@ -277,7 +277,7 @@ def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_pat
 @pytest.mark.parametrize("placement", ["last_sum", "last_mean"])
 def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
     config = tiny_config(tmp_path, reward_placement=placement)
-    spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, tokenizer(), config)
+    spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, config)
     gathered = config.algorithm.wrap(spread, SLF5K, config)
     for row in (rollout(GOOD), rollout(BAD)):
         (expected,), (found,) = spread([row]), gathered([row])

@@ -8,7 +8,6 @@ from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, KODCODE, SLF5K, QuotingCritic, rollout
 from tests.processes import run_command
-from tests.tiny import tokenizer
 from tests.tiny_runs import POSTS, tiny_config, tiny_flags
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -95,7 +94,7 @@ def test_step_rewards_sit_on_step_ends(text):
 
 def test_prm_rewards_come_from_the_critic_and_keep_failures(tmp_path):
     config = tiny_config(tmp_path, unfinished_reward=-0.5)
-    spans = CriticRewards(QuotingCritic(poor=["ticket"]), SLF5K, tokenizer(), config)
+    spans = CriticRewards(QuotingCritic(poor=["ticket"]), SLF5K, config)
     source = StepRewards(spans, SLF5K, config)
     rows = [rollout("She got a ticket. He pays."), rollout("will fail"), rollout(" "), rollout(BAD, finished=False)]
     wrong, failed, empty, unfinished = source(rows)

@@ -57,7 +57,7 @@ class Critic:
 
 def judged(*rollouts: Rollout, **settings):
     critic = Critic()
-    source = CriticRewards(critic, get_task("slf5k"), tokenizer("byte"), PolicyConfig(**settings))
+    source = CriticRewards(critic, get_task("slf5k"), PolicyConfig(**settings))
     return source(rollouts), critic
 
 
@@ -139,9 +139,7 @@ def test_an_online_critic_of_programs_sees_their_test_log(run_tests):
     reply = json.dumps({"code_feedback": "It subtracts.", "wrong_code": ["return a - b"], "improvement_code": []})
     with FaultServer(lambda body: reply) as server:
         task = get_task("kodcode")
-        source = CriticRewards(
-            load_critic(f"{server.url}#judge", task), task, tokenizer("byte"), PolicyConfig(run_tests=run_tests)
-        )
+        source = CriticRewards(load_critic(f"{server.url}#judge", task), task, PolicyConfig(run_tests=run_tests))
         (feedback,) = source([program])
         (asked,) = [request["messages"][0]["content"] for request in server.requests]
     assert feedback.poor == ["return a - b"] and "the older program" not in asked
@@ -154,11 +152,11 @@ def test_a_test_log_that_nobody_would_see_is_refused():
 
     wanted = PolicyConfig(run_tests=True)
     with pytest.raises(InputError, match="records of slf5k have no unit tests"):
-        CriticRewards(Critic(), get_task("slf5k"), tokenizer("byte"), wanted)
+        CriticRewards(Critic(), get_task("slf5k"), wanted)
     with pytest.raises(InputError, match=r"programmatic would not see the log.*\$\{log\}"):
-        CriticRewards(load_critic("programmatic", "kodcode"), get_task("kodcode"), tokenizer("byte"), wanted)
+        CriticRewards(load_critic("programmatic", "kodcode"), get_task("kodcode"), wanted)
     program = rollout("def add(a, b):\n    return a + b\n", record=ADDING)
-    (feedback,) = CriticRewards(judge, get_task("kodcode"), tokenizer("byte"), wanted)([program])
+    (feedback,) = CriticRewards(judge, get_task("kodcode"), wanted)([program])
     assert feedback.critique == "passed: True"  # a function of one's own may read the log
 
 

@@ -11,7 +11,6 @@ from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
-from tests.tiny import tokenizer
 from tests.tiny_runs import rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.opinions import opinions
@@ -137,7 +136,7 @@ def test_a_token_is_wrong_where_most_votes_blame_it():
 @pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -1), (TEXT, ["dog"], 1), ("  ", [], -1)])
 def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
     response, config = rollout(text), PolicyConfig()
-    plain = CriticRewards(QuotingCritic(poor=poor), SLF5K, tokenizer("byte"), config)
+    plain = CriticRewards(QuotingCritic(poor=poor), SLF5K, config)
     (found,) = VotedRewards([plain], config)([response])
     assert found.rewards == [*found.deltas[:-1], found.deltas[-1] + outcome]
     assert found.deltas == [min(delta, 0) for delta in plain([response])[0].labels]  # praise counts for nothing
