@@ -126,7 +126,7 @@ def test_an_endless_loop_is_blamed():
 def test_the_critique_cites_the_assertion(critic):
     code, tests, _ = BUGS["the wrong operator in a return"]
     critique = judge(critic, code, tests).critique
-    assert critique.startswith("1 of 2 tests fails.")
+    assert critique.startswith("Wrong. 1 of 2 tests fails.")
     assert "assert area(3, 4) == 12" in critique
     assert "7 = area(3, 4)" in critique
     assert "line 4 `return w + h`" in critique
@@ -172,7 +172,7 @@ def second(x):
 
 def test_code_that_passes(critic):
     feedback = judge(critic, "def one():\n    return 1\n", checks("one() == 1", "one() > 0"))
-    assert feedback == Feedback("All 2 tests pass. No improvements needed.", score=1.0)
+    assert feedback == Feedback("Right. All 2 tests pass. No improvements needed.", score=1.0)
 
 
 def test_the_verdict_is_the_share_of_tests_that_pass(critic):
@@ -210,7 +210,7 @@ def test_the_linter_takes_no_orders_from_the_code():
 
 def test_a_log_that_says_passed_is_believed(critic):
     feedback = judge(critic, "def one():\n    return 2\n", checks("one() == 1"), log={"passed": True})
-    assert feedback.critique.startswith("The tests pass")
+    assert feedback.critique.startswith("Right. The tests pass")
     again = judge(critic, "def one():\n    return 2\n", checks("one() == 1"), log={"passed": False})
     assert again.poor == ["return 2"]
 

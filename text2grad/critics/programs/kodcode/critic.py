@@ -124,7 +124,7 @@ def _logged_pass(record: Record) -> bool:
 def _approved(verdict: str, quotes: LineQuotes, findings: list[Finding]) -> Feedback:
     good, remarks = improvable(quotes, findings, set())
     ending = " No improvements needed." if not remarks else " Could be better: " + " ".join(remarks)
-    return Feedback(f"{verdict}.{ending}", good=good, poor=[], score=1.0)
+    return Feedback(f"Right. {verdict}.{ending}", good=good, poor=[], score=1.0)
 
 
 def _rejected(
@@ -133,7 +133,8 @@ def _rejected(
     every = {number for number in range(1, len(quotes.places) + 1) if quotes.line(number)}
     lines = lines & every or every  # the program says itself where it failed
     good, remarks = improvable(quotes, findings, lines)
-    parts = [_count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
+    # One word for all failures: of "1 of 5", "2 of 5" and "pass", greedy writing picks the last, however many fail.
+    parts = ["Wrong.", _count(run) if blames[0].test else "No test can run.", *_reasons(blames, tests)]
     unnamed = [line for line in sorted(lines) if f"`{quotes.line(line)}`" not in " ".join(parts)]
     if unnamed and blames[0].test and len(unnamed) <= MOST_NAMED:
         parts.append("What led there: " + ", ".join(f"`{quotes.line(line)}`" for line in unnamed) + ".")
