@@ -45,7 +45,7 @@ def test_the_code_tour_trains_on_unit_tests_and_ends_with_a_report(tmp_path, run
     told = run_script("quickstart/run.py", "--code", "--smoke", "--run_dir", run)
     assert f"open {run}/report.html" in told.stdout
     rows = [json.loads(line) for line in (run / "policy" / "rollouts.jsonl").read_text().splitlines()]
-    assert {tuple(row["critique"].split(". ")[:2]) for row in rows} == {("Wrong", "No test can run")}  # noise is no program
+    assert all(row["critique"].startswith("Wrong. No test can run.") for row in rows)  # noise is no program
     assert all(row["verdict"] == -1 and row["poor"] for row in rows)
     results = [json.loads((run / f"held_out.{system}.result.json").read_text()) for system in ("base", "text2grad")]
     assert [result["metrics"]["pass@1"]["value"] for result in results] == [0, 0]
