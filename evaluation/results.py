@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from text2grad.errors import InputError
-from text2grad.records import load_json, load_records, save_json
+from text2grad.records import load_json, load_rows, save_json
+from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
@@ -271,10 +272,17 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    source = load_records(path, task, responses=None)
+    value = load_rows(path)
+    if not isinstance(value, dict | list) or not value:
+        raise InputError(f"{path}: holds no records; give the {task.name} file of a system's responses")
+    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
     records: dict[str, Record] = {}
-    for index, (own, record) in enumerate(source.items()):
-        where = f"{path}: record {repr(own) if source.keyed else index}"
+    for index, (key, record) in enumerate(pairs):
+        where = f"{path}: record {index if key is None else repr(key)}"
+        if not isinstance(record, dict):
+            raise InputError(f"{where} is not an object but {type(record).__name__}")
+        if problem := fault(record):
+            raise InputError(f"{where}: {problem}; correct or remove that record")
         made = record.get("generation") or {}
         kinds = {"finished": bool, "id": str, "model": str}
         if not isinstance(made, dict) or any(
@@ -282,13 +290,15 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         ):
             raise InputError(f"{where}: its 'generation' is not what evaluation/generate.py writes; remove it")
         try:
+            if not task.prompt(record).strip():
+                raise InputError("its prompt is empty")
             task.response(record)
-            key = made.get("id") or (own if source.keyed else task.prompt_id(record))
+            key = made.get("id") or key or task.prompt_id(record)
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
-        records[key] = record
+        records[str(key)] = record
     models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
     if len(models) > 1:
         print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")

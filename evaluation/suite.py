@@ -125,13 +125,13 @@ def summaries(config: SummarySuite) -> list[Benchmark]:
     measure = given(config, "critic", "tokenizer", "encoder", "logprob_model", "perplexity_model")
     if config.baseline:
         measure += ["--compare_with", str(Path(config.baseline) / "result.json")]
-    bertscore = [Benchmark("bertscore", [], result, ("bert_score",))] if config.bertscore_model else []
-    folded: tuple[str, ...] = ()
-    if bertscore and "bertscore" not in config.skip.split() and not missing_packages(bertscore[0].modules):
-        measure += given(config, "bertscore_model")  # one of the metrics
-        bertscore, folded = [], ("bertscore",)
+    bertscore = ("bert_score",)
+    if "bertscore" not in config.skip.split() and not missing_packages(bertscore):
+        measure += given(config, "bertscore_model")  # one of the metrics, though a benchmark by name
     commands = [generate, _script("slf5k/evaluate.py", *shared, *measure, "--output_path", result)]
-    found = [Benchmark(name, commands, result) for name in ("metrics", *folded)] + bertscore
+    found = [Benchmark("metrics", commands, result)]
+    if config.bertscore_model:
+        found.append(Benchmark("bertscore", commands, result, bertscore))
     if config.judge and config.baseline:
         against = Path(config.baseline)
         judged = out / "judge.result.json"
@@ -245,7 +245,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
         if code:
             not_run.append(f"{benchmark.name}: failed, see its message above")
             status = code
-        else:
+        elif str(benchmark.result) not in results:
             results.append(str(benchmark.result))
     print("", *(f"result: {path}" for path in results), *(f"did not run: {line}" for line in not_run), sep="\n")
     if results:

@@ -34,14 +34,15 @@ def longest_critique(config: PolicyConfig) -> float:
 
     Each vote on a rollout takes up to two requests: a reply that cannot be read is asked for again.
     """
-    critics = [spec for spec in (config.critic, config.audit_critic) if is_endpoint(spec) or is_served(spec)]
-    if not critics:
+    votes = getattr(config.algorithm, "votes", config.critic_votes)  # one after the other
+    asked = ((config.critic, votes), (config.audit_critic, 1))
+    opinions = sum(count for spec, count in asked if is_endpoint(spec) or is_served(spec))
+    if not opinions:
         return 0.0
     from text2grad.endpoints.client import longest_request
 
     rounds = math.ceil(config.rollouts_per_device / config.critic_concurrency)
-    votes = getattr(config.algorithm, "votes", config.critic_votes)  # one after the other
-    return (votes + len(critics) - 1) * 2 * rounds * longest_request(config.critic_timeout, config.critic_retries)
+    return opinions * 2 * rounds * longest_request(config.critic_timeout, config.critic_retries)
 
 
 def check_sharding(optimizer: str, deepspeed: str) -> None:

@@ -111,7 +111,7 @@ class Campaign:
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
         names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
         commands = [*about.get("train", self.config.train), *self.config.measure]
-        now = {f"command {number}": self._filled(line, names) for number, line in enumerate(commands, 1)}
+        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
         if (out / COMMANDS).is_file():
             check_same_settings(out, load_json(out / COMMANDS), now)
         if (out / "result.json").is_file():
@@ -123,12 +123,12 @@ class Campaign:
             self._figures()
         return True
 
-    def _filled(self, line: str, names: dict[str, Any]) -> str:
-        return shlex.join(shlex.split(line.format(**self.names, **names)))
+    def _words(self, line: str, names: dict[str, Any]) -> list[str]:
+        return shlex.split(line.format(**self.names, **names))
 
     def _commands(self, commands: list[str], log: Path, names: dict[str, Any]) -> bool:
         for line in commands:
-            words = shlex.split(self._filled(line, names))
+            words = self._words(line, names)
             left = None if self.end is None else self.end - time.monotonic()
             if self.stopped or (left is not None and left <= 0):
                 return False
@@ -198,9 +198,11 @@ def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list
 
 
 def _shown(figure: dict[str, Any] | None) -> str:
-    value = figure.get("value", figure.get("difference")) if figure else None
-    if figure is None or value is None:
-        return "" if figure is None else "–"
+    if figure is None:
+        return ""
+    value = figure.get("value", figure.get("difference"))
+    if value is None:
+        return "–"
     return f"{value:.3f}" + (f" [{figure['low']:.3f}, {figure['high']:.3f}]" if figure["low"] is not None else "")
 
 

@@ -234,7 +234,7 @@ class _Annotation:
             annotation["reasoning"] = given.reasoning
         kept = checked.feedback if self.settings.get("critique", True) else replace(checked.feedback, critique="")
         after = self.task.with_feedback(record, kept, annotation)
-        bare = _without_former(self.task, before)
+        bare = self.task.without_older(before)
         return {key: value for key, value in after.items() if key not in bare or bare[key] != value}
 
     def close(self) -> None:
@@ -294,18 +294,12 @@ def _output_path(config: AnnotateConfig, records: Records) -> Path:
     return output
 
 
-def _without_former(task: Task, record: Record) -> Record:
-    """A record without those parts of the feedback it came with that new feedback may not have."""
-    former = {task.fields.scores, task.fields.missing, task.fields.score}
-    return {key: value for key, value in record.items() if key not in former}
-
-
 def _write(
     task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, max_failures: float
 ) -> None:
     annotated = {}
     for record_id, added in outcome.results.items():
-        annotated[record_id] = _without_former(task, records[record_id]) | added
+        annotated[record_id] = task.without_older(records[record_id]) | added
     if annotated:
         save_records(output, records.like(annotated))
     failed = _beside(output, "failed.json")

@@ -22,4 +22,4 @@ class DrGRPO(GRPO):
 
     def relative(self, batch: Batch) -> Tensor:
         size = self.run.config.rollouts_per_prompt
-        return group_normalised(self.outcomes(batch), batch.counts, size, divide=False)
+        return group_normalised(self.outcomes(batch)[1], batch.counts, size, divide=False)

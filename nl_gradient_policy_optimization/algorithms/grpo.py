@@ -37,30 +37,25 @@ class GRPO(Text2Grad):
 
         Where all are worth the same this is 0: the deviation would blow their KL penalties up to full size.
         """
-        size = self.run.config.rollouts_per_prompt
-        differ = group_normalised(self.worths(batch), batch.counts, size, divide=False).view(-1, size).abs() > 1e-5
-        relative = group_normalised(self.outcomes(batch), batch.counts, size, self.eps)
+        size, (worths, outcomes) = self.run.config.rollouts_per_prompt, self.outcomes(batch)
+        differ = group_normalised(worths, batch.counts, size, divide=False).view(-1, size).abs() > 1e-5
+        relative = group_normalised(outcomes, batch.counts, size, self.eps)
         return relative * differ.any(1).repeat_interleave(size)
 
     def outcome_of(self, batch: Batch) -> str:
         """What a step's responses are worth; the same on all ranks."""
         return self.outcome
 
-    def worths(self, batch: Batch) -> Tensor:
-        """What each response is worth, ``[B]``, with wishes about length, before the KL penalty."""
-        outcome = self.outcome_of(batch)
-        if outcome != "verdict":
-            return response_scores(self.token_rewards(batch), batch.mask, mean=outcome == "mean")
-        if batch.scores[batch.counts > 0].isnan().any():
-            raise InputError("--outcome verdict: the rewards come from no critic; choose sum or mean")
-        return batch.scores + response_scores(batch.given - batch.deltas, batch.mask)
-
-    def outcomes(self, batch: Batch) -> Tensor:
-        """R of each response, ``[B]``: its worth less the KL penalty.
+    def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """R of each response, ``[B]``, with wishes about length: before and after the KL penalty.
 
         Verdicts lie in −1..1, as the mean of a token does, so the KL penalty is then the mean of a token's, too.
         """
-        outcome = self.outcome_of(batch)
+        outcome, before = self.outcome_of(batch), self.token_rewards(batch)
         if outcome != "verdict":
-            return response_scores(batch.rewards, batch.mask, mean=outcome == "mean")
-        return self.worths(batch) + response_scores(batch.rewards - self.token_rewards(batch), batch.mask, mean=True)
+            mean = outcome == "mean"
+            return response_scores(before, batch.mask, mean), response_scores(batch.rewards, batch.mask, mean)
+        if batch.scores[batch.counts > 0].isnan().any():
+            raise InputError("--outcome verdict: the rewards come from no critic; choose sum or mean")
+        worths = batch.scores + response_scores(batch.given - batch.deltas, batch.mask)
+        return worths, worths + response_scores(batch.rewards - before, batch.mask, mean=True)

@@ -26,5 +26,5 @@ class PRIME(GRPO):
     def advantages(self, batch: Batch) -> Tensor:
         size, mask = self.run.config.rollouts_per_prompt, batch.mask
         returns = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0)
-        returns = returns + per_response(leave_one_out(self.outcomes(batch), batch.counts, size), mask)
+        returns = returns + per_response(leave_one_out(self.outcomes(batch)[1], batch.counts, size), mask)
         return whiten(returns, mask, self.run.reduce)

@@ -12,13 +12,14 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import ChangedRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.critics.programs.english import sentence_ends, words
+from text2grad.critics.programs.kodcode.blame import line_intervals
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import trimmed
@@ -124,19 +125,18 @@ def _statement_starts(code: str) -> Iterator[int]:
 
     Docstrings, comments, ``else`` and ``finally`` stay with the statement before them.
     """
-    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", code)  # as the parser counts them: a form feed ends no line
-    offsets = [0, *accumulate(map(len, lines))]
+    lines = line_intervals(code)
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):
-        yield from (offset for offset, line in zip(offsets, lines, strict=False) if line.strip())
+        yield from (start for start, end in lines if code[start:end].strip())
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt | ast.ExceptHandler) and not _is_docstring(node):
             first = min([node, *getattr(node, "decorator_list", [])], key=lambda part: part.lineno)
-            line = lines[first.lineno - 1]
-            before = line.encode()[: first.col_offset].decode()
-            yield offsets[first.lineno - 1] + (len(before) if before.strip(" \t@") else 0)
+            start, end = lines[first.lineno - 1]
+            before = code[start:end].encode()[: first.col_offset].decode()
+            yield start + (len(before) if before.strip(" \t@") else 0)
 
 
 def _is_docstring(node: ast.AST) -> bool:

@@ -52,7 +52,7 @@ class Verdict(GRPO):
         return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
 
     def advantages(self, batch: Batch) -> Tensor:
-        size, scores, worths = self.run.config.rollouts_per_prompt, self.outcomes(batch), self.worths(batch)
+        size, (worths, scores) = self.run.config.rollouts_per_prompt, self.outcomes(batch)
         spread = leave_one_out(worths, batch.counts, size, self.run.reduce).abs().sum()
         if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
             scores = worths

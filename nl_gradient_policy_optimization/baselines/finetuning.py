@@ -184,8 +184,7 @@ def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
         InputError: the folder holds a run with other settings, data or base model, or another run is working there.
     """
     folder = Path(config.output_dir)
-    decide = {name: getattr(config, name) for name in _DECIDING if hasattr(config, name)}
-    run = {"method": method, "data": fingerprint(data), **decide}
+    run = {"method": method, "data": fingerprint(data), **_decisions(config)}
     run["weights"] = weights_fingerprint(config.model)
     with claimed(folder, method):
         path = folder / RUN_FILE
@@ -250,6 +249,10 @@ def finish(config: FineTuning, method: str, measures: dict[str, float], followin
     say_next(following)
 
 
+def _decisions(config: FineTuning) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in _DECIDING if hasattr(config, name)}
+
+
 def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:
     """The result's README.md: data, settings, measures, and how to load it."""
     header = card_header(config.model, config.lora, [method, config.task])
@@ -257,9 +260,7 @@ def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> s
     if method == "scalar_reward":
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)
-    settings = "\n".join(
-        f"- {name}: {getattr(config, name)}" for name in _DECIDING if hasattr(config, name) and name != "task"
-    )
+    settings = "\n".join(f"- {name}: {value}" for name, value in _decisions(config).items() if name != "task")
     settings += changes_shown(load_json(Path(config.output_dir) / RUN_FILE).get("changes", []))
     figures = "\n".join(f"- {name}: {value:.4g}" for name, value in measures.items()) or "- nothing"
     return f"""{header}

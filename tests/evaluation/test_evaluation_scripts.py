@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from evaluation import suite
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
 from tests.processes import ROOT, run_command
 from tests.tiny import tiny_model
+from text2grad.configs import parse
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 
@@ -132,6 +134,18 @@ def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path
     assert "did not run: arc" in asked and f"result: {tmp_path}/out/mt_bench.result.json" in asked
     assert "did not run" not in run(script, *mt_bench, "--only", "mt_bench", **hidden).stdout
     assert "result:" not in run(script, *mt_bench, "--skip", "arc mt_bench", **hidden).stdout
+
+
+def test_bertscore_is_one_of_the_measures_and_can_be_asked_for_alone(tmp_path, monkeypatch, capsys):
+    ran: list[list[str]] = []
+    monkeypatch.setattr(suite, "missing_packages", lambda modules: [])
+    monkeypatch.setattr(suite, "_run", lambda arguments: ran.append(arguments) or 0)
+    flags = ["--data_path", "p.json", "--model", "m", "--system", "s", "--output_dir", str(tmp_path)]
+    for only in ([], ["--only", "bertscore"]):
+        config = parse(suite.SummarySuite, args=[*flags, "--bertscore_model", "b", *only])
+        assert suite.run_suite(config, suite.summaries(config), suite.SUITES["slf5k"][2]) == 0
+        assert capsys.readouterr().out.count("result: ") == 1
+    assert len(ran) == 4 and all("--bertscore_model" in measuring for measuring in ran[1::2])
 
 
 def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):

@@ -119,6 +119,17 @@ def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
         load_responses(tmp_path / "a.json", get_task("slf5k"))
 
 
+def test_answers_are_read_from_a_table_and_by_their_own_ids(tmp_path):
+    task, same = get_task("slf5k"), {"post": "My dog.", "generated_summary": "A dog."}
+    (tmp_path / "a.csv").write_text("post,generated_summary\nMy dog.,A dog.\n")
+    assert [task.response(each) for each in load_responses(tmp_path / "a.csv", task).values()] == ["A dog."]
+    save_json(tmp_path / "a.json", [{**same, "generation": {"id": f"q@{n}"}} for n in range(2)])
+    assert list(load_responses(tmp_path / "a.json", task)) == ["q@0", "q@1"]
+    (tmp_path / "a.json").write_text('[{"post": "My dog.", "generated_summary": "\\ud800"}]')
+    with pytest.raises(InputError, match=r"record 0: .*surrogate"):
+        load_responses(tmp_path / "a.json", task)
+
+
 def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path):
     from peft import LoraConfig, get_peft_model
 

@@ -134,10 +134,12 @@ def test_critics_from_python():
 def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     """Feedback of the old function and of the new one never end in one file."""
     data, output, file = tmp_path / "in.json", tmp_path / "out.json", tmp_path / "functions.py"
-    save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no"}])
+    former = {"missing": ["x"], "verdict": -0.9}  # of other feedback
+    save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no", **former}])
     config = AnnotateConfig(data_path=str(data), critic=spec("item"), output_path=str(output))
     annotate("plain", config)
     assert [row["textual_feedback"] for row in load_json(output)] == ["on p", "on q"]
+    assert not any(former.keys() & row.keys() for row in load_json(output))
     annotate("plain", config)  # nothing to do
     file.write_text(file.read_text().replace("on {prompt}", "about {prompt}"))
     with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):

@@ -202,9 +202,12 @@ class Task(ABC):
     def with_feedback(self, record: Record, feedback: Feedback, annotation: dict) -> Record:
         """The record plus its feedback and how it came about. What an older annotation said is gone."""
         older = {self.fields.critique: ""} if self.fields.critique in record else {}  # of other spans
+        return {**self.without_older(record), **older, **self.fields.to_dict(feedback), "annotation": annotation}
+
+    def without_older(self, record: Record) -> Record:
+        """The record without those parts of its feedback that newer feedback may lack."""
         stale = {self.fields.scores, self.fields.missing, self.fields.score}
-        kept = {key: value for key, value in record.items() if key not in stale}
-        return {**kept, **older, **self.fields.to_dict(feedback), "annotation": annotation}
+        return {key: value for key, value in record.items() if key not in stale}
 
     def training_prompts(self, record: Record) -> Record:
         """What stage 3 needs of a record: everything but feedback on an older response."""

@@ -49,6 +49,10 @@ def line_intervals(code: str) -> list[tuple[int, int]]:
     return [match.span(1) for match in re.finditer(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)", code) if match.end() > match.start()]
 
 
+def lines_of(code: str) -> list[str]:
+    return [code[start:end] for start, end in line_intervals(code)]
+
+
 @dataclass
 class Blame:
     """One reason why lines, counted from 1, are wrong.
@@ -82,7 +86,7 @@ class Source:
     _parents: dict[ast.AST, ast.AST] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lines = _lines(self.code)
+        self.lines = lines_of(self.code)
         nodes = list(ast.walk(self.tree))
         self.statements = [node for node in nodes if isinstance(node, ast.stmt)]
         self.functions = [node for node in nodes if isinstance(node, Function)]
@@ -178,10 +182,6 @@ def _changed(node: ast.stmt) -> set[str]:
     return names
 
 
-def _lines(code: str) -> list[str]:
-    return [code[start:end] for start, end in line_intervals(code)]
-
-
 def blame(code: str, tests: str, run: TestRun) -> tuple[set[int], list[Blame]]:
     """The lines that a failed, traced run of the tests speaks against, and the reasons, one for each failing test.
 
@@ -215,7 +215,7 @@ def blame(code: str, tests: str, run: TestRun) -> tuple[set[int], list[Blame]]:
 
 def _unparsable(code: str) -> Blame:
     """Take out the line that the parser stumbles over, as long as what is left gets further."""
-    lines = _lines(code)
+    lines = lines_of(code)
     removed: list[int] = []
     reason = ""
     while len(removed) < _MOST_PROSE:
@@ -365,7 +365,7 @@ def _suspects(test: Test) -> list[Call]:
 
 def _named(source: Source, tests: str, test: Test | None) -> set[int]:
     """The body of the function that the failing line (or else the test) names; of all functions where it names none."""
-    text = [tests[low:high] for low, high in line_intervals(tests)]
+    text = lines_of(tests)
     at = [frame.line for frame in test.frames if not frame.in_solution] if test else []
     used = set(re.findall(r"\w+", text[at[-1] - 1])) if at and 1 <= at[-1] <= len(text) else set()
     if test and not used:

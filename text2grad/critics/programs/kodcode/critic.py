@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from text2grad.critics.programs.kodcode.blame import Blame, TestsAtFaultError, blame, line_intervals
+from text2grad.critics.programs.kodcode.blame import Blame, TestsAtFaultError, blame, line_intervals, lines_of
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.sandbox import Sandbox
@@ -171,7 +171,7 @@ def _said(found: Blame, tests: str) -> str:
     if test is None:
         return ""
     at = [frame.line for frame in test.frames if not frame.in_solution]
-    lines = [tests[low:high] for low, high in line_intervals(tests)]
+    lines = lines_of(tests)
     source = f" at `{lines[at[-1] - 1].strip()}`" if at and 1 <= at[-1] <= len(lines) else ""
     said = f"{test.name or 'The test file'} fails{source}"
     if test.error == "AssertionError" and test.message:
