@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -45,6 +47,58 @@ def run_command(
     done = subprocess.run(words, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False)
     assert done.returncode == code, (done.stdout + done.stderr)[-5000:]
     return done
+
+
+class Server:
+    """``with Server(command, log):``, or ``start()`` and ``kill()``: a program that serves at ``url``.
+
+    Args:
+        command: its words; "PORT" stands for a free one.
+        log: what it says, added at the end.
+        health: what answers as soon as it is ready.
+    """
+
+    def __init__(self, command: Sequence[object], log: Path, health: str = "/health", **variables: str):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.command = [str(self.port if word == "PORT" else word) for word in command]
+        self.log, self.health, self.environment = log, self.url + health, {**os.environ, **variables}
+        self.process: subprocess.Popen | None = None
+
+    def start(self, seconds: float = 1500) -> "Server":
+        """Wait until it answers, or so long; 0: do not wait."""
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + seconds
+        while seconds and not self._answers():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise AssertionError(self.log.read_text(errors="replace")[-3000:])
+            time.sleep(0.5)
+        return self
+
+    def kill(self) -> None:
+        """All of its processes at once, as a power cut would; they share a session of their own."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def __enter__(self) -> "Server":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _answers(self) -> bool:
+        try:
+            return urllib.request.urlopen(self.health, timeout=5).status == 200
+        except OSError:
+            return False
 
 
 def run_forked(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.processes import ROOT, Server
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
-from tests.vllm_servers import RealServer, real_vllm
+from tests.vllm_servers import real_vllm, vllm_server
 from text2grad.critics import load_critic
 from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.endpoints.client import ChatClient
@@ -27,13 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory) -> Iterator[RealServer]:
-    real_vllm()
-    server = RealServer("smollm2", tmp_path_factory.mktemp("smollm"))
-    try:
-        yield server.start()
-    finally:
-        server.kill()
+def smollm(tmp_path_factory) -> Iterator[Server]:
+    with vllm_server("smollm2", tmp_path_factory.mktemp("smollm")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +38,8 @@ def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]
     real_vllm()
     folder, known = memorised(32)
     flags = ("--served-model-name", "reward_model", "--dtype", "float32")
-    server = RealServer(str(folder), tmp_path_factory.mktemp("reward_model"), *flags)
-    try:
-        server.start()
+    with vllm_server(str(folder), tmp_path_factory.mktemp("reward_model"), *flags) as server:
         yield f"{server.url}/v1#reward_model", folder, known
-    finally:
-        server.kill()
 
 
 def test_a_served_judge_says_how_probable_its_verdicts_are(smollm):
@@ -83,9 +75,7 @@ def when_finished(folder: Path, step: int, run: subprocess.Popen) -> None:
 
 def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
     """Six steps: an absence beyond the deadline ends the run, one within it is waited for; no step is lost."""
-    real_vllm()
-    tiny_policy(tmp_path / "policy")
-    server = RealServer(str(tmp_path / "policy"), tmp_path, "--dtype", "float32")
+    server = vllm_server(tiny_policy(tmp_path / "policy"), tmp_path, "--dtype", "float32")
     settings = {"max_steps": 6, "generation": "vllm_server", "vllm_url": server.url}
     try:
         server.start()
@@ -103,7 +93,7 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
         when_finished(tmp_path, min(finished + 2, 5), run)
         server.kill()
         time.sleep(3)
-        server.start(wait=False)
+        server.start(seconds=0)
         said = run.communicate(timeout=1800)[0]
         assert run.returncode == 0, said
     finally:

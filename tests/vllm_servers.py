@@ -2,12 +2,8 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fault_server import LocalServer
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT, Server
 from text2grad.models import load_model
 from text2grad.models.decoder import Decoder
 
@@ -102,42 +98,12 @@ class StandIn(LocalServer):
         return Handler
 
 
-class RealServer:
-    """vLLM itself, started by ``serve_vllm.sh``: ``start()``, and ``kill()`` as a power cut would."""
-
-    def __init__(self, model: str, folder: Path, *flags: str):
-        self.model, self.log, self.flags = model, folder / "vllm.log", flags
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen | None = None
-
-    def start(self, wait: bool = True):
-        command = ["bash", str(ROOT / "nl_gradient_policy_optimization" / "serve_vllm.sh"), self.model]
-        command += ["--port", str(self.port), "--max-model-len", "1024", *self.flags]
-        variables = {**os.environ, "VENV": str(Path(sys.executable).parent.parent), "OMP_NUM_THREADS": "1"}
-        with self.log.open("a") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, env=variables, start_new_session=True
-            )
-        deadline = time.monotonic() + 900
-        while wait and not self._answers():
-            assert self.process.poll() is None, self.log.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(0.5)
-        return self
-
-    def kill(self) -> None:
-        """All of its processes at once; they share a session of their own."""
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-
-    def _answers(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.url}/health", timeout=5).status == 200
-        except OSError:
-            return False
+def vllm_server(model: str, folder: Path, *flags: str) -> Server:
+    """vLLM itself, by ``serve_vllm.sh``; the test is skipped where there is no environment with it."""
+    real_vllm()
+    script = ROOT / "nl_gradient_policy_optimization" / "serve_vllm.sh"
+    command = ["bash", script, model, "--port", "PORT", "--max-model-len", "1024", *flags]
+    return Server(command, folder / "vllm.log", VENV=str(Path(sys.executable).parent.parent), OMP_NUM_THREADS="1")
 
 
 def real_vllm() -> None:

@@ -1,12 +1,8 @@
 """A real server with a real model: ``transformers serve`` and SmolLM2-135M annotate all three tasks, end to end."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import product
@@ -14,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, flags, free_port
+from tests.processes import ROOT, Server, flags
 from text2grad.tasks import get_task
 
 COUNT = 20
@@ -52,33 +48,10 @@ def server(tmp_path_factory) -> Iterator[tuple[str, str]]:
     from text2grad.models import model_path
 
     model = model_path("smollm2")
-    port = free_port()
-    log = tmp_path_factory.mktemp("serve") / "log.txt"
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    try:
-        deadline = time.monotonic() + 900
-        while not answers(f"http://127.0.0.1:{port}/health"):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1", model
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        return urllib.request.urlopen(url, timeout=2).status == 200
-    except OSError:
-        return False
+    command = [Path(sys.executable).with_name("transformers"), "serve", model, "--host", "127.0.0.1"]
+    command += ["--port", "PORT", "--device", "cpu", "--dtype", "bfloat16"]
+    with Server(command, tmp_path_factory.mktemp("serve") / "log.txt", HF_HUB_OFFLINE="1") as started:
+        yield f"{started.url}/v1", model
 
 
 def easy_prompt(task: str) -> str:

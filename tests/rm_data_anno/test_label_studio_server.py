@@ -9,7 +9,7 @@ import pytest
 from nl_reward_model.train_rm import train
 from rm_data_anno.adjudication import PersonsAnnotation, adjudicated
 from rm_data_anno.label_studio import INTERFACE
-from tests.label_studio_server import LabelStudio, Person
+from tests.label_studio_server import Person, label_studio
 from tests.reward_records import settings
 from tests.rm_data_anno.test_label_studio import HOSTILE, regions
 from text2grad.records import load_json, save_json
@@ -36,7 +36,7 @@ def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_scrip
     arguments = ("--task", "slf5k", "--data_path", data)
     run_script(SCRIPT, *arguments, "--output_path", tmp_path / "tasks.json")
     said: dict[str, list[PersonsAnnotation]] = {}
-    with LabelStudio(place, tmp_path) as server:
+    with label_studio(place, tmp_path) as server:
         people = [Person(server, f"{uuid.uuid4().hex}@example.org") for _ in range(2)]
         project = people[0].call("POST", "/api/projects", {"title": "summaries", "label_config": INTERFACE})["id"]
         people[0].call("POST", f"/api/projects/{project}/import", load_json(tmp_path / "tasks.json"))
