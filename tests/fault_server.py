@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -61,6 +61,34 @@ class LocalServer:
     def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """Answers in JSON and logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def read(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def send_json(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
+        self.send(status, json.dumps(value).encode(), headers)
+
+    def send(self, status: int, content: bytes | Iterable[bytes], headers: Mapping[str, str] | None = None) -> None:
+        """Content in one piece has its length told; after many the connection ends."""
+        parts, told = content, {"Content-Type": "application/json"}
+        if isinstance(content, bytes):
+            parts, told["Content-Length"] = [content], str(len(content))
+        else:
+            self.close_connection = True
+        self.send_response(status)
+        for name, value in {**told, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for part in parts:
+            self.wfile.write(part)
+            self.wfile.flush()
 
 
 class FaultServer(LocalServer):
@@ -159,33 +187,30 @@ class FaultServer(LocalServer):
             return name
 
     def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (``self`` is the handler's below)
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # headers and body are two writes: 40 ms apart otherwise
-
-            def log_message(self, *_: object) -> None:
-                pass
 
             def do_GET(self) -> None:
                 parts = self.path.split("?")[0].strip("/").split("/")[1:]
                 if parts[0] == "files":
-                    self._send(200, server.files[parts[1]], "application/octet-stream")
+                    self.send(200, server.files[parts[1]], {"Content-Type": "application/octet-stream"})
                 elif len(parts) == 1:
-                    self._json(200, {"object": "list", "data": list(server.batches.values()), "has_more": False})
+                    self.send_json(200, {"object": "list", "data": list(server.batches.values()), "has_more": False})
                 else:
                     batch = server.batches[parts[1]]
                     if batch["status"] == "in_progress":
                         batch["polls"] += 1
                         if batch["polls"] > server.batch_delay:
                             server._run_batch(batch)
-                    self._json(200, batch)
+                    self.send_json(200, batch)
 
             def do_POST(self) -> None:
-                data = self.rfile.read(int(self.headers["Content-Length"]))
+                data = self.read()
                 if self.path == "/v1/files":
-                    self._json(200, self._upload(data))
+                    self.send_json(200, self._upload(data))
                 elif self.path == "/v1/batches":
-                    self._json(200, self._batch(json.loads(data)))
+                    self.send_json(200, self._batch(json.loads(data)))
                 elif self.path == "/v1/chat/completions":
                     self._complete(json.loads(data))
                 else:
@@ -243,19 +268,14 @@ class FaultServer(LocalServer):
                     self.close_connection = True
                     return None
                 if raw := server.raw(body):
-                    return self._raw(*raw)
+                    status, headers, content = raw
+                    return self.send(status, content, headers)
                 value = server.completion(body)
                 message = value["choices"][0]["message"]
                 text = message["content"]
                 if fault == "half_body":
                     data = json.dumps(value).encode()
-                    self.send_response(200)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data[: len(data) // 2])
-                    self.close_connection = True
-                    return None
+                    return self.send(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
                 if fault == "cut_off":
                     message["content"] = text[: int(len(text) * 0.7)]
                     value["choices"][0]["finish_reason"] = "length"
@@ -267,38 +287,15 @@ class FaultServer(LocalServer):
                     message["content"] = ""
                 elif fault == "no_choices":
                     value["choices"] = []
-                self._json(200, value)
-                return None
+                return self.send_json(200, value)
 
             def _reset(self) -> None:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
                 self.close_connection = True
 
-            def _raw(self, status: int, headers: dict[str, str], content: bytes | Iterable[bytes]) -> None:
-                if isinstance(content, bytes):
-                    return self._send(status, content, "application/json", headers)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                for part in content:
-                    self.wfile.write(part)
-                    self.wfile.flush()
-                self.close_connection = True
-                return None
-
             def _error(self, status: int, message: str, headers: dict | None = None, **details: str) -> None:
-                self._json(status, {"error": {"message": message, "param": None, "code": None, **details}}, headers)
-
-            def _json(self, status: int, value: object, headers: dict[str, str] | None = None) -> None:
-                self._send(status, json.dumps(value).encode(), "application/json", headers)
-
-            def _send(self, status: int, data: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
+                error = {"message": message, "param": None, "code": None, **details}
+                self.send_json(status, {"error": error}, headers)
 
         return Handler

@@ -48,16 +48,14 @@ class Engine:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["batched", "agent loop"])
-def output(request, tmp_path_factory):
-    critic = tmp_path_factory.mktemp("skyrl") / "critic.py"
-    critic.write_text(CRITIC)
+def output(request):
     lines = PAGE.read_text(encoding="utf-8").partition("## SkyRL")[2].split("```python")[1].partition("```")[0]
     assert '"served:http://HOST:8765", "slf5k"' in lines
     names = {
         "asyncio": asyncio, "last_user_turn": last_user_turn, "tokenizer": tokenizer(), "TokenJudge": TokenJudge,
         "SkyRLGymGenerator": SkyRLGymGenerator,
     }  # fmt: skip
-    exec(lines.replace("served:http://HOST:8765", f"{critic}:judge"), names)
+    exec(lines.replace("served:http://HOST:8765", CRITIC), names)
     if "silent" not in skyrl_gym.envs.registration.registry:
         skyrl_gym.register(id="silent", entry_point="tests.inside_skyrl:SilentEnvironment")
     settings = GeneratorConfig(batched=request.param, max_input_length=512)

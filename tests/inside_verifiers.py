@@ -33,10 +33,9 @@ def reply(body: dict) -> tuple[int, dict[str, str], bytes]:
 def test_an_evaluation_rewards_each_rollout_with_the_critics_verdict(tmp_path):
     module = [line.strip() for line in verifiers.__doc__.splitlines() if "FeedbackTaskset" in line]
     (tmp_path / "my_env.py").write_text("\n".join(module))  # the lines that the documentation asks for
-    (tmp_path / "critic.py").write_text(CRITIC)
     (tmp_path / "prompts.json").write_text(json.dumps([{"prompt": "ask"}, {"prompt": "be quiet"}]))
     command = [str(Path(sys.executable).with_name("vf-eval")), "my-env", "--env.taskset.data-path", "prompts.json"]
-    command += ["--env.taskset.task.critic", "critic.py:judge", "--model", "m", "--client.api-key-var", "KEY"]
+    command += ["--env.taskset.task.critic", CRITIC, "--model", "m", "--client.api-key-var", "KEY"]
     command += ["--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess", "--no-push", "--no-rich"]
     path = f"{tmp_path}:{os.environ['PYTHONPATH']}"
     with FaultServer(lambda body: "", raw=reply) as server:

@@ -25,9 +25,7 @@ from text2grad.integrations.verl import KEY, SUMMED, Text2GradRewardManager
 
 @pytest.fixture(scope="module")
 def config_of(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verl")
-    (folder / "critic.py").write_text(CRITIC)
-    model = tiny_model(folder / "model")
+    model = tiny_model(tmp_path_factory.mktemp("verl") / "model")
 
     def make(*overrides: str):
         with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
@@ -37,7 +35,7 @@ def config_of(tmp_path_factory):
                     f"actor_rollout_ref.model.path={model}",
                     "reward.reward_manager.name=text2grad",
                     "algorithm.adv_estimator=gae",
-                    f"+text2grad.critic={folder}/critic.py:judge",
+                    f"+text2grad.critic={CRITIC}",
                     *overrides,
                 ],
             )

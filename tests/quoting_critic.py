@@ -1,14 +1,15 @@
-"""A critic of plain text, as a file of its own would hold it, and what it is asked about inside other frameworks."""
+"""A critic of plain text, named by its file, and what it is asked about inside other frameworks."""
 
-TEXTS = ["a good and a bad one", "good", "neither", "silence"]
-CRITIC = """
 from text2grad.feedback import Feedback, FeedbackError
 
-def judge(prompt, response):
+TEXTS = ["a good and a bad one", "good", "neither", "silence"]
+CRITIC = f"{__file__}:judge"
+
+
+def judge(prompt: str, response: str) -> Feedback | FeedbackError:
     if response == "silence":
         return FeedbackError("nothing to say")
     return Feedback(f"on {prompt}", good=["good"], poor=["bad"])
-"""
 
 
 def encode(text: str) -> list[int]:

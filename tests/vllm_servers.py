@@ -4,13 +4,12 @@ import json
 import os
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fault_server import LocalServer
+from tests.fault_server import JsonHandler, LocalServer
 from tests.processes import ROOT, Server
 from text2grad.models import load_model
 from text2grad.models.decoder import Decoder
@@ -73,27 +72,17 @@ class StandIn(LocalServer):
         ]
         return 200, {"model": body["model"], "choices": choices[::-1]}
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[JsonHandler]:
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._reply({})
-
-            def do_POST(self) -> None:
-                self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-            def _reply(self, body: dict[str, Any]) -> None:
+        class Handler(JsonHandler):
+            def reply(self) -> None:
+                body = json.loads(self.read() or "{}")
                 with server._lock:
                     status, answer = server.answer(self.path, body)
-                data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.send_json(status, answer)
 
-            def log_message(self, *_: object) -> None:
-                pass
+            do_GET = do_POST = reply  # noqa: N815
 
         return Handler
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
+from tests import quoting_critic
 from tests.quoting_critic import encode, signs
 from tests.tiny import tokenizer
 from text2grad.critics.asking import Question
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.integrations.core import TokenJudge, last_user_turn, prompt_and_record
 from text2grad.integrations.service import CriticService
@@ -30,12 +30,7 @@ class Recorder:
     def __call__(self, prompts, responses, records=None):
         self.batches.append(list(responses))
         time.sleep(self.delay)
-        return [
-            FeedbackError("nothing to say")
-            if response == "silence"
-            else Feedback(f"on {prompt}", good=["good"], poor=["bad"])
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
+        return list(map(quoting_critic.judge, prompts, responses))
 
 
 @pytest.mark.parametrize("made", [TokenJudge, CriticService])
