@@ -4,6 +4,7 @@ Everything follows from a ``random.Random``. A lie is drawn without a look at th
 """
 
 import random
+import re
 from dataclasses import dataclass
 
 
@@ -426,24 +427,12 @@ if hasattr(main, "Side"):
 
 def filled(text: str, numbers: dict[str, int]) -> str:
     """The text with its secret numbers."""
-    return "".join(str(numbers[part]) if part in numbers else part for part in _pieces(text, numbers))
+    return re.sub(r"\b[ABC]\b", lambda letter: str(numbers[letter[0]]), text)
 
 
-def _pieces(text: str, names: dict[str, int]) -> list[str]:
-    """Words and what is between them."""
-    pieces: list[str] = []
-    for char in text:
-        if pieces and (pieces[-1][-1].isalnum() or pieces[-1][-1] == "_") and (char.isalnum() or char == "_"):
-            pieces[-1] += char
-        else:
-            pieces.append(char)
-    return pieces
-
-
-def drawn(chance: random.Random) -> tuple[str, Case, dict[str, int]]:
+def drawn(chance: random.Random) -> tuple[Case, dict[str, int]]:
     """A case and its numbers."""
-    name = chance.choice(list(CASES))
-    return name, CASES[name], {letter: chance.randrange(1000, 10**6) for letter in "ABC"}
+    return CASES[chance.choice(list(CASES))], {letter: chance.randrange(1000, 10**6) for letter in "ABC"}
 
 
 def liar(chance: random.Random, case: Case, numbers: dict[str, int]) -> str:

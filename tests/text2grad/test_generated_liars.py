@@ -19,6 +19,7 @@ from text2grad.sandbox.unit_tests import TestRun as Run
 from text2grad.sandbox.unit_tests import run_tests
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the boxes are forks that Linux can wait for")
+LONG = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 _BATCH = 50  # programs that one call of the critic judges
 
 
@@ -30,7 +31,7 @@ def judged_liars(first: int, count: int) -> Counter[str]:
         codes, records = [], []
         for seed in seeds:
             chance = random.Random(seed)
-            _, case, numbers = drawn(chance)
+            case, numbers = drawn(chance)
             codes.append(liar(chance, case, numbers))
             records.append({"question": "q", "test": filled(case.tests, numbers)})
         for seed, feedback in zip(seeds, critic(["q"] * len(codes), codes, records), strict=True):
@@ -46,38 +47,27 @@ def judged_right_ones(first: int, count: int) -> Counter[str]:
     """What became of right solutions; stops at one that fails."""
     boxes, seen = ForkedBoxes(), Counter()
     for seed in range(first, first + count):
-        _, case, numbers = drawn(random.Random(seed))
+        case, numbers = drawn(random.Random(seed))
         run: Run = run_tests(filled(case.right, numbers), filled(case.tests, numbers), boxes)
         assert run.undecided if case.doubtful else run.passed, f"seed {seed}: {run}"
         seen["undecided" if run.undecided else "passed"] += 1
     return seen
 
 
-def alone(first: int, count: int, kind: str) -> dict[str, int]:
-    """The same in an interpreter that has run nothing else: boxes are forks, and inherit what other tests left."""
-    return json.loads(run_command(sys.executable, "-m", __name__, first, count, kind).stdout)
-
-
-@pytest.mark.promise("no_escape", cases=60)
-def test_no_lie_passes():
-    assert alone(0, 60, "liars")["rejected"] > 45
-
-
-def test_right_solutions_pass():
-    assert alone(0, 30, "right")["passed"] > 20
-
-
-@pytest.mark.promise("no_escape", cases=20000)
-@pytest.mark.slow
-@pytest.mark.timeout(4 * 3600)
-def test_no_lie_of_twenty_thousand_passes():
-    print(judged_liars(0, 20_000))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_thousand_right_solutions_pass():
-    print(judged_right_ones(0, 1000))
+@pytest.mark.parametrize(
+    ("kind", "count", "outcome", "least"),
+    [
+        pytest.param("liars", 60, "rejected", 45, marks=pytest.mark.promise("no_escape", cases=60)),
+        ("right", 30, "passed", 20),
+        pytest.param("liars", 20_000, "rejected", 45, marks=[*LONG, pytest.mark.promise("no_escape", cases=20_000)]),
+        pytest.param("right", 1000, "passed", 20, marks=LONG),
+    ],
+)
+def test_no_lie_passes_and_right_solutions_do(kind, count, outcome, least):
+    """In an interpreter that has run nothing else: boxes are forks, and inherit what other tests left."""
+    judged = json.loads(run_command(sys.executable, "-m", __name__, 0, count, kind, timeout=4 * 3600).stdout)
+    print(judged)
+    assert judged[outcome] > least
 
 
 if __name__ == "__main__":
