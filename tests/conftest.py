@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, flags, hub_variables_at_start, run_forked
+from tests.processes import ROOT, flags, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-hub_variables_at_start()
 for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test sees the keys of whoever runs it
     os.environ.pop(name, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -14,7 +14,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -106,13 +105,9 @@ def run_forked(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of the repository from its root, as ``python SCRIPT ARGS...`` would.
 
-    The hub's library reads its variables when it is loaded: for other ones a real `python` runs.
+    Variables of the hub's library count no more: it has been loaded.
     """
     command = [sys.executable, str(ROOT / script), *args]
-    if _hub_variables(environment) != hub_variables_at_start():
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=timeout, check=False
-        )
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder, "out"), Path(folder, "err")
         process = _context().Process(target=_run_script, args=(command[1:], dict(environment), outputs))
@@ -137,16 +132,6 @@ def _run_script(command: list[str], environment: dict[str, str], outputs: tuple[
     sys.argv = command
     sys.path.insert(0, os.path.dirname(command[0]))
     runpy.run_path(command[0], run_name="__main__")
-
-
-def _hub_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith("HF_")}
-
-
-@cache
-def hub_variables_at_start() -> dict[str, str]:
-    """Those of this process when it was first asked, and so of the server that is forked."""
-    return _hub_variables(os.environ)
 
 
 def _context() -> multiprocessing.context.ForkServerContext:
