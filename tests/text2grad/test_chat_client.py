@@ -47,13 +47,11 @@ def test_a_reply_with_its_usage_and_no_key_needed():
 @pytest.mark.promise("nothing_lost")
 @pytest.mark.parametrize("fault", ["429", "500", "reset", "stall", "half_body", "no_choices"])
 def test_every_transient_fault_is_overcome(fault):
-    with FaultServer(echo, faults=[fault], rate=1.0, stall=1.5, retry_after=0.6) as server:
+    with FaultServer(echo, faults=[fault], rate=1.0, stall=1.5) as server:
         server.on_request = lambda body: setattr(server, "rate", 0.0 if len(server.requests) > 1 else 1.0)
         reply = client_of(server, timeout=0.5).complete(HELLO)
     assert reply.text == "you said hello"
     assert len(server.requests) == 2
-    if fault == "429":
-        assert server.times[1] - server.times[0] >= 0.6
 
 
 def test_retry_after_holds_everyone_back():
@@ -98,7 +96,7 @@ def test_wrong_key_wrong_model_no_server_and_no_price_are_the_users_to_mend():
         ChatClient(url, "some-model", max_cost_usd=1.0)
 
 
-@pytest.mark.promise("no_key")
+@pytest.mark.promise("no_key", cases=4)
 def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, caplog, monkeypatch):
     key = "sk-very-secret-and-as-long-as-keys-are"
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -107,6 +105,9 @@ def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, capl
         client = client_of(server, retries=1, cache=ReplyCache(tmp_path / "replies.jsonl"))
         with pytest.raises(ChatError) as echoed:
             client.complete(HELLO)
+        answer = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
+        server.raw = lambda body: (200, {"X-Echo": key, "Set-Cookie": f"key={key}"}, answer)
+        assert client.complete(HELLO, scope="headers").text == "hi"
         server.rate = 1.0
         with pytest.raises(ChatError) as failed:
             client.complete([*HELLO, *HELLO])
@@ -220,13 +221,15 @@ def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     assert len(server.requests) == client.usage.requests
 
 
-@pytest.mark.promise("paid_once")
+@pytest.mark.promise("paid_once", "no_mixed_runs")
 def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
     path = tmp_path / "replies.jsonl"
     with FaultServer(echo) as server:
         first = client_of(server, model="gpt-4o", cache=ReplyCache(path))
         reply = first.complete(HELLO, scope="a")
         first.complete(HELLO, scope="b")
+        with pytest.raises(InputError, match="another run"):
+            ReplyCache(path)
         first.cache.close()
         with path.open("ab") as file:
             file.write(b'{"reply": 1, "key": "cut o')
@@ -261,14 +264,6 @@ def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
     assert ReplyCache(path).lost_usd == pytest.approx(bound)
 
 
-@pytest.mark.promise("no_mixed_runs")
-def test_two_runs_may_not_share_a_cache(tmp_path):
-    cache = ReplyCache(tmp_path / "replies.jsonl")
-    with pytest.raises(InputError, match="another run"):
-        ReplyCache(tmp_path / "replies.jsonl")
-    cache.close()
-
-
 @pytest.mark.promise("bounded_time")
 def test_stop_ends_waiting_at_once():
     with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
@@ -297,13 +292,3 @@ def test_endpoint_specs(monkeypatch):
     for spec in ("openai:", "http://host:1/v1"):
         with pytest.raises(InputError, match="names no model"):
             endpoint_of(spec)
-
-
-@pytest.mark.promise("no_key")
-def test_a_key_that_a_server_echoes_in_its_headers_is_in_no_log(caplog):
-    key = "sk-a-secret-that-is-long-enough"
-    caplog.set_level("DEBUG")
-    answer = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
-    with FaultServer(echo, raw=lambda body: (200, {"X-Echo": key, "Set-Cookie": f"key={key}"}, answer)) as server:
-        assert client_of(server, api_key=key).complete(HELLO).text == "hi"
-    assert key not in caplog.text
