@@ -2,23 +2,21 @@
 
 import inspect
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
 from tests.fault_server import bare_server
-from tests.processes import ROOT, free_port
+from tests.processes import Server
 from text2grad.critics import load_critic
 from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import InputError, StopRunError
@@ -171,46 +169,32 @@ def test_a_host_that_others_reach_needs_a_token(monkeypatch):
         checked_token("127.0.0.1")
 
 
-class Serving:
+def serving(folder: Path, *flags: str, task: str = "plain", critic: str = CRITIC) -> Server:
     """The real command in a process of its own."""
+    file = folder / "critic.py"
+    file.write_text(critic)
+    command = [sys.executable, "-m", "text2grad.integrations.serve", "--task", task, "--critic", f"{file}:judge"]
+    return Server([*command, "--port", "PORT", *flags], folder / "log")
 
-    def __init__(self, folder, port: int, task: str = "plain", critic: str = CRITIC, token: str = SECRET, flags=()):
-        self.port, self.log, self.token = port, folder / "log", token
-        (folder / "critic.py").write_text(critic)
-        self.flags = ["--task", task, "--port", str(port), "--critic", f"{folder / 'critic.py'}:judge", *flags]
-        self.start()
 
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "text2grad.integrations.serve", *self.flags], cwd=ROOT, text=True,
-            env=os.environ | ({TOKEN: self.token} if self.token else {}), stdout=subprocess.PIPE,
-            stderr=self.log.open("a"),
-        )  # fmt: skip
-
-    def wait(self) -> str:
-        return self.process.stdout.readline()
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, out
+def stopped(server: Server) -> int:
+    server.process.terminate()
+    return server.process.wait(60)
 
 
 @pytest.mark.promise("nothing_lost")
 def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monkeypatch):
     monkeypatch.setenv(TOKEN, SECRET)
-    port = free_port()
-    server = Serving(tmp_path, port)
-    try:
-        assert f"served:http://127.0.0.1:{port}" in server.wait()
-        critic = load_critic(f"served:http://127.0.0.1:{port}", "plain")
-        assert critic.name == f"served:http://127.0.0.1:{port}#critic.py:judge"
+    with serving(tmp_path) as server:
+        assert f"use it with --critic served:{server.url}\n" in server.log.read_text()
+        critic = load_critic(f"served:{server.url}", "plain")
+        assert critic.name == f"served:{server.url}#critic.py:judge"
         with ThreadPoolExecutor(8) as pool:
             texts = [[f"good {client} {number}", "silence", "poison"] for client in range(8) for number in range(6)]
             answers = [pool.submit(critic, ["x"] * 3, text) for text in texts]
             time.sleep(0.4)
-            server.stop(signal.SIGKILL)
-            server.start()
+            server.kill()
+            server.start(seconds=0)
             found = [answer.result(120) for answer in answers]
         assert [each[0] for each in found] == [Feedback("On x.", ["good"], ["bad"])] * len(texts)
         assert {str(each[1]) for each in found} == {"nothing to say"}
@@ -219,12 +203,10 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(critic, ["x"] * 3, ["good", "slow", "bad"]) for _ in range(4)]
             time.sleep(1.0)  # all four are asked by then, and the slow response takes two seconds
-            code, out = server.stop()
+            assert stopped(server) == 0
             assert all(isinstance(each, Feedback) for answer in answers for each in answer.result(60))
-        assert (code, out.splitlines()[-1]) == (0, "stopped; every request was answered")
-        assert "secret: /home/someone/model" in (tmp_path / "log").read_text()  # the reason is in the log
-    finally:
-        server.process.kill()
+        log = server.log.read_text()
+        assert "secret: /home/someone/model" in log and log.endswith("\nstopped; every request was answered\n")
 
 
 @pytest.mark.slow
@@ -233,22 +215,17 @@ def test_a_policy_trains_with_a_served_critic_of_its_task_alone(tmp_path, monkey
     from tests.tiny_runs import rows, tiny_config
 
     monkeypatch.setenv(TOKEN, SECRET)
-    port = free_port()
-    server = Serving(tmp_path, port, "slf5k")
-    try:
-        server.wait()
-        optimize("slf5k", tiny_config(tmp_path, max_steps=1, critic=f"served:http://127.0.0.1:{port}"))
+    with serving(tmp_path, task="slf5k") as server:
+        optimize("slf5k", tiny_config(tmp_path, max_steps=1, critic=f"served:{server.url}"))
         logged = rows(tmp_path / "run" / "rollouts.jsonl")
         assert len(logged) == 4
         assert all(row["critique"] == f"On {row['prompt']}." or not row["response"].strip() for row in logged)
         with pytest.raises(InputError, match="holds a critic of 'slf5k', not plain"):
-            load_critic(f"served:http://127.0.0.1:{port}", "plain")
+            load_critic(f"served:{server.url}", "plain")
         monkeypatch.setenv(TOKEN, "another-token-than-the-servers")
-        critic = load_critic(f"served:http://127.0.0.1:{port}", "slf5k")
+        critic = load_critic(f"served:{server.url}", "slf5k")
         with pytest.raises(InputError, match=r"HTTP 401.*set TEXT2GRAD_TOKEN"):
             critic(["x"], ["good"])
-    finally:
-        server.process.kill()
 
 
 # A critic that is slower than its clients' time limits
@@ -349,11 +326,7 @@ def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
 @pytest.mark.promise("bounded_time")
 def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
     stuck = "import time\ndef judge(prompt, response):\n    time.sleep(1000)\n"
-    server = Serving(tmp_path, 0, critic=stuck, token="", flags=("--timeout", "1"))
-    try:
-        url = server.wait().rsplit("served:", 1)[1].strip()
-        (given,) = ServedCritic(url, PLAIN)(["x"], ["good"])
+    with serving(tmp_path, "--timeout", "1", critic=stuck) as server:
+        (given,) = ServedCritic(server.url, PLAIN)(["x"], ["good"])
         assert "answered nothing for 1 seconds" in str(given)
-        assert server.stop()[0] == 0
-    finally:
-        server.process.kill()
+        assert stopped(server) == 0
