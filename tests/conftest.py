@@ -21,31 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # so does nohup with SIGHUP
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-PROMISES = {
-    "nothing_lost": "nothing is lost",
-    "paid_once": "nothing is paid twice",
-    "no_escape": "nothing escapes: no program from its box, no lie from its tests, no code from data",
-    "same_after_kill": "the same result after any kill",
-    "no_mixed_runs": "no silent mix of runs",
-    "clear_sentence": "a clear sentence for bad input",
-    "no_key": "no key anywhere",
-    "bounded_time": "bounded time",
-}
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption("--promises", action="store_true", help="count the attacks on each promise, and run none")
-
-
-def pytest_collection_finish(session) -> None:
-    if session.config.getoption("promises"):
-        marks = [mark for item in session.items for mark in item.iter_markers("promise")]
-        assert {name for mark in marks for name in mark.args} == set(PROMISES)
-        for name, promise in PROMISES.items():
-            cases = [mark.kwargs.get("cases", 1) for mark in marks if name in mark.args]
-            print(f"{promise:<82} {len(cases):>4} tests {sum(cases):>6} attacks")
-        pytest.exit("none was run", 0)
-
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

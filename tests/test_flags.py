@@ -131,7 +131,6 @@ def test_a_value_that_is_no_choice_is_refused(tmp_path, capsys, place, name):
         parse(config, args=[*without(config, name), "--config", str(tmp_path / "settings.yaml")])
 
 
-@pytest.mark.promise("no_key", "clear_sentence", cases=25)
 @pytest.mark.parametrize("place", FORMER)
 def test_a_key_in_any_setting_is_refused_and_not_repeated(tmp_path, monkeypatch, place):
     config, file = config_of(place), tmp_path / "settings.yaml"

@@ -117,7 +117,6 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert not loaded(*annotation) & (HEAVY | {"nltk"})
 
 
-@pytest.mark.promise("clear_sentence", cases=2)
 @pytest.mark.parametrize("want", [lambda: bytes(1 << 60), lambda: torch.empty(1 << 55)], ids=["python", "torch"])
 def test_no_memory_is_one_sentence(capsys, want):
     @command

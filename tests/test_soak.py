@@ -178,7 +178,6 @@ class Soak:
         assert 0 <= new <= (CONCURRENCY if event == "SIGKILL" else 0), f"{event}: {new} answers lost"
 
 
-@pytest.mark.promise("nothing_lost", "paid_once", cases=24)
 @pytest.mark.parametrize("case", CASES)
 def test_twenty_signals_two_full_disks_two_outages(tmp_path, small_disk, case):
     """Where it ended before all of that had happened, it begins another run; each of them ends alike."""

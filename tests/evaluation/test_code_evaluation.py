@@ -107,7 +107,6 @@ def _evaluate(folder, responses, life=None):
     evaluate_programs(config(folder, responses, workers=1, critic="programmatic"))
 
 
-@pytest.mark.promise("same_after_kill", cases=2)
 def test_kills_change_nothing_of_a_result(tmp_path):
     responses = kodcode_file(tmp_path / "p.json", {"a": [RIGHT, WRONG]})
     begin = time.monotonic()

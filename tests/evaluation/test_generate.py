@@ -111,7 +111,6 @@ def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     }
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("made", [{"id": []}, {"id": 5}, {"finished": 1}, {"model": {}}, "text"], ids=str)
 def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
     save_json(tmp_path / "a.json", [{"post": "My dog.", "generated_summary": "A dog.", "generation": made}])
@@ -156,7 +155,6 @@ def _answer(model: str, posts: Path, folder: Path, life: float | None = None) ->
     run(model, posts, folder / "answers.json", batch_size=1, num_samples=4, sampling={"temperature": 1.0})
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost", cases=3)
 def test_kills_change_no_answer_and_nothing_is_answered_twice(model, posts, tmp_path):
     begin = time.monotonic()
     assert run_alone(_answer, model, posts, tmp_path / "whole") == 0

@@ -154,7 +154,6 @@ def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
     assert last["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
 
 
-@pytest.mark.promise("paid_once", "same_after_kill")
 def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
     answered: Counter[str] = Counter()
     held, seen = threading.Event(), threading.Event()
@@ -187,7 +186,6 @@ def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
     assert load_result(output)["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path):
     with FaultServer(scripted()) as server:
         judged(server, systems, tmp_path / "r.json")
@@ -244,7 +242,6 @@ def test_systems_that_answered_other_prompts_are_refused(run_script, systems, tm
     assert "no prompt in common" in result.stderr
 
 
-@pytest.mark.promise("clear_sentence", "bounded_time")
 def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run_script, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-the-wrong-key-of-all-keys")
     with FaultServer(scripted(), key="right") as server:
@@ -256,7 +253,6 @@ def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run
     assert not (tmp_path / "r.json").exists()
 
 
-@pytest.mark.promise("no_key")
 def test_a_password_in_the_judges_address_is_written_nowhere(systems, tmp_path):
     with FaultServer(scripted()) as server:
         server.url = server.url.replace("http://", "http://me:hunter2@")

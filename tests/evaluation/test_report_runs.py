@@ -113,7 +113,6 @@ def test_settings_that_changed_on_the_way_are_told(tmp_path):
     assert any("from step 2 on: learning_rate 0.001" in item for item in assemble([run], [])[0]["cautions"])
 
 
-@pytest.mark.promise("no_escape")
 def test_hostile_text_stays_text(tmp_path, run_script):
     run, result = write_hostile(tmp_path)
     output = tmp_path / "report.html"
@@ -124,7 +123,6 @@ def test_hostile_text_stays_text(tmp_path, run_script):
     assert pack_of(page, "texts-0")[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
 
 
-@pytest.mark.promise("no_escape", cases=3)
 def test_a_file_never_names_code_to_run(tmp_path, run_script):
     """A task's module is imported where the command names it, and nowhere else."""
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
@@ -152,7 +150,6 @@ RUN_FAULTS = [
 ]
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(("name", "content", "told"), RUN_FAULTS)
 def test_a_bad_run_is_refused_with_its_file_and_place(tmp_path, name, content, told):
     path = write_run(tmp_path / "run", [hand_made(1)]) / name
@@ -169,7 +166,6 @@ ROLLOUT_FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(("changes", "told"), ROLLOUT_FAULTS)
 def test_a_bad_rollout_is_refused_with_its_line(tmp_path, changes, told):
     folder = write_run(tmp_path / "run", [hand_made(1), hand_made(1, **changes)])
@@ -188,7 +184,6 @@ RESULT_FAULTS = [
 ]
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(("changes", "told"), RESULT_FAULTS)
 def test_a_bad_result_file_is_refused_with_its_place(tmp_path, changes, told):
     path = Path(result_file(tmp_path / "r.json", "base", {"1": {"acc": 1.0}}))
@@ -198,7 +193,6 @@ def test_a_bad_result_file_is_refused_with_its_place(tmp_path, changes, told):
     assert str(path) in str(error.value) and told in str(error.value)
 
 
-@pytest.mark.promise("clear_sentence")
 def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, run_script):
     values = {"1": {"mean_delta": 0.1}}
     files = [Path(result_file(tmp_path / f"{name}.json", name, values)) for name in ("base", "text2grad")]
@@ -249,7 +243,6 @@ def test_figures_are_written_for_people(value, style, text, change):
     assert show_interval(-0.4, 0.3, "share") == "−40.0 to 30.0 %"
 
 
-@pytest.mark.promise("clear_sentence", cases=600)
 def test_injured_run_folders_are_read_or_named(tmp_path):
     chance, seen = random.Random(8), {"read": 0, "refused": 0}
     folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])

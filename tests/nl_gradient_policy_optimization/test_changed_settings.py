@@ -24,7 +24,6 @@ def kept(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_a_finished_run_is_never_relabelled(tmp_path):
     trainer = begin(tmp_path)
     before = kept(trainer.run)
@@ -92,7 +91,6 @@ def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
     assert load_json(trainer.run / "run.json")["config"]["seed"] == 7
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_other_weights_under_the_same_name_are_another_model(tmp_path):
     begin(tmp_path)
     tiny_model(tmp_path / "tiny-llama", seed=1)
@@ -100,7 +98,6 @@ def test_other_weights_under_the_same_name_are_another_model(tmp_path):
         begin(tmp_path)
 
 
-@pytest.mark.promise("nothing_lost", "no_mixed_runs")
 def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained(tmp_path):
     trainer = begin(tmp_path)
     for name in ("metrics.jsonl", "rollouts.jsonl"):
@@ -123,7 +120,6 @@ def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained
     assert {row["step"] for row in again.rollout_log.rows()} == {3}
 
 
-@pytest.mark.promise("clear_sentence", "no_mixed_runs")
 @pytest.mark.parametrize("changes", [
     {"task": None}, {"config": {"lora_r": []}}, {"config": {"algorithm": 5}}, {"config": {"critic": 5}}, {"data": 3},
     {"changes": 5}, {"changes": [{"from_step": "2", "settings": {}}]}, {"changes": [None]},

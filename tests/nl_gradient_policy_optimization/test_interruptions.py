@@ -76,7 +76,6 @@ def code_of(folder: Path, name: str, what: str = "", late: bool = False, ahead: 
 CASES = [("SIGTERM", False, 2), ("SIGUSR1", True, 3), ("critic", False, 2)]
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost")
 @pytest.mark.parametrize(("ahead", "cases"), [(False, CASES), (True, CASES[:1])], ids=["in turn", "ahead"])
 def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, ahead, cases):
     """All steps are saved, and the same command ends in the same weights, optimiser and rollouts by hash."""
@@ -91,7 +90,6 @@ def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, ahead,
         assert digest(folder, STEPS) == digest(tmp_path / "whole", STEPS)
 
 
-@pytest.mark.promise("same_after_kill")
 @pytest.mark.parametrize("what", ["SIGTERM", "critic"])
 def test_two_ranks_end_together_though_one_was_told(tmp_path, what):
     tiny_config(tmp_path)
@@ -111,7 +109,6 @@ def test_two_ranks_stop_at_a_limit_together(tmp_path):
         assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_a_second_run_in_the_folder_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     with claimed(config.output_dir, "policy"), pytest.raises(InputError, match="another run is working there"):
@@ -154,7 +151,6 @@ def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps(load_json(path) | changes))
 
 
-@pytest.mark.promise("same_after_kill", cases=12)
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
     optimize("slf5k", config, ScriptedRewards())
@@ -180,7 +176,6 @@ def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     assert len(list(trainer.run.glob("checkpoint-?"))) == 3
 
 
-@pytest.mark.promise("nothing_lost")
 def test_with_no_whole_checkpoint_the_logs_of_before_are_kept(tmp_path, capsys):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())
@@ -193,7 +188,6 @@ def test_with_no_whole_checkpoint_the_logs_of_before_are_kept(tmp_path, capsys):
     assert [row["step"] for row in rows(run_folder / "metrics.jsonl")] == [1]
 
 
-@pytest.mark.promise("clear_sentence")
 def test_a_damaged_policy_is_refused_and_made_again(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())

@@ -43,7 +43,6 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
         assert done.stdout.splitlines() == ["--seed 3"] * starts
 
 
-@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize(("error", "code"), [("InputError('no such file')", 2), ("KeyboardInterrupt", 130)])
 def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
     """torchrun ends with 1 whatever its processes ended with."""
@@ -138,7 +137,6 @@ def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
         check_fsdp()
 
 
-@pytest.mark.promise("clear_sentence", cases=2)
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "ACCELERATE_USE_CPU"])
 def test_another_jobs_variable_is_one_sentence(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "abc")
@@ -148,7 +146,6 @@ def test_another_jobs_variable_is_one_sentence(tmp_path, monkeypatch, name):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.promise("no_mixed_runs", cases=2)
 def test_another_jobs_variable_does_not_decide_how_a_run_computes(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "inductor")
@@ -186,7 +183,6 @@ def test_the_tasks_launchers_train_on_real_records(tmp_path, shared_data, task, 
     assert (tmp_path / "out" / "policy" / "adapter_model.safetensors").is_file()
 
 
-@pytest.mark.promise("nothing_lost")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -87,7 +87,6 @@ def _hash(tensors: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-@pytest.mark.promise("same_after_kill", cases=5)
 def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     """One run is killed in each of its steps and while it writes a checkpoint; the other never."""
     assert run_alone(run, tmp_path, "whole") == 0
@@ -104,7 +103,6 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     ]
 
 
-@pytest.mark.promise("same_after_kill", cases=20)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_twenty_kills_at_random_moments(tmp_path, ranks):
@@ -131,7 +129,6 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
         assert torch.equal(expected, found), name
 
 
-@pytest.mark.promise("clear_sentence", "nothing_lost", "same_after_kill")
 def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, small_disk):
     settings = {"save_every": 1, "log_rollouts_every": 1, "lora_dropout": 0.1, "max_steps": STEPS}
     optimize("slf5k", tiny_config(tmp_path, output_dir=str(tmp_path / "whole"), **settings), ScriptedRewards())
@@ -154,7 +151,6 @@ def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, small_
     assert digest(disk / "run") == digest(tmp_path / "whole")
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_another_number_of_processes_is_refused(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())
@@ -166,7 +162,6 @@ def test_another_number_of_processes_is_refused(tmp_path):
         optimize("slf5k", config, ScriptedRewards())
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost")
 @pytest.mark.parametrize(
     ("ranks", "stage", "ahead"),
     [
@@ -194,7 +189,6 @@ def test_killed_ranks_go_on_also_with_rollouts_sampled_ahead(tmp_path, ranks, st
         assert digest(killed) == digest(whole)
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_path):
     for step in (3, 6):
         folder = tmp_path / f"checkpoint-{step}"
@@ -210,7 +204,6 @@ def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_pat
     assert said == [f"skipping {tmp_path / 'checkpoint-9'}: it is a copy of checkpoint-3"]
 
 
-@pytest.mark.promise("nothing_lost", "clear_sentence", cases=5)
 def test_what_stands_in_a_checkpoints_or_the_policys_place(tmp_path):
     """Links and files: seen before anything is trained, or out of the way when a checkpoint is finished."""
     config = tiny_config(tmp_path, save_every=1, save_total_limit=1, max_steps=1)

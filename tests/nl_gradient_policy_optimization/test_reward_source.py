@@ -276,7 +276,6 @@ def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     assert {(request["max_tokens"], request["temperature"]) for request in asked} == {(77, 0.5)}
 
 
-@pytest.mark.promise("nothing_lost")
 def test_replies_that_could_not_be_used_are_not_used_again(tmp_path):
     """A critic that wrote nonsense for a step is asked again when the run goes on, to the result of a sound one."""
     sick: list[str] = []

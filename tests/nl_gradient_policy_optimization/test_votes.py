@@ -74,7 +74,6 @@ def test_a_policy_learns_from_three_opinions(tmp_path):
     assert thirds <= {-3, -2, -1, 0, 1, 2, 3} and thirds & {-2, -1, 1, 2}
 
 
-@pytest.mark.promise("paid_once")
 def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tmp_path):
     """The requests are equal, so the cache has to keep them apart; a resumed run pays for none again."""
     said = iter(range(100))

@@ -157,7 +157,6 @@ def same_result(one: Path, other: Path, weights: str = "adapter_model.safetensor
     return (one / weights).read_bytes() == (other / weights).read_bytes()
 
 
-@pytest.mark.promise("same_after_kill", cases=3)
 @pytest.mark.parametrize("changes", [LORA, pytest.param({}, marks=pytest.mark.slow)], ids=["lora", "full"])
 def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
@@ -180,7 +179,6 @@ def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     assert same_result(killed, tmp_path / "whole", "adapter_model.safetensors" if changes else "model.safetensors")
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost", "clear_sentence")
 def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, small_disk):
     write(tmp_path, slf5k_records())
     tiny_model(tmp_path / "model")
@@ -194,7 +192,6 @@ def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, s
     assert same_result(disk / "run", tmp_path / "whole")
 
 
-@pytest.mark.promise("same_after_kill")
 def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
     tiny_model(tmp_path / "model")
     write(tmp_path, slf5k_records())
@@ -225,7 +222,6 @@ def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
     assert same_result(hurt, whole)
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_changes_are_refused_or_recorded(tmp_path, capsys):
     data = write(tmp_path, slf5k_records())
     common = STEPS | LORA

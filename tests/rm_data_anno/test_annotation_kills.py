@@ -13,7 +13,6 @@ from tests.annotation_runs import judge, posts, read, record_of, rows, settled, 
 from tests.fault_server import FAULTS, FaultServer
 
 
-@pytest.mark.promise("paid_once", "nothing_lost", "no_key")
 def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     secret = "sk-of-the-user"
     (tmp_path / "in.json").write_text(json.dumps(posts(30)))
@@ -39,7 +38,6 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
     assert all(secret not in text for text in [out, errors, more, complaints, *written])
 
 
-@pytest.mark.promise("paid_once", "nothing_lost", cases=60)
 def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
     """Every kind of fault, at a fifth of the requests, and a process that is killed again and again."""
     chance, count, kills = random.Random(1), 60, 2
@@ -73,7 +71,6 @@ def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
         assert quotes == ([f"Dog {key.removeprefix('t3_')} ran off"], ["what now?"])
 
 
-@pytest.mark.promise("nothing_lost")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path, unbuffered):
     (tmp_path / "in.json").write_text(json.dumps(posts(40)))
@@ -87,7 +84,6 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path, unbuffered):
     assert len(read(tmp_path)) == 40
 
 
-@pytest.mark.promise("nothing_lost")
 def test_closed_streams_and_an_old_encoding(tmp_path):
     folder = tmp_path / "é"
     folder.mkdir()

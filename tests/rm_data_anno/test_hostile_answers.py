@@ -47,7 +47,6 @@ BODIES = {
 }
 
 
-@pytest.mark.promise("nothing_lost", "paid_once", "bounded_time")
 @pytest.mark.parametrize("name", BODIES)
 def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     def raw(body: dict):
@@ -72,7 +71,6 @@ def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     (tmp_path / "out.json").read_text().encode()
 
 
-@pytest.mark.promise("no_key")
 def test_prompts_are_not_sent_on_to_another_host():
     with FaultServer(lambda body: "stolen") as other:
         raw = lambda body: (307, {"Location": f"{other.url}/chat/completions"}, b"")  # noqa: E731
@@ -83,7 +81,6 @@ def test_prompts_are_not_sent_on_to_another_host():
         assert other.requests == []
 
 
-@pytest.mark.promise("nothing_lost")
 @pytest.mark.parametrize("key", ["x", "EMPTY", "ran"])
 def test_a_dummy_key_does_not_eat_the_replies(tmp_path, monkeypatch, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -95,14 +92,12 @@ def test_a_dummy_key_does_not_eat_the_replies(tmp_path, monkeypatch, key):
     assert record["textual_feedback"] == "It says that the dog 1 ran off, but 'what now?' is vague."
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("key", ["clé-0123456789abcdef", "sk-\x00"])
 def test_a_key_that_cannot_be_sent_is_an_input_error(monkeypatch, key):
     with pytest.raises(InputError, match="OPENAI_API_KEY"):
         ChatClient("http://127.0.0.1:1/v1", "m", api_key=key)
 
 
-@pytest.mark.promise("no_key")
 def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with FaultServer(judge) as server:
@@ -116,7 +111,6 @@ def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-@pytest.mark.promise("no_key")
 @pytest.mark.parametrize("place", ["content", "finish_reason", "refusal"])
 def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
@@ -138,7 +132,6 @@ def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, p
         assert SECRET not in path.read_text(), path
 
 
-@pytest.mark.promise("no_key")
 def test_a_password_in_an_address_is_written_nowhere(tmp_path, capsys):
     with FaultServer(judge) as server:
         address = server.url.replace("http://", "http://me:hunter2@")
@@ -152,7 +145,6 @@ def test_a_password_in_an_address_is_written_nowhere(tmp_path, capsys):
     assert all("hunter2" not in text for text in shown)
 
 
-@pytest.mark.promise("paid_once")
 def test_counts_that_are_none_do_not_raise_the_budget(tmp_path):
     answer = completion(usage={"completion_tokens": -(10**6)})
     with FaultServer(judge, raw=lambda body: (200, {}, answer(body))) as server:
@@ -169,7 +161,6 @@ def test_counts_that_are_none_do_not_raise_the_budget(tmp_path):
     assert client.budget.spent > 0
 
 
-@pytest.mark.promise("paid_once", "nothing_lost")
 def test_a_full_disk_stops_the_run_with_a_message_and_nothing_is_paid_twice(small_disk, capsys):
     """Once before a request is sent, once while replies come in; then room is made."""
     disk = small_disk(6)

@@ -217,7 +217,6 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
     assert elsewhere(task, record) == 0
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -235,7 +234,6 @@ def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
         people_of(export, rows)
 
 
-@pytest.mark.promise("no_escape")
 def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
     _, export = files(tmp_path)
     rows = load_json(export)
@@ -277,7 +275,6 @@ def test_code_is_marked_in_its_own_words(tmp_path):
 WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 @pytest.mark.parametrize("place", [
     (), ("data",), ("data", "id"), ("annotations",), ("annotations", 0), ("annotations", 0, "ground_truth"),

@@ -44,7 +44,6 @@ def test_a_reply_with_its_usage_and_no_key_needed():
     assert client.usage == reply.usage
 
 
-@pytest.mark.promise("nothing_lost")
 @pytest.mark.parametrize("fault", ["429", "500", "reset", "stall", "half_body", "no_choices"])
 def test_every_transient_fault_is_overcome(fault):
     with FaultServer(echo, faults=[fault], rate=1.0, stall=1.5) as server:
@@ -76,7 +75,6 @@ def test_a_fault_that_lasts_fails_the_request_and_then_ends_the_run():
             client.complete(HELLO)
 
 
-@pytest.mark.promise("clear_sentence")
 def test_wrong_key_wrong_model_no_server_and_no_price_are_the_users_to_mend():
     with FaultServer(echo, key="right") as server:
         with pytest.raises(InputError, match="refuses the API key"):
@@ -96,7 +94,6 @@ def test_wrong_key_wrong_model_no_server_and_no_price_are_the_users_to_mend():
         ChatClient(url, "some-model", max_cost_usd=1.0)
 
 
-@pytest.mark.promise("no_key", cases=4)
 def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, caplog, monkeypatch):
     key = "sk-very-secret-and-as-long-as-keys-are"
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -146,7 +143,6 @@ def test_quotes_are_asked_for_by_a_grammar_of_this_response():
     assert nothing[-1] == 'quotes: "[]"'
 
 
-@pytest.mark.promise("clear_sentence")
 def test_a_server_without_grammars_is_refused_or_found_out():
     reply = '{"textual_feedback": "It ran.", "good_spans": ["%s"], "poor_spans": []}'
     with FaultServer(lambda body: reply % "The dog", refuses=["structured_outputs"]) as server:
@@ -207,7 +203,6 @@ def test_prices_by_pattern(tmp_path):
         load_price("my-model", table)
 
 
-@pytest.mark.promise("paid_once")
 def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     answer = " ".join(["word"] * 100)  # 100 tokens of 0.00001 $: 0.001 $ a reply
     with FaultServer(lambda body: answer, on_request=lambda body: time.sleep(0.02)) as server:
@@ -221,7 +216,6 @@ def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     assert len(server.requests) == client.usage.requests
 
 
-@pytest.mark.promise("paid_once", "no_mixed_runs")
 def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
     path = tmp_path / "replies.jsonl"
     with FaultServer(echo) as server:
@@ -264,7 +258,6 @@ def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
     assert ReplyCache(path).lost_usd == pytest.approx(bound)
 
 
-@pytest.mark.promise("bounded_time")
 def test_stop_ends_waiting_at_once():
     with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
         client = client_of(server)
@@ -275,7 +268,6 @@ def test_stop_ends_waiting_at_once():
         assert isinstance(result.exception(timeout=2), StopRunError)
 
 
-@pytest.mark.promise("bounded_time")
 def test_a_server_that_asks_for_hours_ends_the_run():
     with (
         FaultServer(echo, faults=["429"], rate=1.0, retry_after=7200) as server,

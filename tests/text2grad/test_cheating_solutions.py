@@ -147,7 +147,6 @@ def test_a_right_solution_passes_and_the_verdict_is_a_strong_one(runs):
     assert runs["right"].weaker == ()
 
 
-@pytest.mark.promise("no_escape")
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_fails(runs, name):
     assert not runs[name].passed
@@ -155,7 +154,6 @@ def test_a_cheat_fails(runs, name):
     assert runs[name].error_type
 
 
-@pytest.mark.promise("no_escape")
 @pytest.mark.parametrize("name", ["right", *OTHERS])
 def test_cheats_at_tests_that_take_all_names(sandbox, name):
     run = run_tests({"right": RIGHT, **OTHERS}[name], OTHER_TESTS, sandbox)
@@ -163,7 +161,6 @@ def test_cheats_at_tests_that_take_all_names(sandbox, name):
     assert run.weaker == ()
 
 
-@pytest.mark.promise("no_escape")
 def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):
     tests = "from solution import add\nimport inspect\n" + TESTS
     cheat = run_tests(CHEATS["SkipTest"], tests, sandbox, reference=RIGHT)

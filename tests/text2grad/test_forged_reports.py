@@ -11,7 +11,6 @@ from text2grad.sandbox.unit_tests import run_tests
 from text2grad.sandbox.verdict import TestRun as Run
 from text2grad.sandbox.verdict import read_report
 
-pytestmark = pytest.mark.promise("no_escape")
 PAYLOADS = [
     "5", "NaN", "1" * 5000, "[" * 100_000, '{"test": 3}', '{"test": "a", "outcome": "great"}',
     '{"test": "a", "outcome": "passed", "frames": [[true, -1, "f"]]}',
@@ -71,7 +70,6 @@ def fuzzed(chance: random.Random) -> str:
     return injured_text(chance, "".join(json.dumps(event) + "\n" for event in events))
 
 
-@pytest.mark.promise("no_escape", cases=500)
 def test_five_hundred_injured_reports():
     chance, seen = random.Random(0), {"forged": 0, "read": 0}
     for _ in range(500):

@@ -86,7 +86,6 @@ def within(seconds: float, work) -> None:
     assert time.process_time() - begun < seconds
 
 
-@pytest.mark.promise("bounded_time")
 def test_time_grows_no_faster_than_text_and_quotes():
     """Figures at the length that once took half a minute and more; they are hundredths of a second now."""
     text = "word " * 2000

@@ -60,7 +60,6 @@ def injured(chance: random.Random, text: str) -> bytes:
     return data
 
 
-@pytest.mark.promise("clear_sentence", cases=1000)
 def test_a_thousand_injured_record_files(tmp_path):
     chance, seen = random.Random(0), {"read": 0, "refused": 0}
     for _ in range(1000):
@@ -80,7 +79,6 @@ def test_a_thousand_injured_record_files(tmp_path):
     assert min(seen.values()) > 20, seen
 
 
-@pytest.mark.promise("clear_sentence", "nothing_lost", cases=200)
 def test_two_hundred_injured_answers():
     count = 200
 
@@ -134,7 +132,6 @@ def client_of(url: str, model: str = "m", timeout: float = 60, **options: int) -
     return client
 
 
-@pytest.mark.promise("bounded_time", cases=3)
 def test_headers_and_bodies_that_drip_have_an_end():
     def drip() -> Iterator[bytes]:
         for _ in range(60):
@@ -154,7 +151,6 @@ def test_headers_and_bodies_that_drip_have_an_end():
     assert time.monotonic() - begun < 25
 
 
-@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize("status", [400, 500])
 def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
     def endless() -> Iterator[bytes]:
@@ -168,7 +164,6 @@ def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
-@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize(
     "value",
     [
@@ -181,7 +176,6 @@ def test_a_wish_to_wait_that_is_none(value):
     assert waiting is None or waiting >= 0
 
 
-@pytest.mark.promise("clear_sentence", cases=1500)
 def test_injured_samples_of_an_engine_are_refused():
     chance, seen = random.Random(4), {"read": 0, "refused": 0}
     choice = {"token_ids": [5, 6, 7], "logprobs": {"token_logprobs": [-1.0, -0.5, 0]}}
@@ -200,7 +194,6 @@ def test_injured_samples_of_an_engine_are_refused():
     assert min(seen.values()) > 30, seen
 
 
-@pytest.mark.promise("clear_sentence", cases=1000)
 def test_injured_answers_of_a_served_critic(monkeypatch):
     chance, seen = random.Random(3), {"read": 0, "refused": 0}
     whole = {"items": [{"critique": "c", "good": ["a"], "poor": ["b"]}, {"error": "x"}]}

@@ -94,8 +94,6 @@ def f(x): raise KeyError
     ),
 }  # fmt: skip
 
-pytestmark = pytest.mark.promise("no_escape")
-
 
 @pytest.mark.parametrize("name", FAILING)
 def test_a_lie_fails(sandbox, name):

@@ -52,7 +52,6 @@ def test_an_adapter_on_the_built_in_model_is_found_on_another_machine(tmp_path):
         base_of(adapter(tmp_path / "a", "/home/somebody/model"))
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -68,7 +67,6 @@ def test_a_broken_adapter_config_is_named(tmp_path, content, told):
         base_of(str(tmp_path))
 
 
-@pytest.mark.promise("clear_sentence", "bounded_time")
 def test_an_adapter_of_itself_is_refused(tmp_path):
     with pytest.raises(InputError, match="names the adapter itself"):
         base_of(adapter(tmp_path / "a", str(tmp_path / "a" / ".." / "a")))
@@ -77,7 +75,6 @@ def test_an_adapter_of_itself_is_refused(tmp_path):
         base_of(adapter(tmp_path / "a", str(tmp_path / "b")))
 
 
-@pytest.mark.promise("no_escape")
 def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
     """On a terminal transformers would ask, and wait."""
     folder = Path(tiny_model(tmp_path / "model"))
@@ -91,7 +88,6 @@ def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
             load(str(folder))
 
 
-@pytest.mark.promise("bounded_time")
 @pytest.mark.parametrize(
     "template",
     [
@@ -124,7 +120,6 @@ DEEP = {"type": "Sequence", "normalizers": [
 ]}  # fmt: skip
 
 
-@pytest.mark.promise("clear_sentence", "bounded_time")
 @pytest.mark.parametrize(
     ("name", "change", "told"),
     [
@@ -145,7 +140,6 @@ def test_a_hostile_model_is_refused_in_one_sentence_and_in_time(tmp_path, monkey
         load_model(str(folder), torch.float32)
 
 
-@pytest.mark.promise("clear_sentence", "no_escape", cases=3)
 def test_weights_that_are_none_are_a_sentence(tmp_path):
     folder = Path(tiny_model(tmp_path / "model"))
     for content in (b"", b"\x80\x04.", b"{" * 1000):
@@ -154,7 +148,6 @@ def test_weights_that_are_none_are_a_sentence(tmp_path):
             load_model(str(folder), torch.float32)
 
 
-@pytest.mark.promise("clear_sentence")
 def test_a_chat_template_that_refuses_every_chat_is_told_at_once_and_one_that_refuses_some_is_used(tmp_path):
     folder = Path(tiny_model(tmp_path / "model"))
     (folder / "chat_template.jinja").write_text("{{ raise_exception('never') }}")

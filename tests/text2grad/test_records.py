@@ -34,7 +34,6 @@ def write(path, content):
     return path
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("task", "content", "message"),
     [
@@ -80,7 +79,6 @@ def test_an_object_by_id_becomes_rows_with_their_ids(tmp_path):
         save_json(tmp_path / "out.jsonl", given)
 
 
-@pytest.mark.promise("nothing_lost")
 def test_failed_write_leaves_the_old_file(tmp_path):
     path = write(tmp_path / "out.json", "old")
     with pytest.raises(TypeError):
@@ -97,7 +95,6 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         save_json("/proc/out.json", {})  # a folder that says it can be written to, and cannot
 
 
-@pytest.mark.promise("paid_once")
 def test_map_resumes_and_retries_only_what_it_should(tmp_path):
     calls = []
 
@@ -125,7 +122,6 @@ def test_map_resumes_and_retries_only_what_it_should(tmp_path):
         map_records(records, work, journal=tmp_path / "j.jsonl", settings={"model": "n"})
 
 
-@pytest.mark.promise("nothing_lost", "no_mixed_runs")
 def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refused(tmp_path):
     book = Journal(tmp_path / "j", {})
     book.add("a", "h", {"x": 1})
@@ -143,7 +139,6 @@ def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refus
     book.close()
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("extra", "reason"),
     [
@@ -169,7 +164,6 @@ def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, 
     str(refused.value).encode()
 
 
-@pytest.mark.promise("bounded_time")
 def test_a_file_with_an_id_that_occurs_twice_is_read_in_time_that_grows_with_its_length(tmp_path):
     path = tmp_path / "in.json"
     ids = [*(f"t3_{number}" for number in range(200_000)), "t3_199999"]
@@ -187,7 +181,6 @@ DAMAGED = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("line", DAMAGED)
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
@@ -200,7 +193,6 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path, line, place):
         Journal(path, {})
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     "line",
     [
@@ -218,7 +210,6 @@ def test_a_damaged_line_of_the_paid_replies_is_named(tmp_path, line):
         ReplyCache(path)
 
 
-@pytest.mark.promise("nothing_lost")
 def test_a_result_that_no_file_can_hold_fails_its_record_alone(tmp_path):
     def work(ids, values):
         return [{"text": values[0]}]
@@ -262,7 +253,6 @@ def test_records_that_nobody_could_be_asked_about_come_again_after_the_others(tm
     assert len(asked) == 6
 
 
-@pytest.mark.promise("paid_once")
 def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     """One request at a time, as for an endpoint with ``--concurrency 1``."""
 
@@ -281,7 +271,6 @@ def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     book.close()
 
 
-@pytest.mark.promise("nothing_lost", cases=4)
 def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
@@ -303,7 +292,6 @@ def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch
         check_output("/dev/null")
 
 
-@pytest.mark.promise("nothing_lost")
 def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
@@ -316,7 +304,6 @@ def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, mon
     assert json.loads(path.read_text()) == 1
 
 
-@pytest.mark.promise("nothing_lost", cases=2)
 @pytest.mark.parametrize("content", ["notes", '{"precious": 1}\n'])
 def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
     mine = tmp_path / "mine"
@@ -328,7 +315,6 @@ def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
     assert mine.read_text() == content
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize("result", ["null", "5", "[]"])
 def test_a_result_of_another_type_is_a_broken_line(tmp_path, result):
     path = tmp_path / "j.jsonl"
@@ -338,7 +324,6 @@ def test_a_result_of_another_type_is_a_broken_line(tmp_path, result):
         Journal(path, {}, result_type=dict)
 
 
-@pytest.mark.promise("clear_sentence", "bounded_time", cases=3)
 def test_a_journal_is_a_regular_file(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
@@ -403,7 +388,6 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
         load_records("data/none.json", PLAIN)
 
 
-@pytest.mark.promise("clear_sentence", "bounded_time", cases=4)
 def test_what_may_have_no_end_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
@@ -413,7 +397,6 @@ def test_what_may_have_no_end_is_not_read(tmp_path):
             load_prompt(path, ())
 
 
-@pytest.mark.promise("clear_sentence", cases=3)
 def test_a_path_that_no_system_takes_is_refused(tmp_path):
     for path in (tmp_path / "a\0b.json", tmp_path / ("x" * 5000 + ".json")):
         with pytest.raises(InputError, match="cannot be read"):

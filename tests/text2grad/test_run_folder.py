@@ -22,7 +22,6 @@ def refused(folder: Path, told: str, kind: str = "policy") -> None:
         claimed(folder, kind).__enter__()
 
 
-@pytest.mark.promise("no_mixed_runs", cases=5)
 def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
     program = (
         "import sys, time\nfrom text2grad.journal.run_folder import claimed\n"
@@ -52,7 +51,6 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path, monkeypatch):
         refused(tmp_path, f"RANK={rank[:3]}")
 
 
-@pytest.mark.promise("nothing_lost", "clear_sentence", "bounded_time", cases=3)
 @pytest.mark.parametrize("name", [".lock", ".text2grad.jsonl"])
 def test_a_lock_or_a_ledger_that_leads_elsewhere_is_not_followed(tmp_path, name):
     mine = tmp_path / "mine"
@@ -72,7 +70,6 @@ RUNS = {
 }
 
 
-@pytest.mark.promise("no_mixed_runs")
 @pytest.mark.parametrize("there", RUNS)
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
@@ -83,7 +80,6 @@ def test_a_folder_is_not_taken_by_another_kind_of_run(tmp_path, there, kind):
         refused(tmp_path, r"holds .*; choose another --output_dir", kind)
 
 
-@pytest.mark.promise("no_mixed_runs")
 @pytest.mark.parametrize("name", ["checkpoint-8/state.json", "reward_model.json", "config.json", "adapter_config.json"])
 def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -94,7 +90,6 @@ def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
 BEGUN = {"rate": 1, "data": "a", "size": 8}
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     path = tmp_path / "run.json"
     assert continued(path, BEGUN, BEGUN, 0, False) == BEGUN
@@ -115,7 +110,6 @@ def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     assert continued(path, run, BEGUN | {"rate": 3}, 9, True, more=False) == run  # nothing is left to do with it
 
 
-@pytest.mark.promise("no_mixed_runs")
 def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
     path = tmp_path / "run.json"
     assert "changes" in continued(path, BEGUN, BEGUN | {"size": 4}, 0, True, fixed=("size",))
@@ -123,7 +117,6 @@ def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
         continued(path, BEGUN, BEGUN | {"size": 4}, 1, True, fixed=("size",))
 
 
-@pytest.mark.promise("same_after_kill", cases=8)
 def test_damage_of_equal_size_is_found(tmp_path):
     (tmp_path / "part").mkdir()
     weights, other = tmp_path / "a.safetensors", tmp_path / "part" / "b.pt"
@@ -158,7 +151,6 @@ def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
     assert weights.stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     "listed",
     ["[]", "null", '{"a": ', '{"a": null}', '{"/dev/zero": "x"}', "[" * 100_000, '{"a\\u0000b": "x"}', "\xff"],

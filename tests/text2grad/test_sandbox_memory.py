@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.promise("no_escape"),
-    pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
 SHORT = 1.0  # seconds for programs that use up their time
 

@@ -92,7 +92,6 @@ BROKEN = [
 ]
 
 
-@pytest.mark.promise("nothing_lost", "no_key")
 @pytest.mark.parametrize(("item", "message"), BROKEN)
 def test_one_bad_item_costs_no_other_and_gives_nothing_away(client, item, message):
     body = json.dumps({"items": [item, {"prompt": "x", "response": "good"}]})
@@ -103,7 +102,6 @@ def test_one_bad_item_costs_no_other_and_gives_nothing_away(client, item, messag
     assert "someone" not in answer.text and "RuntimeError" not in answer.text
 
 
-@pytest.mark.promise("clear_sentence")
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -119,7 +117,6 @@ def test_garbage_is_refused_and_the_server_goes_on(client, body, status):
     assert client.post("/v1/feedback", json=items("good")).status_code == 200
 
 
-@pytest.mark.promise("no_escape")
 @pytest.mark.parametrize("header", [None, "", SECRET, f"Bearer {SECRET}x", f"bearer {SECRET}", "Bearer \u00e9"])
 def test_without_the_token_only_health_answers(client, header):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -156,7 +153,6 @@ def test_more_than_it_takes_on_is_told_to_come_again():
         assert [each["error"] for each in first.result().json()["items"]] == [wanted] * 3
 
 
-@pytest.mark.promise("no_escape")
 def test_a_host_that_others_reach_needs_a_token(monkeypatch):
     assert checked_token("127.0.0.1") is None and checked_token("localhost") is None and checked_token("::1") is None
     for host in ("0.0.0.0", "::", "10.0.0.5", "example.org"):
@@ -182,7 +178,6 @@ def stopped(server: Server) -> int:
     return server.process.wait(60)
 
 
-@pytest.mark.promise("nothing_lost")
 def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monkeypatch):
     monkeypatch.setenv(TOKEN, SECRET)
     with serving(tmp_path) as server:
@@ -257,7 +252,6 @@ def test_clients_whose_turn_comes_late_are_told_that_the_server_works_and_wait()
     assert sorted(slow.asked) == sorted(asked)
 
 
-@pytest.mark.promise("bounded_time")
 def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkeypatch):
     monkeypatch.setattr(PromptHeaders, "seconds", 0.5)
     with served(CriticService(Slow(1.0), PLAIN, window=0)) as url:
@@ -317,13 +311,11 @@ def test_patience_begins_when_the_server_was_last_there():
         assert ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"]) == [Feedback("late")]
 
 
-@pytest.mark.promise("bounded_time")
 def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
     with server_that_breaks_off(9) as url, pytest.raises(StopRunError, match="the answer breaks off"):
         ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
 
 
-@pytest.mark.promise("bounded_time")
 def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):
     stuck = "import time\ndef judge(prompt, response):\n    time.sleep(1000)\n"
     with serving(tmp_path, "--timeout", "1", critic=stuck) as server:
