@@ -2,6 +2,7 @@
 
 import time
 import unicodedata
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 
 pytestmark = pytest.mark.fast
+decomposed = partial(unicodedata.normalize, "NFD")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,8 @@ pytestmark = pytest.mark.fast
         ("“”", "a b", []),
         ("室友", "我的室友从来不洗碗", ["室友"]),
         ("🐶🎉", "dog 🐶🎉!", ["🐶🎉"]),
+        ("한국어를", decomposed("나는 한국어를 배운다"), [decomposed("한국어를")]),
+        (decomposed("한국어를"), "나는 한국어를 배운다", ["한국어를"]),
     ],
 )
 def test_ground(quote, response, found):
@@ -101,10 +105,3 @@ def test_time_grows_no_faster_than_text_and_quotes():
     many = Feedback("c", good=words[:1500], poor=words[500:])
     within(10, lambda: span_intervals(many, response, get_task("ultrafeedback")))
     within(5, lambda: span_intervals(Feedback("c", good=["a"] * 3000), "a " * 2000, get_task("ultrafeedback")))
-
-
-def test_decomposed_hangul_is_composed_hangul():
-    response = unicodedata.normalize("NFD", "나는 한국어를 배운다")
-    (place,) = ground("한국어를", response)
-    assert unicodedata.normalize("NFC", response[slice(*place)]) == "한국어를"
-    assert ground(unicodedata.normalize("NFD", "한국어를"), "나는 한국어를 배운다") == [(3, 7)]
