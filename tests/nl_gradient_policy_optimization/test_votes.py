@@ -1,7 +1,6 @@
 """Several opinions of one critic: how they are drawn, averaged and voted by."""
 
 import pytest
-import torch
 
 from nl_gradient_policy_optimization.algorithms.capo import VotedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -17,23 +16,10 @@ from text2grad.critics.opinions import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.feedback import Feedback
-from text2grad.models.answering import OwnRandomness
 from text2grad.records import load_json
 from text2grad.tasks import get_task
 
 TASK = get_task("slf5k")
-
-
-def drawn(scores: torch.Tensor, count: int) -> torch.Tensor:
-    return OwnRandomness([1], 0.5, 1.0, "cpu").ids(scores.expand(count, -1), [0] * count)
-
-
-def test_draws_follow_the_distribution_at_the_temperature():
-    scores = torch.tensor([1.0, 0.0, -1.0, float("-inf")])
-    draws = drawn(scores, 20_000)
-    shares = torch.bincount(draws, minlength=4) / 20_000
-    torch.testing.assert_close(shares, (scores / 0.5).softmax(-1), atol=0.015, rtol=0)
-    assert torch.equal(drawn(scores, 9), draws[:9])
 
 
 def test_an_opinion_depends_on_its_number_and_the_response_alone():
