@@ -101,12 +101,13 @@ def test_two_ranks_end_together_though_one_was_told(tmp_path, what):
     assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
-def test_two_ranks_stop_at_a_limit_together(tmp_path):
+def test_two_ranks_stop_at_a_limit_of_kl_together(tmp_path):
     tiny_config(tmp_path)
     start = partial(run, rollouts_per_device=2, micro_batch_size=1, kl_limit=1e-9)
     for _ in range(2):  # the same command again goes no step further
         assert run_ranks(start, 2, tmp_path, "run", timeout=120) == [0, 0]
         assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
+        assert all((tmp_path / "run" / name).is_dir() for name in ("checkpoint-2", "policy"))
 
 
 def test_a_second_run_in_the_folder_is_refused(tmp_path):

@@ -234,14 +234,6 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         trainer.train()
 
 
-def test_the_run_stops_on_kl(tmp_path):
-    config = tiny_config(tmp_path, max_steps=9, learning_rate=0.1, kl_limit=0.01)
-    trainer = optimize("slf5k", config, ScriptedRewards())
-    assert trainer.finished_steps == 2
-    assert (trainer.run / "checkpoint-2").is_dir() and (trainer.run / "policy").is_dir()
-    assert optimize("slf5k", config, ScriptedRewards()).finished_steps == 2  # the same command does not go beyond it
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
