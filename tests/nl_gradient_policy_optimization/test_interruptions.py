@@ -126,8 +126,6 @@ def _flip(path: Path) -> None:
 
 DAMAGES = {
     "a byte of the weights": lambda folder: _flip(folder / "policy" / "adapter_model.safetensors"),
-    "half of the weights zero": lambda folder: _zero(folder / "policy" / "adapter_model.safetensors"),
-    "ten bytes of the weights gone": lambda folder: _shorten(folder / "policy" / "adapter_model.safetensors"),
     "a byte of the optimiser": lambda folder: _flip(folder / "optimizer.pt"),
     "another β": lambda folder: _edit(folder / "state.json", kl_coef=0.5),
     "no state": lambda folder: (folder / "state.json").unlink(),
@@ -139,19 +137,11 @@ DAMAGES = {
 }
 
 
-def _zero(path: Path) -> None:
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[: size // 2] + bytes(size - size // 2))
-
-
-def _shorten(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-10])
-
-
 def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps(load_json(path) | changes))
 
 
+@pytest.mark.promise("same_after_kill", cases=10)
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
     optimize("slf5k", config, ScriptedRewards())
