@@ -1,24 +1,18 @@
-"""Several processes: what they agree on before they begin, and that they make one process' update."""
+"""Several processes: what they agree on before they begin."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
-from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
-from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
 from tests.processes import run_ranks
-from tests.tiny_runs import answer_with, deepspeed_file, tiny_config
+from tests.tiny_runs import deepspeed_file, tiny_config
 from text2grad.errors import InputError
-from text2grad.models import load_model
 
 
 def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
@@ -73,100 +67,3 @@ def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path):
     tiny_config(tmp_path)
     deepspeed_file(tmp_path, 3)
     assert run_ranks(_judged_in_process, 2, str(tmp_path), str(folder)) == [0, 0]
-
-
-ANSWERS = [
-    "My sister got a parking ticket with my car.",
-    "I did not get the raise that my boss told me about, after three years. Do I leave?",
-    "Our dog barks.",
-    "I forgot a birthday; my best friend does not answer, and I ask what to write.",
-]
-
-
-def _update_of(folder: str, name: str, method: str, settings: dict) -> None:
-    """One update of a method on four fixed responses, whose rewards are the rules'."""
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    config = tiny_config(
-        Path(folder), output_dir=str(Path(folder) / name), max_steps=1, rollouts_per_device=4 // ranks,
-        micro_batch_size=1, ppo_epochs=1, max_new_tokens=128, critic="programmatic", algorithm=method, **settings,
-    )  # fmt: skip
-    trainer = prepare("slf5k", config)
-    answers = [trainer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ANSWERS]
-    answer_with(trainer, [[*ids, trainer.tokenizer.eos_token_id] for ids in answers])
-    trainer.train()
-    export(trainer)
-    trainer.accelerator.end_training()
-
-
-WAYS = [("2 ranks, DDP", None), ("2 ranks, ZeRO-1", 1), ("2 ranks, ZeRO-2", 2), ("2 ranks, ZeRO-3", 3)]
-
-
-def _well_conditioned(name: str, weight: torch.Tensor, optimizer: str) -> torch.Tensor:
-    """Which weights of the first update are more than rounding errors of their gradients.
-
-    AdamW's first step is lr · g / (|g| + ε) with ε = 1e-8. Where g is of the size of ε, and so of a gradient's rounding
-    errors, the step is neither 0 nor lr. lora_B starts at zero, so there the weight is the step.
-    """
-    if optimizer != "adamw" or "lora_B" not in name:
-        return torch.ones_like(weight, dtype=torch.bool)
-    return (weight.abs() < 1e-4) | (weight.abs() > 0.9e-2)
-
-
-@pytest.mark.slow
-def test_every_method_makes_one_process_update_on_two_ranks(tmp_path, capsys):
-    """Printed as a table: the largest difference of a weight after one update, and of the update itself."""
-    tiny_config(tmp_path)
-    lines = ["| method | optimiser | way | largest difference | relative difference of the update |"]
-    lines.append("| --- | --- | --- | ---: | ---: |")
-    for method in ("text2grad", "verdict", "scalar", "steps"):
-        for optimizer in ("adamw", "adafactor"):
-            settings = {"optimizer": optimizer}
-            assert run_ranks(_update_of, 1, str(tmp_path), "one", method, settings) == [0]
-            one = load_file(tmp_path / "one" / "policy" / "adapter_model.safetensors")
-            assert any(weight.abs().max() > 1e-4 for name, weight in one.items() if "lora_B" in name)
-            for way, stage in WAYS:
-                row = f"| {method} | {optimizer} | {way} |"
-                if stage:
-                    sharded = {**settings, "deepspeed": deepspeed_file(tmp_path, stage)}
-                if stage and optimizer == "adafactor":
-                    with pytest.raises(InputError, match="Adafactor"):
-                        prepare("slf5k", tiny_config(tmp_path, **sharded))
-                    lines.append(f"{row} refused | |")
-                    continue
-                shutil.rmtree(tmp_path / "two", ignore_errors=True)
-                assert run_ranks(_update_of, 2, str(tmp_path), "two", method, sharded if stage else settings) == [0, 0]
-                two = load_file(tmp_path / "two" / "policy" / "adapter_model.safetensors")
-                known = {name: _well_conditioned(name, weight, optimizer) for name, weight in one.items()}
-                assert sum(int((~each).sum()) for each in known.values()) < 10
-                difference = max(float(((two[name] - one[name]).abs() * known[name]).max()) for name in one)
-                # lora_B starts at zero: after one update it is the update.
-                length = sum(float(weight.square().sum()) for name, weight in one.items() if "lora_B" in name) ** 0.5
-                apart = sum(float((two[n] - one[n]).square().sum()) for n in one if "lora_B" in n) ** 0.5
-                lines.append(f"{row} {difference:.1e} | {apart / length:.1e} |")
-                assert difference < 1e-5, lines[-1]
-                assert apart < 1e-4 * length, lines[-1]  # all weights
-            shutil.rmtree(tmp_path / "one")
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
-
-
-def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
-    """Its frozen copy, the reference, is sharded beside it: the update has to be one process' all the same."""
-    base = tiny_config(tmp_path).model
-    adapter = get_peft_model(load_model(base, torch.float32), LoraConfig(r=4, target_modules="all-linear"))
-    for name, parameter in adapter.named_parameters():
-        if "lora_B" in name:
-            parameter.data.normal_(std=0.05, generator=torch.Generator().manual_seed(0))
-    adapter.peft_config["default"].base_model_name_or_path = base
-    adapter.save_pretrained(tmp_path / "start")
-    settings = {"model": str(tmp_path / "start"), "optimizer": "adamw", "learning_rate": 1e-3}
-    assert run_ranks(_update_of, 1, str(tmp_path), "one", "scalar", settings) == [0]
-    settings["deepspeed"] = deepspeed_file(tmp_path, 2)
-    assert run_ranks(_update_of, 2, str(tmp_path), "two", "scalar", settings) == [0, 0]
-    start, one, two = (
-        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("start", "one/policy", "two/policy")
-    )
-    assert one.keys() == two.keys() == start.keys()
-    assert max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)

@@ -1,7 +1,6 @@
-"""The policy's log-probabilities: exact in 16 bits too, and computed in step on all ranks."""
+"""The policy's log-probabilities: exact in 16 bits too, and those that rollouts come with."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,8 @@ from torch import nn
 from nl_gradient_policy_optimization import policy, sampling
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.policy import PolicyScorer
-from tests.processes import run_ranks
 from tests.tiny import tiny_model
-from tests.tiny_runs import ScriptedRewards, credited, deepspeed_file, ready_batch, tiny_config
+from tests.tiny_runs import ScriptedRewards, credited, ready_batch, tiny_config
 from text2grad.models import load_model
 
 
@@ -70,27 +68,6 @@ def test_the_chance_to_end_is_scored_with_the_response(tmp_path, kl):
         logits = trainer.learner.scorer.base(ids, attention_mask=attention).logits[:, -mask.shape[1] - 1 : -1] / 0.7
     expected = logits.log_softmax(-1)[..., trainer.collector.end_ids] * mask[..., None]
     torch.testing.assert_close(batch.extra["at"].to(expected), expected, rtol=1e-3, atol=1e-3)
-
-
-def _ragged_update(folder: str) -> None:
-    """One step whose ranks have one and three chunks of response tokens."""
-    config = tiny_config(Path(folder), max_steps=1, rollouts_per_device=2, ppo_epochs=1)
-    config.deepspeed = deepspeed_file(Path(folder), 3)
-    trainer = prepare("slf5k", config, ScriptedRewards())
-    trainer.learner.scorer.chunk = 8
-    length = 2 if trainer.accelerator.process_index else 12
-    trainer.collector.sampler.batches = lambda prompts: iter(
-        [([[7 + i for i in range(length)] for _ in prompts], None)]
-    )
-    trainer.train()
-    trainer.accelerator.end_training()
-
-
-@pytest.mark.slow
-def test_ranks_with_responses_of_different_length_use_a_sharded_head_equally_often(tmp_path):
-    tiny_config(tmp_path)
-    deepspeed_file(tmp_path, 3)
-    assert run_ranks(_ragged_update, 2, str(tmp_path), timeout=120) == [0, 0]
 
 
 def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path, monkeypatch):

@@ -320,17 +320,42 @@ LENGTHS = [3, 12, 1, 7]
 TEACHER = {"teacher": "gate+distill", "teacher_weights": "average", "teacher_coef": 20.0}
 
 
+class JudgedRewards(SpokenRewards):
+    """Also with verdicts and poor quotes."""
+
+    def __call__(self, rollouts):
+        given = super().__call__(rollouts)
+        return [
+            replace(each, score=sum(each.rewards) / len(each.rewards), score_source="given", poor=[r.response[-2:]])
+            for each, r in zip(given, rollouts, strict=True)
+        ]
+
+
 def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings: dict) -> None:
-    """One step on fixed responses of ragged lengths, one of them without a judgement; saves what came out of it."""
+    """One step on fixed responses of ragged lengths, one of them without a judgement; saves what came out of it.
+
+    They are scored in one to three chunks: ranks that share a head have to use it equally often.
+    """
     config = tiny_config(
         folder, output_dir=str(folder / name), max_steps=1, rollouts_per_device=4 // ranks, micro_batch_size=1,
         entropy_coef=0.01, max_grad_norm=0.5, deepspeed=deepspeed_file(folder, stage) if stage else "", **settings,
     )  # fmt: skip
-    trainer = prepare("slf5k", config, SpokenRewards(silent=["post-0"], fail=["post-1"]))
+    trainer = prepare("slf5k", config, JudgedRewards(silent=["post-0"], fail=["post-1"]))
+    trainer.learner.scorer.chunk = 4
     answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(length)] for i, length in enumerate(LENGTHS)])
     trainer.train()
     export(trainer)
     trainer.accelerator.end_training()
+
+
+def updates(folder: Path, stage: int | None, settings: dict) -> list[dict[str, torch.Tensor]]:
+    """The adapters that one process and two ranks end with."""
+    tiny_config(folder)  # writes model and posts once
+    if stage:
+        deepspeed_file(folder, stage)
+    assert run_ranks(_one_update, 1, folder, "one", 1, None, settings) == [0]
+    assert run_ranks(_one_update, 2, folder, "two", 2, stage, settings) == [0, 0]
+    return [load_file(folder / name / "policy" / "adapter_model.safetensors") for name in ("one", "two")]
 
 
 @pytest.mark.parametrize(
@@ -344,21 +369,36 @@ def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings
     ids=["ddp-adafactor", "ddp-teacher", "zero2-adamw", "zero3-adamw"],
 )
 def test_two_ranks_make_the_update_of_one(tmp_path, stage, settings):
-    tiny_config(tmp_path)  # writes model and posts once
-    if stage:
-        deepspeed_file(tmp_path, stage)
-    assert run_ranks(_one_update, 1, tmp_path, "one", 1, None, settings) == [0]
-    assert run_ranks(_one_update, 2, tmp_path, "two", 2, stage, settings) == [0, 0]
-    weights = [
-        tmp_path / "two" / name / "adapter_model.safetensors"
-        for name in ("policy", "checkpoint-1/policy", "policies/1")
-    ]
-    assert len({path.read_bytes() for path in weights}) == 1  # a checkpoint can be evaluated, and its policy is kept
-    assert any(tensor.abs().max() > 1e-3 for name, tensor in load_file(weights[0]).items() if "lora_B" in name)
+    _, two = updates(tmp_path, stage, settings)
+    names = ("policy", "checkpoint-1/policy", "policies/1")
+    files = {(tmp_path / "two" / name / "adapter_model.safetensors").read_bytes() for name in names}
+    assert len(files) == 1  # a checkpoint can be evaluated, and its policy is kept
+    assert any(tensor.abs().max() > 1e-3 for name, tensor in two.items() if "lora_B" in name)
     first = check_same_update(tmp_path / "one", tmp_path / "two")
     assert first["critic/failures"] == 1
     if settings == TEACHER:
         assert first["teacher/unread"] == 2 and first["teacher/loss"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["text2grad", "verdict", "scalar", "steps"])
+@pytest.mark.parametrize(
+    ("stage", "optimizer"), [(None, "adafactor"), (None, "adamw"), (1, "adamw"), (2, "adamw"), (3, "adamw")]
+)
+def test_every_method_makes_the_update_of_one_in_every_way(tmp_path, algorithm, stage, optimizer):
+    one, two = updates(tmp_path, stage, {"algorithm": algorithm, "optimizer": optimizer})
+    assert any(weight.abs().max() > 1e-4 for name, weight in one.items() if "lora_B" in name)
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-5)
+
+
+def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
+    """Its frozen copy, the reference, is sharded beside it: the update has to be one process' all the same."""
+    begun = optimize("slf5k", tiny_config(tmp_path, output_dir=str(tmp_path / "start")), ScriptedRewards()).run
+    start = load_file(begun / "policy" / "adapter_model.safetensors")
+    settings = {"model": str(begun / "policy"), "algorithm": "scalar", "learning_rate": 1e-3}
+    one, two = updates(tmp_path, 2, settings)
+    assert one.keys() == start.keys() and max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-5)
 
 
 def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path):
