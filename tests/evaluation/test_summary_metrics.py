@@ -2,16 +2,14 @@
 
 import importlib.util
 import json
-import math
 
 import numpy as np
 import pytest
-import torch
 
 from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
 from evaluation.slf5k.metrics import bleu, longest_copy, rouge, text_figures
-from evaluation.slf5k.model_metrics import bertscore, perplexity
+from evaluation.slf5k.model_metrics import bertscore
 from tests.tiny import tiny_model, tokenizer
 from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
@@ -96,24 +94,6 @@ def test_bertscore_on_500_pairs_is_bert_scores(pairs):
     figure = bertscore(responses, references, encoder)
     assert figure.value() == pytest.approx(f1.mean().item(), abs=1e-5)
     assert list(figure.each.values()) == pytest.approx(f1.tolist(), abs=1e-4)
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_perplexity_is_exp_of_transformers_own_loss(tmp_path, family):
-    from text2grad.models import load_model, load_tokenizer
-
-    folder = tiny_model(tmp_path / "model", family)
-    texts = {"a": "My sister borrowed my car.", "b": "I", "c": "The boss said no, and I left the company " * 5, "d": ""}
-    model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
-    total = tokens = 0.0
-    for text in texts.values():
-        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(text, add_special_tokens=False)]])
-        if ids.shape[1] > 1:
-            total += model(input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)
-            tokens += ids.shape[1] - 1
-    figure = perplexity(texts, folder, batch_size=3)
-    assert figure.value() == pytest.approx(math.exp(total / tokens), rel=1e-5)
-    assert set(figure.rows) == {"a", "b", "c"}
 
 
 def test_longest_copy_by_hand():

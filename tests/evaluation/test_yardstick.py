@@ -1,5 +1,6 @@
 """The measures of summaries against answers that take no understanding: none prefers them to people's summaries."""
 
+import math
 from statistics import mean
 
 import pytest
@@ -9,7 +10,7 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summaries
 from evaluation.slf5k.metrics import copied_words, facts_told, rouge
-from evaluation.slf5k.model_metrics import closeness, logprob, packaged_encoder
+from evaluation.slf5k.model_metrics import closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import trivial_answers
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
@@ -111,20 +112,29 @@ def test_log_probability_falls_for_broken_grammar_and_other_stories(posts, answe
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_log_probability_is_that_of_transformers_own_loss(tmp_path, family):
+def test_log_probability_and_perplexity_are_those_of_transformers_own_loss(tmp_path, family):
     folder = tiny_model(tmp_path / "model", family)
-    posts = {"a": "My boss refused.", "b": "A dog barks at night, every night.", "c": "One."}
-    responses = {"a": "No raise for me.", "b": "Bark", "c": ""}
+    posts = {"a": "My boss refused.", "b": "A dog barks at night, every night.", "c": "One.", "d": "Two."}
+    responses = {"a": "No raise for me.", "b": "I", "c": "", "d": "The boss said no, and I left the company. " * 5}
     model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
-    figure = logprob(responses, posts, folder, batch_size=2)
-    assert set(figure.rows) == {"a", "b"}
-    for key, (total, count) in figure.rows.items():
-        before = tokenizer.encode(f"Post: {posts[key]}", add_special_tokens=False)
-        before = [tokenizer.bos_token_id, *before, *tokenizer.encode("\n\nTL;DR:", add_special_tokens=False)]
-        own = tokenizer.encode(f" {responses[key]}", add_special_tokens=False)
+    begin = tokenizer.bos_token_id
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    def loss(before: list[int], own: list[int]) -> float:
         labels = torch.tensor([[-100] * len(before) + own])
-        loss = model(input_ids=torch.tensor([before + own]), labels=labels).loss.item()
-        assert count == len(own) and -total / count == pytest.approx(loss, rel=1e-4)
+        return model(input_ids=torch.tensor([before + own]), labels=labels).loss.item()
+
+    figure, alone = logprob(responses, posts, folder, batch_size=2), perplexity(responses, folder, batch_size=2)
+    assert set(figure.rows) == set(alone.rows) == {"a", "b", "d"}
+    total = tokens = 0.0
+    for key, (summed, count) in figure.rows.items():
+        own, text = ids(f" {responses[key].strip()}"), ids(responses[key])
+        expected = loss([begin, *ids(f"Post: {posts[key]}"), *ids("\n\nTL;DR:")], own)
+        assert count == len(own) and -summed / count == pytest.approx(expected, rel=1e-4)
+        total, tokens = total + loss([begin], text) * len(text), tokens + len(text)
+    assert alone.value() == pytest.approx(math.exp(total / tokens), rel=1e-5)
 
 
 def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, references):
