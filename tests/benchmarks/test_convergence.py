@@ -41,9 +41,6 @@ def samples(count: int) -> list[tuple[dict, str]]:
     return [(record, demonstrate(record, rng)) for record in records]
 
 
-# The task
-
-
 def test_every_kind_of_sentence_is_told_apart():
     statements = read_statements(NORA, RESPONSE)
     assert [s.verdict for s in statements] == ["right", "wrong", "aside", "repeated", "invented", "aside"]
@@ -60,9 +57,6 @@ def test_training_and_held_out_prompts_have_the_study_s_number_of_notes(tmp_path
     for records in (training, held_out_records(40, notes)):
         assert {len(record["notes"]) for record in records} == counts
     assert Protocol(notes=notes).described().get("notes", 0) == notes
-
-
-# The critic, and what its words are worth on tokens
 
 
 def test_the_critic_says_what_is_wrong():
@@ -99,9 +93,6 @@ def test_rewards_are_the_truth_token_by_token(tokenizer):
     assert checked > 200
 
 
-# A critic that errs
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_spoils_the_share_that_it_names(kind):
     pairs = [(record, text) for record, text in samples(300) if len(text.split()) > 12]
@@ -121,9 +112,6 @@ def test_noise_spoils_the_share_that_it_names(kind):
             kept += sum(min(before.count(item), after.count(item)) for item in set(before))
             corrupted += len(before)
         assert 1 - kept / corrupted == pytest.approx(share, abs=0.06)
-
-
-# Runs
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +167,6 @@ def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
     assert first["text2grad"]["policy/loss"] != first["ppo_sum"]["policy/loss"]
 
 
-# Figures
-
-
 def curve(*values: float) -> results.Curve:
     return [{"step": 10 * index, "f1": value} for index, value in enumerate(values)]
 
@@ -204,9 +189,6 @@ def test_differences_are_those_of_paired_seeds():
     against = {name: reference_of(name, curves, "verdict") for name in curves}
     assert against.pop("flip-25") == against.pop("flip-25-verdict") == "flip-25-verdict"
     assert set(against.values()) == {"verdict"}
-
-
-# The command
 
 
 STUDIES = ("convergence", "ablations", "questions", "ahead", "teacher_verdict", "teacher")

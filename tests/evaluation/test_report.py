@@ -186,9 +186,6 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     assert "held-out" in " ".join(assemble(run, [])[0]["cautions"])
 
 
-# What limits the figures
-
-
 @pytest.mark.parametrize(
     ("before", "after", "name", "title", "verdict"),
     [

@@ -260,9 +260,6 @@ def test_too_many_failed_critiques_stop_the_run(tmp_path, constrained):
     assert ("--critic_constrained quotes" in str(error.value)) == (constrained == "none")
 
 
-# Critics behind an endpoint
-
-
 def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     with FaultServer(lambda body: FINE, faults=["500"], rate=1.0) as server:
         settings = {"critic_max_new_tokens": 77, "critic_temperature": 0.5, "critic_retries": 0}

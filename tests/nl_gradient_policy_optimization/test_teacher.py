@@ -25,8 +25,6 @@ from text2grad.feedback import without_quotes
 from text2grad.losses.teacher import gated, span_sums, weighted
 from text2grad.tasks import PlainTask, get_task
 
-# What the teacher reads
-
 
 def test_a_critique_without_the_policys_own_words():
     said = 'It calls "the  ticket" a fine, but the post says  ticket; the end is right.'
@@ -53,9 +51,6 @@ def test_the_request_is_the_policys_own_and_the_critique_takes_part_in_its_last_
 def test_every_task_has_a_prompt_for_it(name):
     prompt = load_teacher_prompt(get_task(name))
     assert prompt.names == {"prompt", "critique"}
-
-
-# What it changes
 
 
 @pytest.mark.parametrize("kind", ["weight", "gate"])
@@ -117,15 +112,9 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     assert 0 < first["distill"] < first["all"]
 
 
-# What refuses it
-
-
 def test_no_critique_no_teacher(tmp_path):
     with pytest.raises(InputError, match="--teacher gate reads critiques"):
         optimize("slf5k", tiny_config(tmp_path, teacher="gate"), ScriptedRewards())
-
-
-# Resuming, ranks, the ledger
 
 
 @pytest.mark.parametrize("name", ["teacher", "verdict_teacher"])
@@ -154,9 +143,6 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
     tokens = sum(encoded[row["id"]] + len(row["tokens"]) for row in rollouts)
     assert first["ledger/backward_tokens"] == 2 * tokens
     assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's
-
-
-# The probe
 
 
 def test_figures_of_a_teacher_that_knows(tmp_path):

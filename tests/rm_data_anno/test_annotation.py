@@ -184,8 +184,6 @@ def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
     assert "'t3_good'" in refused.stderr
 
 
-# Scores for every word
-
 CYCLE = [f"w{n % 20}" for n in range(4500)]
 
 

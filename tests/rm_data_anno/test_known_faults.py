@@ -102,9 +102,6 @@ def test_the_rarest_kind_that_is_possible_comes_first():
     assert spoil(POST, ["No figure here."], OTHERS, counts, seen, random.Random(0)).kind == "borrowed"
 
 
-# Variations of posts
-
-
 POSTS = Path(__file__).parents[2] / "quickstart" / "data" / "posts_train.json"
 TASK = get_task("slf5k")
 
