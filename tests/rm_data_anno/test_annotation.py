@@ -88,21 +88,6 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
     assert fine["wrong_code"] == []
 
 
-def test_a_second_run_repeats_nothing_and_a_grown_file_is_continued(tmp_path, annotate):
-    data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "out.json"
-    annotate("slf5k", data, output)
-    journal = tmp_path / "out.json.journal.jsonl"
-    before = journal.read_text()
-    annotate("slf5k", data, output)
-    assert journal.read_text() == before
-
-    write(data, RECORDS | {"t3_new": {"post": POST, "generated_summary": "Dan ate a cake."}})
-    annotate("slf5k", data, output)
-    assert journal.read_text().startswith(before)
-    assert journal.read_text().count("\n") == before.count("\n") + 1
-    assert list(json.loads(output.read_text())) == [*RECORDS, "t3_new"]
-
-
 def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, annotate):
     data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
     done = annotate("slf5k", data, tmp_path / "out.json", code=2)
