@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import random
-import time
 from itertools import combinations
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
-from tests.processes import die_after, killed_at_random, run_alone
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -88,24 +86,6 @@ def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
     lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert [(line["id"], line["result"]["passed"]) for line in lines[2:]] == [("b@0", True)]
     assert load_result(tmp_path / "r.json")["metrics"]["pass@1"]["value"] == 1
-
-
-def _evaluate(folder, responses, life=None):
-    die_after(life)
-    folder.mkdir(exist_ok=True)
-    evaluate_programs(config(folder, responses, workers=1, critic="programmatic"))
-
-
-def test_kills_change_nothing_of_a_result(tmp_path):
-    responses = kodcode_file(tmp_path / "p.json", {"a": [RIGHT, WRONG]})
-    begin = time.monotonic()
-    assert run_alone(_evaluate, tmp_path / "whole", responses) == 0
-    taken, killed = time.monotonic() - begin, tmp_path / "killed"
-    killed_at_random(lambda life: [run_alone(_evaluate, killed, responses, life)], killed, 2, taken)
-    whole, other = (load_json(folder / "r.json") for folder in (tmp_path / "whole", killed))
-    assert {name: value for name, value in whole.items() if other[name] != value}.keys() <= {"settings"}
-    tested = [json.loads(line)["id"] for line in (killed / "r.json.tests.journal.jsonl").read_text().splitlines()[1:]]
-    assert sorted(tested) == sorted(load_json(responses))
 
 
 def test_questions_without_tests_are_refused(tmp_path):
