@@ -141,7 +141,6 @@ def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps(load_json(path) | changes))
 
 
-@pytest.mark.promise("same_after_kill", cases=10)
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
     optimize("slf5k", config, ScriptedRewards())

@@ -162,7 +162,6 @@ def test_another_number_of_processes_is_refused(tmp_path):
         optimize("slf5k", config, ScriptedRewards())
 
 
-@pytest.mark.promise("same_after_kill", "nothing_lost")
 @pytest.mark.parametrize("ahead", [False, True])
 def test_killed_ranks_go_on_also_with_rollouts_sampled_ahead(tmp_path, ahead):
     tiny_config(tmp_path)  # writes the model once, before two processes would

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.annotation_runs import SCRIPT
-from tests.processes import flags, free_port
+from tests.processes import Server, flags
 
 PETS = ["cat", "dog", "parrot", "hamster", "rabbit"]
 PLACES = ["park", "kitchen", "garden", "car"]
