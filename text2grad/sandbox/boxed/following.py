@@ -67,7 +67,7 @@ class Follower:
             self.calls.append(
                 {
                     "test_line": _line_in_tests(frame) or self.line,
-                    "function": frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name,
+                    "function": frame.f_code.co_qualname,
                     "order": {},
                     "returned": None,
                 }

@@ -8,6 +8,8 @@ _UNARY = (
     "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
     "invert", "reversed", "copy", "dir",
 )  # fmt: skip
+_GIVEN = ("getitem", "setitem", "delitem", "delattr", "format", "round", "enter")
+_OF_CLASSES = ("setattr", "iter", "len", "getitem")
 _MEMBERS = ("items", "keys", "values")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
@@ -53,20 +55,8 @@ class RemoteType(type):
             raise AttributeError(name)
         return _as_own(cls, talk.ask({"do": "getattr"}, (cls, name)))  # a member of an enumeration
 
-    def __setattr__(cls, name, value):
-        talk.ask({"do": "setattr"}, (cls, name, value))
-
-    def __iter__(cls):
-        return talk.ask({"do": "iter"}, (cls,))
-
-    def __len__(cls):
-        return talk.ask({"do": "len"}, (cls,))
-
     def __bool__(cls):
         return True
-
-    def __getitem__(cls, key):
-        return talk.ask({"do": "getitem"}, (cls, key))
 
     def __contains__(cls, item):
         return any(item is member or item == member for member in cls)
@@ -99,37 +89,16 @@ class Remote(metaclass=RemoteType):
         else:
             talk.ask({"do": "setattr"}, (self, name, value))
 
-    def __delattr__(self, name):
-        talk.ask({"do": "delattr"}, (self, name))
-
     def __call__(self, *arguments, **named):
         return talk.ask({"do": "call"}, (self, *arguments), named)
-
-    def __getitem__(self, key):
-        return talk.ask({"do": "getitem"}, (self, key))
-
-    def __setitem__(self, key, value):
-        talk.ask({"do": "setitem"}, (self, key, value))
-
-    def __delitem__(self, key):
-        talk.ask({"do": "delitem"}, (self, key))
 
     def __contains__(self, item):
         if own(self):
             return talk.ask({"do": "contains"}, (self, item))
         return any(item is member or item == member for member in self)
 
-    def __format__(self, form):
-        return talk.ask({"do": "format"}, (self, form))
-
-    def __round__(self, *digits):
-        return talk.ask({"do": "round"}, (self, *digits))
-
     def __deepcopy__(self, _):
         return _same(self, talk.ask({"do": "deepcopy"}, (self,)))
-
-    def __enter__(self):
-        return talk.ask({"do": "enter"}, (self,))
 
     def __exit__(self, kind, error, trace):
         shown = [kind if BUILTIN_TYPES.get(getattr(kind, "__name__", "")) is kind else None, None, None]
@@ -164,6 +133,15 @@ def _members(owner: Remote, members: Iterator):
 def _same(first: Remote, value: object) -> object:
     """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
     return _as_own(type(first), value) if own(first) else value
+
+
+def _given(name: str):
+    """What is asked over there as it is."""
+
+    def method(self, *arguments):
+        return talk.ask({"do": name}, (self, *arguments))
+
+    return method
 
 
 def _unary(name: str):
@@ -208,6 +186,10 @@ def _comparison(name: str):
     return method
 
 
+for _name in _OF_CLASSES:
+    setattr(RemoteType, f"__{_name}__", _given(_name))
+for _name in _GIVEN:
+    type.__setattr__(Remote, f"__{_name}__", _given(_name))
 for _name in _UNARY:
     type.__setattr__(Remote, f"__{_name}__", _unary(_name))
 for _name in _COMPARISONS:
