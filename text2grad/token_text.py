@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from os.path import commonprefix
 from typing import TYPE_CHECKING
 
@@ -146,39 +146,19 @@ def _decode_bytes(data: bytes) -> tuple[str, list[int]]:
 
 def _sentencepiece(tokens: list[str], text: str) -> list[Interval] | None:
     """Pieces with U+2581 for a space; runs of byte tokens that are no UTF-8 become one U+FFFD a byte."""
-    chars_of: list[list[int]] = []
-    written: list[str] = []
-    index = 0
-    while index < len(tokens):
-        run = index
-        while run < len(tokens) and _BYTE_TOKEN.fullmatch(tokens[run]):
-            run += 1
-        if run == index:
-            piece = tokens[index].replace("\u2581", " ")
-            chars_of.append(list(range(len(written), len(written) + len(piece))))
-            written += piece
-            index += 1
-            continue
-        data = b"".join(map(_sentencepiece_bytes, tokens[index:run]))
-        try:
-            data.decode("utf-8")
-            piece, chars = _decode_bytes(data)
-        except UnicodeDecodeError:
-            piece, chars = "\N{REPLACEMENT CHARACTER}" * len(data), list(range(len(data)))
-        chars_of += [[len(written) + char] for char in chars]
-        written += piece
-        index = run
-    joined = "".join(written)
+    pieces: list[bytes] = []
+    for are_bytes, run in groupby(tokens, key=lambda token: _BYTE_TOKEN.fullmatch(token) is not None):
+        written = [_sentencepiece_bytes(token) for token in run]
+        data = b"".join(written)
+        if are_bytes and data.decode("utf-8", "ignore").encode() != data:
+            written = ["\N{REPLACEMENT CHARACTER}".encode()] * len(written)
+        pieces += written
+    decoded, chars = _decode_bytes(b"".join(pieces))
     # Most decoders of this family drop the space that the encoder put in front.
-    dropped = len(joined) - len(text)
-    if dropped not in (0, 1) or joined[dropped:] != text or joined[:dropped].strip():
+    dropped = len(decoded) - len(text)
+    if dropped not in (0, 1) or decoded[dropped:] != text or decoded[:dropped].strip():
         return None
-    spans, position = [], 0
-    for chars in chars_of:
-        kept = [char - dropped for char in chars if char >= dropped]
-        spans.append((kept[0], kept[-1] + 1) if kept else (position, position))
-        position = spans[-1][1]
-    return spans
+    return [(max(0, start - dropped), max(0, end - dropped)) for start, end in _from_units(pieces, chars)]
 
 
 def _sentencepiece_bytes(token: str) -> bytes:
