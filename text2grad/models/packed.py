@@ -44,14 +44,10 @@ def _forward(
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
-    past_key_values: Any = None,
-    inputs_embeds: Tensor | None = None,
-    use_cache: bool | None = None,
     **options: Any,
 ) -> BaseModelOutputWithPast:
     """The decoder's forward pass: packed, unless something is asked for that only its class's own pass gives."""
-    asked = past_key_values is not None or inputs_embeds is not None or use_cache or _asks_more(self.config, options)
-    if not asked and input_ids is not None and _can_pack(self):
+    if input_ids is not None and not _asks_more(self.config, options) and _can_pack(self):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if mask.dim() == 2 and _contiguous(mask, position_ids):
             with torch.autocast("cpu", enabled=False):  # the weights have its number type already
@@ -60,16 +56,8 @@ def _forward(
             with torch.autocast("cpu", enabled=False):
                 states = hidden_states(self, input_ids, _is_token(mask).long(), segments)
             return BaseModelOutputWithPast(last_hidden_state=states)
-    return type(self).forward(
-        self,
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        position_ids=position_ids,
-        past_key_values=past_key_values,
-        inputs_embeds=inputs_embeds,
-        use_cache=use_cache,
-        **options,
-    )
+    own = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+    return type(self).forward(self, **own, **options)
 
 
 def _can_pack(decoder: Any) -> bool:
@@ -82,8 +70,9 @@ def _can_pack(decoder: Any) -> bool:
 
 def _asks_more(config: Any, options: dict[str, Any]) -> bool:
     kinds = ("output_hidden_states", "output_attentions")
-    more = any(options.get(kind, getattr(config, kind, False)) for kind in kinds)
-    return more or options.get("return_dict") is False or options.get("cu_seq_lens_q") is not None
+    more = any(options.get(kind, getattr(config, kind, False)) for kind in kinds) or options.get("use_cache")
+    given = any(options.get(name) is not None for name in ("past_key_values", "inputs_embeds", "cu_seq_lens_q"))
+    return more or given or options.get("return_dict") is False
 
 
 def _contiguous(mask: Tensor, position_ids: Tensor | None) -> bool:
