@@ -102,6 +102,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(main)
+    @_leaving_its_code()
     def wrapped(*args, **kwargs) -> None:
         warnings.filterwarnings("ignore", ".*gradient_checkpointing` is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
@@ -129,7 +130,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             print(f"\ninterrupted ({name}); run the same command again to continue", file=sys.stderr)
             raise SystemExit(128 + number) from None
 
-    return _leaving_its_code(wrapped)
+    return wrapped
 
 
 def _interrupt(number: int) -> None:
@@ -162,20 +163,16 @@ def _started() -> str:
         return ""
 
 
-def _leaving_its_code(wrapped: Callable[..., None]) -> Callable[..., None]:
+@contextmanager
+def _leaving_its_code() -> Iterator[None]:
     """Write the exit code where the launcher reads it: torchrun ends with 1 whatever its processes ended with."""
-
-    @functools.wraps(wrapped)
-    def leaving(*args, **kwargs) -> None:
-        try:
-            wrapped(*args, **kwargs)
-        except SystemExit as error:
-            if isinstance(error.code, int) and (path := os.environ.get(EXIT_CODE_FILE)):
-                with Path(path).open("a", encoding="ascii") as file:
-                    file.write(f"{error.code}\n")
-            raise
-
-    return leaving
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.code, int) and (path := os.environ.get(EXIT_CODE_FILE)):
+            with Path(path).open("a", encoding="ascii") as file:
+                file.write(f"{error.code}\n")
+        raise
 
 
 class _Lasting:

@@ -19,7 +19,7 @@ _HEADER = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]{8,}")
 def redacted(value: Any) -> Any:
     """A JSON value (a message, settings) without the secrets in its texts."""
     if isinstance(value, str):
-        return _text(value)
+        return _without_keys(_without_credentials(value))
     if isinstance(value, dict):
         return {key: redacted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -37,10 +37,6 @@ def is_misplaced(setting: Any) -> bool:
     if isinstance(setting, list | tuple):
         return any(map(is_misplaced, setting))
     return isinstance(setting, str) and _without_keys(rest := _without_credentials(setting)) != rest
-
-
-def _text(text: str) -> str:
-    return _without_keys(_without_credentials(text))
 
 
 def _without_credentials(text: str) -> str:

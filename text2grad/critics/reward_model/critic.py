@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,7 +136,11 @@ class RewardModelCritic:
             lookahead=lookahead,
             device=device,
         )
-        self._matcher = _matcher_maker(constrained, prompt, self.decoder.end_ids)
+        self._matcher: Callable[[str, int], QuoteMatcher | None] = lambda response, limit: None
+        if constrained == "quotes":
+            from text2grad.critics.reward_model.constraints import QuoteConstraint
+
+            self._matcher = QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=self.decoder.end_ids).matcher
 
     @classmethod
     def load(
@@ -239,17 +243,6 @@ class RewardModelCritic:
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         return results
-
-
-def _matcher_maker(
-    constrained: str, prompt: RewardPrompt, end_ids: Collection[int]
-) -> Callable[[str, int], QuoteMatcher | None]:
-    """Makes what constrains the feedback on one response, in a number of tokens."""
-    if constrained == "none":
-        return lambda response, limit: None
-    from text2grad.critics.reward_model.constraints import QuoteConstraint
-
-    return QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=end_ids).matcher
 
 
 def _typical(prompt: RewardPrompt, examples: Sequence[str]) -> list[tuple[list[int], str, str]]:
