@@ -78,17 +78,6 @@ def bootstrap(
     return Estimate(value, *percentile_interval(combine(resampled_sums(sums, seed))), len(sums))
 
 
-def paired_bootstrap(
-    first: Sequence[Sequence[float]] | np.ndarray,
-    second: Sequence[Sequence[float]] | np.ndarray,
-    combine: Combine = ratio,
-    groups: Sequence[Hashable] | None = None,
-    seed: int = 42,
-) -> Estimate:
-    """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike."""
-    return paired_difference(first, second, combine, groups, seed)[0]
-
-
 def paired_difference(
     first: Sequence[Sequence[float]] | np.ndarray,
     second: Sequence[Sequence[float]] | np.ndarray,
@@ -96,7 +85,10 @@ def paired_difference(
     groups: Sequence[Hashable] | None = None,
     seed: int = 42,
 ) -> tuple[Estimate, float]:
-    """:func:`paired_bootstrap`, and the two-sided p: twice the smaller share of resamples on either side of zero."""
+    """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike.
+
+    With it the two-sided p: twice the smaller share of resamples on either side of zero.
+    """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
     a, b = _grouped(first, groups), _grouped(second, groups)

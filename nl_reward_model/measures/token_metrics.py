@@ -12,7 +12,7 @@ import numpy as np
 
 from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
-from text2grad.statistics import Combine, bootstrap, paired_bootstrap
+from text2grad.statistics import Combine, bootstrap, paired_difference
 from text2grad.tasks import Task
 from text2grad.token_rewards import scheme_of, token_rewards, tokens_in
 
@@ -89,7 +89,7 @@ def token_metrics(
         return found
 
     above = {
-        name: paired_bootstrap(rows, moved_rows, _of(f1, index), groups).to_dict() for index, name in enumerate(_TRUE)
+        name: paired_difference(rows, moved_rows, _of(f1, at), groups)[0].to_dict() for at, name in enumerate(_TRUE)
     }
     return {
         "labels": by_label(rows),
