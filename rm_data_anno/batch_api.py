@@ -9,6 +9,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,7 +160,7 @@ class BatchClient(ChatClient):
                 self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
                 continue
             if self.cache:
-                self.cache.replied(None, key, scope, reply.to_dict())
+                self.cache.replied(None, key, scope, asdict(reply))
             self.usage += reply.usage
             self.budget.spent += reply.usage.cost_usd
         for key in self._sent.pop(name, ()):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -102,7 +103,7 @@ def test_two_hundred_injured_answers():
         assert isinstance(reply.text, str)
         assert min(reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.cached_tokens) >= 0
         assert reply.usage.cost_usd > 0
-        json.dumps(reply.to_dict())
+        json.dumps(asdict(reply))
         return "read"
 
     with FaultServer(lambda _: "", raw=answer) as server, ThreadPoolExecutor(8) as pool:

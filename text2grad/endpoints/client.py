@@ -86,20 +86,12 @@ class Reply:
     Attributes:
         finish_reason: ``stop``, ``length`` where the token limit cut the text off, ``content_filter``, …
         logprobs: for each token of the text, log-probabilities by alternative; None where the server gives none.
-        remembered: it comes from the cache: nothing was sent or paid now.
     """
 
     text: str
     finish_reason: str = "stop"
     usage: Usage = field(default_factory=Usage)
     logprobs: list[dict[str, float]] | None = None
-    remembered: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the cache."""
-        value = asdict(self)
-        del value["remembered"]
-        return value
 
 
 @dataclass(frozen=True)
@@ -229,7 +221,7 @@ class ChatClient:
     def recall(self, key: str) -> Reply | None:
         """The cached reply to a request."""
         value = self.cache.get(key) if self.cache else None
-        return Reply(**{**value, "usage": Usage(**value["usage"])}, remembered=True) if value else None
+        return Reply(**{**value, "usage": Usage(**value["usage"])}) if value else None
 
     def complete(
         self,
@@ -379,7 +371,7 @@ class ChatClient:
                     self.cache.refused(number)
                 raise
             if self.cache:
-                self.cache.replied(number, key, request.scope, reply.to_dict())
+                self.cache.replied(number, key, request.scope, asdict(reply))
             self.budget.settle(bound, reply.usage.cost_usd)
         self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
         return reply
