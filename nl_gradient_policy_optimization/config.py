@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
 from nl_gradient_policy_optimization.earlier_settings import REMOVED
 from text2grad.configs import check_given, check_values, setting
-from text2grad.critics import CRITIC_FORMS, is_endpoint, is_served
-from text2grad.endpoints.settings import CriticEndpoint
+from text2grad.critics import is_endpoint, is_served
+from text2grad.endpoints.settings import CriticChoice
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
@@ -116,12 +116,10 @@ class SamplingSettings:
 
 
 @dataclass
-class CriticSettings(CriticEndpoint):
+class CriticSettings(CriticChoice):
     """The critic."""
 
-    critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critique: bool = setting(True, "false: spans without a critique (the paper's section 4.5)")
-    critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
     critic_max_new_tokens: int = setting(
         0,
@@ -133,11 +131,6 @@ class CriticSettings(CriticEndpoint):
         0.0,
         "for an endpoint: its sampling temperature; for a folder: that of its second and later --critic_votes",
         at_least=0,
-    )
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
-    critic_constrained: Literal["none", "quotes"] = setting(
-        "none",
-        "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
     )
     critic_votes: int = setting(
         1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ", at_least=1

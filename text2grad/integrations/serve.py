@@ -11,33 +11,26 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from text2grad.configs import TaskConfig, check_values, parse, setting
-from text2grad.critics import CRITIC_FORMS, Critic, is_served, load_critic
+from text2grad.critics import Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.endpoints import is_endpoint
-from text2grad.endpoints.settings import CriticEndpoint
+from text2grad.endpoints.settings import CriticChoice
 from text2grad.errors import InputError, command
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import Task, get_task
 
 
 @dataclass(kw_only=True)
-class ServeConfig(CriticEndpoint):
-    """Which critic, where, and how much it takes on."""
+class ServeConfig(CriticChoice):
+    """Where the critic is held, and how much it takes on."""
 
     REMOVED: ClassVar[dict[str, tuple[list[str], str]]] = {
         "tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")
     }
 
-    critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
-    critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
-    critic_constrained: Literal["none", "quotes"] = setting(
-        "none",
-        "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
-    )
     host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
     port: int = setting(8765, "port to listen on; 0 takes a free one", at_least=0, below=2**16)
     window: float = setting(0.02, "seconds that a batch waits for more items after its first one")
@@ -68,13 +61,11 @@ def make_critic(task: Task, config: ServeConfig) -> Critic:
     if is_served(config.critic):
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
-        prompt = config.critic_prompt or None
-        constrained = config.critic_constrained
-        return load_critic(config.critic, task, prompt=prompt, constrained=constrained, **config.client_options())
+        options = {"prompt": config.critic_prompt or None, **config.client_options()}
+        return load_critic(config.critic, task, constrained=config.critic_constrained, **options)
     if Path(config.critic).is_dir():
-        return load_critic(
-            config.critic, task, batch_size=config.critic_batch_size, constrained=config.critic_constrained
-        )
+        options = {"batch_size": config.critic_batch_size, "constrained": config.critic_constrained}
+        return load_critic(config.critic, task, **options)
     return load_critic(config.critic, task)
 
 
