@@ -67,9 +67,9 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
 
 
-def lock(target: str, read_only: bool) -> None:
-    """Make a mount and all below it nosuid and nodev, and read-only where asked (mount_setattr, Linux 5.12)."""
-    attributes = struct.pack("QQQQ", MS_NOSUID | MS_NODEV | (MS_RDONLY if read_only else 0), 0, 0, 0)
+def lock(target: str) -> None:
+    """Make a mount and all below it read-only, nosuid and nodev (mount_setattr, Linux 5.12)."""
+    attributes = struct.pack("QQQQ", MS_NOSUID | MS_NODEV | MS_RDONLY, 0, 0, 0)
     at_fdcwd, at_recursive = -100, 0x8000
     call("syscall", 442, at_fdcwd, target.encode(), at_recursive, attributes, ctypes.c_size_t(len(attributes)))
 
@@ -87,7 +87,7 @@ def build_root(root: str, read_only: dict, tmpfs: dict, devices: list) -> None:
             os.symlink(os.readlink(source), place)
             continue
         bind(source, place)
-        lock(place, read_only=True)
+        lock(place)
     os.makedirs(root + "/proc")
     mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for name in devices:

@@ -66,7 +66,7 @@ class Follower:
         if not self.stack:
             self.calls.append(
                 {
-                    "test_line": _line_in_tests(frame) or self.line,
+                    "test_line": line_in_tests(frame) or self.line,
                     "function": frame.f_code.co_qualname,
                     "order": {},
                     "returned": None,
@@ -109,7 +109,8 @@ class Follower:
         return {"cleared": list(self.cleared.items()), "calls": told[-_CALLS:], "cut": self.events > _EVENTS}
 
 
-def _line_in_tests(frame: FrameType | None) -> int | None:
+def line_in_tests(frame: FrameType | None) -> int | None:
+    """The line of the tests that led to a frame."""
     while frame is not None and frame.f_code.co_filename != TESTS:
         frame = frame.f_back
     return frame.f_lineno if frame is not None else None

@@ -7,7 +7,6 @@ library only; started as a script. With ``T2G_TRACE`` set it follows what each c
 from __future__ import annotations
 
 import copy
-import functools
 import importlib.machinery
 import importlib.util
 import io
@@ -31,10 +30,6 @@ def _special(name: str):
     return call
 
 
-def _swapped(call, first, second):
-    return call(second, first)
-
-
 _OPERATORS = {name: getattr(operator, name + "_" if name in ("and", "or") else name) for name in BINARY}
 OPERATIONS = {
     "len": len, "iter": iter, "next": next, "getitem": operator.getitem, "setitem": operator.setitem,
@@ -46,7 +41,7 @@ OPERATIONS = {
     "getattr": getattr, "setattr": setattr, "delattr": delattr,
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **_OPERATORS,
-    **{f"r{name}": functools.partial(_swapped, call) for name, call in _OPERATORS.items()},
+    **{f"r{name}": lambda first, second, call=call: call(second, first) for name, call in _OPERATORS.items()},
     **{f"i{name}": getattr(operator, f"i{name}") for name in BINARY},
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import types
 from importlib.machinery import ModuleSpec
 
 import remotes
-from following import TESTS
+from following import TESTS, line_in_tests
 from names import Names, lent
 from remotes import Remote, RemoteType, new, own
 from wire import (
@@ -69,7 +69,7 @@ class Conversation:
         self.asked = question["do"]
         if self.asked not in _LOOKING:
             self.sizes.clear()
-        answer = self.exchange({**question, "arguments": content, "line": _line()})
+        answer = self.exchange({**question, "arguments": content, "line": line_in_tests(sys._getframe())})
         try:
             decode = WireDecoder(self.value, known)
             decode.refill(answer.get("changed") or {})
@@ -253,13 +253,6 @@ def _known_fields(told: dict) -> dict:
 def _is_mine(value: object) -> bool:
     """An object of a class that the test file defines."""
     return getattr(type(value), "__module__", None) == "test_solution" and not isinstance(value, type)
-
-
-def _line() -> int | None:
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != TESTS:
-        frame = frame.f_back
-    return frame.f_lineno if frame is not None else None
 
 
 class Solution(types.ModuleType):
