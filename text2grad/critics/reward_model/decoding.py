@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from text2grad.critics.reward_model.reading import reader
-from text2grad.models import end_token_ids
+from text2grad.critics.reward_model.reading import AnyModel, PackedModel
+from text2grad.models import base_model, end_token_ids
+from text2grad.models.packed import can_pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -249,7 +250,9 @@ class FeedbackDecoder:
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
         self.model = model
-        self._reader = reader(model, self.prefix, self._pad, self.device)
+        packed = torch.device(self.device).type == "cpu" and can_pack(base_model(model))
+        self._reader: PackedModel | AnyModel
+        self._reader = PackedModel(model) if packed else AnyModel(model, self.prefix, self._pad, self.device)
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}

@@ -10,22 +10,6 @@ from transformers.cache_utils import DynamicLayer
 
 from text2grad.models.decoder import Decoder, Rows
 from text2grad.models.loading import base_model
-from text2grad.models.packed import can_pack
-
-
-def reader(
-    model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str
-) -> "PackedModel | AnyModel":
-    """The fastest reader there is for a model: it holds the keys and values of the rows under way.
-
-    Args:
-        prefix: ids that prompts begin with.
-        pad: the id that fills shorter rows.
-        device: where the model computes, where that is not where its weights are.
-    """
-    if torch.device(device).type == "cpu" and can_pack(base_model(model)):
-        return PackedModel(model)
-    return AnyModel(model, prefix, pad, device)
 
 
 class PackedModel:
@@ -59,6 +43,11 @@ class PackedModel:
 
 class AnyModel:
     """A causal LM through transformers' cache, which grows in place; the prefix is computed once.
+
+    Args:
+        prefix: ids that prompts begin with.
+        pad: the id that fills shorter rows.
+        device: where the model computes, where that is not where its weights are.
 
     Attributes:
         takes_back: whether rows may :meth:`accept` less than they read.

@@ -184,8 +184,9 @@ class QuoteMatcher:
             elif after.kind == SPAN:
                 length += not after.content.pending
             elif after.kind == AFTER and state.kind == SPAN:
-                again = _once_too_often(quoted, state.content.places, length)
-                quoted = (*quoted, (state.content.places, length))
+                places = state.content.places  # where it ends: the list has it as often as the response, or more often
+                again = quoted.count((places, length)) >= places.bit_count()
+                quoted = (*quoted, (places, length))
             state = after
         # How much freedom is left: none near the limit of tokens, and none to go on with a text or a list that is full.
         if position.tokens + 1 >= self._tight_from:
@@ -244,11 +245,6 @@ class QuoteMatcher:
                         ids += node[0] + walk(self._format, span, node)[0]
             self._walks[state] = ids
         return self._walks[state]
-
-
-def _once_too_often(quoted: tuple[tuple[int, int], ...], ends: int, length: int) -> bool:
-    """Whether a list has a span as often as the response has it: one that ends at these places, of this length."""
-    return quoted.count((ends, length)) >= ends.bit_count()
 
 
 def walk(format: Format, state: State, node: Node) -> tuple[list[int], list[tuple[Node, State]]]:
