@@ -60,7 +60,12 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     """
     task = get_task(task)
     if spec == "programmatic":
-        return programmatic_critic(task, **options)
+        if not task.programmatic_critic:
+            raise InputError(
+                f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be, or the "
+                "rules for open questions, text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
+            )
+        return as_critic(load_object(task.programmatic_critic, task.folder), spec, **options)
     if is_endpoint(spec):
         from text2grad.critics.chat import ChatCritic
 
@@ -92,16 +97,6 @@ def check_new_responses(critic: Critic) -> None:
             f"{critic.name}, variant human_feedback: a person's feedback is about the record's response, not about new "
             "ones; choose cot, no_cot or dense, or train a reward model on feedback of people"
         )
-
-
-def programmatic_critic(task: Task, **options: Any) -> Critic:
-    """The program that gives feedback on a task's responses (``Task.programmatic_critic``)."""
-    if not task.programmatic_critic:
-        raise InputError(
-            f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be, or the "
-            "rules for open questions, text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
-        )
-    return as_critic(load_object(task.programmatic_critic, task.folder), "programmatic", **options)
 
 
 def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:

@@ -48,15 +48,6 @@ class ServeConfig(CriticChoice):
         check_values(self)
 
 
-def make_service(task: Task, config: ServeConfig) -> CriticService:
-    """The critic, loaded."""
-    limits = Limits(config.max_items, config.max_characters, config.max_waiting, config.timeout)
-    critic = make_critic(task, config)
-    # A reward model's batches are the clients' too: what is decoded together is answered then, not 64 items later.
-    batch_size = config.batch_size or (config.critic_batch_size if Path(config.critic).is_dir() else 64)
-    return CriticService(critic, task, limits, window=config.window, batch_size=batch_size)
-
-
 def make_critic(task: Task, config: ServeConfig) -> Critic:
     if is_served(config.critic):
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
@@ -101,7 +92,10 @@ def serve(task: Task, config: ServeConfig) -> None:
         listening = socket.create_server((config.host, config.port), family=family, backlog=1024)
     except OSError as error:
         raise InputError(f"--host {config.host} --port {config.port}: {error.strerror}; choose another") from None
-    service = make_service(task, config)
+    limits = Limits(config.max_items, config.max_characters, config.max_waiting, config.timeout)
+    # A reward model's batches are the clients' too: what is decoded together is answered then, not 64 items later.
+    batch_size = config.batch_size or (config.critic_batch_size if Path(config.critic).is_dir() else 64)
+    service = CriticService(make_critic(task, config), task, limits, window=config.window, batch_size=batch_size)
     app = make_app(service, token, int(config.max_megabytes * 2**20))
     server = uvicorn.Server(
         uvicorn.Config(

@@ -186,15 +186,12 @@ class Journal:
                 self.results[row["id"]] = (row["input"], row["result"])
                 self.errors.pop(row["id"], None)
         if differing_settings(last, settings):
-            self._go_on(last, settings)
-
-    def _go_on(self, then: dict[str, Any], now: dict[str, Any]) -> None:
-        """Refuse other settings, or note that they apply from here on."""
-        if not self._allow_changed:
-            self._log.close()
-            check_same_settings(self.path, then, now, "choose another output path, or delete the journal to start over")
-        self._changed(then, now)
-        self._log.append({"settings": now})
+            if not self._allow_changed:
+                self._log.close()
+                remedy = "choose another output path, or delete the journal to start over"
+                check_same_settings(self.path, last, settings, remedy)
+            self._changed(last, settings)
+            self._log.append({"settings": settings})
 
     def _changed(self, then: dict[str, Any], now: dict[str, Any]) -> None:
         differing = {name: value for name, (_, value) in differing_settings(then, now).items()}
