@@ -131,19 +131,15 @@ class FeedbackFields:
         return f', "{self.missing}": ["..."], "{self.score}": -1..1' if asked else ""
 
     def to_dict(self, feedback: Feedback) -> dict:
-        """Without the critique where there is none, or none is wanted."""
+        """Without the critique where there is none, or none is wanted; z that is the spans alone ends with them."""
         critique = {self.critique: feedback.critique} if self.with_critique and feedback.critique else {}
         spans = {self.good: list(feedback.good), self.poor: list(feedback.poor)}
         scores = {self.scores: [list(pair) for pair in feedback.scores]} if feedback.scores else {}
-        return {**critique, **spans, **scores, **self._whole(feedback)}
-
-    def _whole(self, feedback: Feedback) -> dict:
-        """What is missing, and the verdict: nothing where feedback has neither, or z is the spans alone."""
         given = feedback.missing or feedback.score is not None
         if not (given and self.with_critique and self.with_verdict):
-            return {}
+            return {**critique, **spans, **scores}
         score = {} if feedback.score is None else {self.score: feedback.score}
-        return {self.missing: list(feedback.missing), **score}
+        return {**critique, **spans, **scores, self.missing: list(feedback.missing), **score}
 
     def render(self, feedback: Feedback) -> str:
         """z: the JSON text that a reward model learns to write."""

@@ -197,8 +197,10 @@ class ChatCritic:
             feedback = self.fields.parse(reply.text, critique)
             if self.variant == "dense" and not feedback.scores:
                 raise FeedbackError(f"the reply holds no {self.task.fields.scores!r}")
-            if self.constrained != "none" and (strange := _not_in(response, feedback)):
-                raise FeedbackError(f"the server ignores structured_outputs (docs/serve.md): {strange} is no quote")
+            strange = [span for span in (*feedback.good, *feedback.poor) if span not in response]
+            if self.constrained != "none" and strange:
+                told = f"{shown(strange[0])} is no quote"
+                raise FeedbackError(f"the server ignores structured_outputs (docs/serve.md): {told}")
         except FeedbackError as error:
             cut = f" (cut off after {reply.usage.completion_tokens} tokens)" if reply.finish_reason == "length" else ""
             return FeedbackError(f"{error}{cut}"), f"{error}{cut}", reply
@@ -251,11 +253,6 @@ def _again(complaint: str) -> str:
         f"That reply cannot be used: {complaint}.{shorter} Write the whole JSON object again, in the form asked for, "
         "with every quote copied exactly."
     )
-
-
-def _not_in(response: str, feedback: Feedback) -> str:
-    """A span that is no quote of the response, as an error shows it; empty where there is none."""
-    return next((shown(span) for span in (*feedback.good, *feedback.poor) if span not in response), "")
 
 
 def _reasoning(reply: Reply) -> str:
