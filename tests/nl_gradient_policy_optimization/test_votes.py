@@ -12,7 +12,7 @@ from tests.fault_server import FaultServer
 from tests.reward_records import memorised
 from tests.tiny_runs import rows, tiny_config
 from text2grad.critics import load_critic
-from text2grad.critics.opinions import opinions
+from text2grad.critics.asking import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.feedback import Feedback

@@ -1,4 +1,4 @@
-"""Asking a critic about many responses in one call, some of which may be blank."""
+"""Asking a critic about many responses in one call, some of which may be blank; and asking it for several opinions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -36,3 +36,25 @@ def ask(
             given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
             answers |= dict(zip(rows, given, strict=True))
     return [answers.get(row) for row in range(len(questions))]
+
+
+class Opinion:
+    """One of the opinions of a critic that takes their ``number``, as a critic. The first is what it says anyway.
+
+    Those of a model that samples differ. Asked again, each is the same.
+    """
+
+    def __init__(self, critic: Any, number: int):
+        self.critic, self.number, self.name = critic, number, critic.name
+
+    def __call__(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
+    ) -> list[Feedback | FeedbackError]:
+        return self.critic(prompts, responses, records, number=self.number)
+
+
+def opinions(critic: Critic, count: int) -> list[Critic]:
+    """So many opinions of a critic; one that always says the same (a program, a function) gives equal ones."""
+    if not getattr(critic, "has_opinions", False):
+        return [critic] * count
+    return [critic, *(Opinion(critic, number) for number in range(1, count))]

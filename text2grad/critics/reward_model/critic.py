@@ -101,7 +101,7 @@ class RewardModelCritic:
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
-        temperature: of its second and further opinions (``text2grad.critics.opinions``); the first is greedy.
+        temperature: of its second and further opinions (``text2grad.critics.asking``); the first is greedy.
     """
 
     has_opinions = True
