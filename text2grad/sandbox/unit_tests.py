@@ -16,11 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from text2grad.sandbox.box import BOX, PATIENCE, Result, Sandbox
-from text2grad.sandbox.verdict import Call, Frame, Test, TestRun, Trace, read_report
+from text2grad.sandbox.verdict import TestRun, read_report
 from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
-
-__all__ = ["Call", "Frame", "Test", "TestRun", "Trace", "parsed", "run_tests", "with_log"]
 
 # How verdicts are made: for journals, in which verdicts of different kinds must not mix.
 VERDICTS = "solution apart, else undecided"

@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from text2grad.sandbox.unit_tests import Call, Test, TestRun, parsed
+from text2grad.sandbox.unit_tests import parsed
+from text2grad.sandbox.verdict import Call, Test, TestRun
 
 MOST_LINES = 4  # statements blamed by slices
 _FARTHEST = 3  # steps from the line at fault back to what led to it

@@ -28,7 +28,8 @@ from text2grad.critics.programs.kodcode.blame import Blame, TestsAtFaultError, b
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import TestRun, parsed, run_tests
+from text2grad.sandbox.unit_tests import parsed, run_tests
+from text2grad.sandbox.verdict import TestRun
 from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
 
