@@ -74,24 +74,15 @@ class TestsAtFaultError(ValueError):
     """The tests cannot judge the program, whatever it does; the message says why."""
 
 
-@dataclass
 class Source:
     """A program, its syntax tree, and questions about its lines."""
 
-    code: str
-    tree: ast.Module
-    lines: list[str] = field(init=False)
-    statements: list[ast.stmt] = field(init=False)
-    functions: list[Function] = field(init=False)
-    returns: dict[str, list[int]] = field(init=False)  # of each function, by name
-    _parents: dict[ast.AST, ast.AST] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.lines = lines_of(self.code)
-        nodes = list(ast.walk(self.tree))
+    def __init__(self, code: str, tree: ast.Module):
+        self.tree, self.lines = tree, lines_of(code)
+        nodes = list(ast.walk(tree))
         self.statements = [node for node in nodes if isinstance(node, ast.stmt)]
         self.functions = [node for node in nodes if isinstance(node, Function)]
-        self.returns = {
+        self.returns = {  # of each function, by name
             function.name: [node.lineno for node in ast.walk(function) if isinstance(node, ast.Return)]
             for function in self.functions
         }
