@@ -61,16 +61,6 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
 
 
 def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dict[str, Any]:
-    """:func:`_continued`; ``InputError`` also where the file's settings are of other types than were written."""
-    try:
-        return _continued(path, now, finished, ranks)
-    except InputError:
-        raise
-    except (TypeError, ValueError, AttributeError, LookupError) as error:
-        raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
-
-
-def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dict[str, Any]:
     """``run.json`` of a run that was begun before, with what is changed from the next step on.
 
     Args:
@@ -79,23 +69,29 @@ def _continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> di
         finished: steps that the newest checkpoint has.
 
     Raises:
-        InputError: settings differ that decide the result, and ``--allow_changed`` was not given.
+        InputError: settings differ that decide the result, and ``--allow_changed`` was not given; or the file's are of
+            other types than were written.
     """
-    begun = load_json(path)
-    wanted, changes = _settings(now), begun.get("changes", [])
-    last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
-    if now["config"]["allow_changed"]:
-        check_fixed(path.parent, applied, wanted, _FIXED if finished else ())
-    elif wanted != applied:
-        remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
-        then = {name: value for name, value in last.items() if name not in _LENGTH}
-        here = {name: value for name, value in wanted.items() if name not in _LENGTH}
-        if _steps(wanted, now, ranks) < _steps(last, now, ranks):
-            then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
-        check_same_settings(path.parent, then, here, remedy)
-    more = finished < _steps(wanted, now, ranks)
-    changes = changes_of(changes, _settings(begun), wanted, finished, more)
-    return {**begun, "changes": changes} if changes or "changes" in begun else begun
+    try:
+        begun = load_json(path)
+        wanted, changes = _settings(now), begun.get("changes", [])
+        last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
+        if now["config"]["allow_changed"]:
+            check_fixed(path.parent, applied, wanted, _FIXED if finished else ())
+        elif wanted != applied:
+            remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
+            then = {name: value for name, value in last.items() if name not in _LENGTH}
+            here = {name: value for name, value in wanted.items() if name not in _LENGTH}
+            if _steps(wanted, now, ranks) < _steps(last, now, ranks):
+                then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
+            check_same_settings(path.parent, then, here, remedy)
+        more = finished < _steps(wanted, now, ranks)
+        changes = changes_of(changes, _settings(begun), wanted, finished, more)
+        return {**begun, "changes": changes} if changes or "changes" in begun else begun
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """What SFT, DPO and the scalar reward model share: settings, encoding, LoRA, held-out prompts, resume."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -176,25 +175,6 @@ def split(
     return training, Dataset.from_list(validation) if held else None
 
 
-@contextmanager
-def begun(config: FineTuning, method: str, data: Any) -> Iterator[bool]:
-    """Hold the run's folder and write ``run.json``, or check it; whether there is anything left to train.
-
-    Raises:
-        InputError: the folder holds a run with other settings, data or base model, or another run is working there.
-    """
-    folder = Path(config.output_dir)
-    run = {"method": method, "data": fingerprint(data), **_decisions(config)}
-    run["weights"] = weights_fingerprint(config.model)
-    with claimed(folder, method):
-        path = folder / RUN_FILE
-        former = load_json(path) if path.is_file() else None
-        _, more = begin(path, former, run, RESULT_FILE, config)
-        if not more:
-            print(f"{folder}: this training has finished; delete the folder to train again")
-        yield more
-
-
 def fine_tune(
     config: FineTuning,
     method: str,
@@ -206,21 +186,37 @@ def fine_tune(
 ) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``; a finished run is left as it is.
 
+    ``run.json`` there says what was begun, and ``result.json`` that it is complete.
+
     Args:
         example: a row of the trainer's data.
         make: the trainer, from the arguments that all of TRL's take.
         following: the command that uses the result, from the repository's root.
         describe: writes what else the result needs, after training.
+
+    Raises:
+        InputError: the folder holds a run with other settings, data or base model, or another run is working there.
     """
-    with begun(config, method, items) as more:
+    folder = Path(config.output_dir)
+    path = folder / RUN_FILE
+    begun = {"method": method, "data": fingerprint(items), **_decisions(config)}
+    begun["weights"] = weights_fingerprint(config.model)
+    with claimed(folder, method):
+        _, more = begin(path, load_json(path) if path.is_file() else None, begun, RESULT_FILE, config)
         if not more:
+            print(f"{folder}: this training has finished; delete the folder to train again")
             return
         tokenizer = load_tokenizer(config.model)
         training, validation = split(items, encode(items, get_task(config.task), tokenizer, config), example, config)
         trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
         measures = run(trainer, config)
         describe(trainer, training, measures)
-        finish(config, method, measures, following)
+        if config.process_index == 0:
+            save_text(folder / "README.md", model_card(config, method, measures))
+            save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
+            figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())
+            print(f"{folder}: {method} has finished, the model is in this folder{figures}")
+            say_next(following)
 
 
 def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
@@ -235,18 +231,6 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     measures |= {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
     return {name: value for name, value in measures.items() if isinstance(value, float)}
-
-
-def finish(config: FineTuning, method: str, measures: dict[str, float], following: str) -> None:
-    """Write the model's card, and ``result.json``, which says that the run is complete; tell what comes next."""
-    if config.process_index != 0:
-        return
-    folder = Path(config.output_dir)
-    save_text(folder / "README.md", model_card(config, method, measures))
-    save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
-    figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())
-    print(f"{folder}: {method} has finished, the model is in this folder{figures}")
-    say_next(following)
 
 
 def _decisions(config: FineTuning) -> dict[str, Any]:
