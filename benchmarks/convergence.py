@@ -13,7 +13,7 @@ studies share them. ``--stored benchmarks/figures/STUDY.json`` prints and draws 
 
 import os
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,6 @@ class StudyConfig(Protocol):
         for name in self.methods:
             method_of(name)
 
-    @property
-    def protocol(self) -> Protocol:
-        return Protocol(**{each.name: getattr(self, each.name) for each in fields(Protocol)})
-
 
 @dataclass
 class StudyResult:
@@ -94,17 +90,17 @@ class Study:
     """Trains or reloads a study's runs, by folder ``METHOD/lr-RATE/seed-SEED``."""
 
     def __init__(self, config: StudyConfig):
-        self.config, self.folder, self.protocol = config, Path(config.output_dir), config.protocol
+        self.config, self.folder = config, Path(config.output_dir)
         settings = BaseSettings(steps=config.base_steps, rewritings=config.rewritings)
         base = base_policy(self.folder / "starting_policy", settings, seed=0)
-        prompts = training_prompts(self.folder / "prompts.json", self.protocol.prompts, self.protocol.notes)
+        prompts = training_prompts(self.folder / "prompts.json", config.prompts, config.notes)
         self.materials = Materials(base, prompts)
         self.processor_seconds: list[float] = []
 
     def train_or_load(self, name: str, rate: float, seed: int) -> results.Curve:
         """The curve of one run."""
         folder = self.folder / name / f"lr-{rate:g}" / f"seed-{seed}"
-        result = run_method(name, rate, seed, folder, self.materials, self.protocol)
+        result = run_method(name, rate, seed, folder, self.materials, self.config)
         self.processor_seconds.append(result["processor_seconds"])
         return result["curve"]
 
@@ -162,7 +158,7 @@ def save_result(config: StudyConfig, result: StudyResult) -> None:
     contents = {
         "study": config.study,
         **result.facts,
-        "protocol": config.protocol.described(),
+        "protocol": config.described(),
         "learning_rates": result.learning_rates,
         "sweep": sweep,
         "curves": result.curves,

@@ -159,21 +159,12 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from benchmarks.micro.trl_trainers import summed_deltas, trl_settings
+    from benchmarks.micro.trl_trainers import SummedDeltas, trl_settings
 
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = short_enough(read_prompts(config, task), task, tokenizer, config)
-    critic = make_critic(config, task, None)
+    reward = SummedDeltas(make_critic(config, task, None), task, records, tokenizer)
     ends: list[float] = []
-    lengths: set[int] = set()
-
-    def total_reward(completions: list, completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
-        texts = [completion[0]["content"] for completion in completions]
-        chosen = [task.with_response(records[key], text) for key, text in zip(id, texts, strict=True)]
-        replies = critic([task.prompt(record) for record in chosen], texts, chosen)
-        lengths.update(map(len, completion_ids))
-        pairs = zip(completion_ids, replies, strict=True)
-        return [summed_deltas(ids, tokenizer, reply, task) for ids, reply in pairs]
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
@@ -190,18 +181,17 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
         epsilon=config.clip_range,
         generation_kwargs={"min_new_tokens": config.max_new_tokens},
     )
-    rows = [{"prompt": task.messages(task.prompt(record)), "id": key} for key, record in records.items()]
     trainer = GRPOTrainer(
         model=load_model(config.model),
-        reward_funcs=total_reward,
+        reward_funcs=reward,
         args=settings,
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(reward.rows),
         processing_class=tokenizer,
         peft_config=lora_config(config),
         callbacks=[Clock()],
     )
     trainer.train()
-    assert lengths == {config.max_new_tokens}
+    assert reward.lengths == {config.max_new_tokens}
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 
 

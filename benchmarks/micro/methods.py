@@ -14,21 +14,20 @@ class Method:
     Attributes:
         label: its name for readers.
         settings: fields of ``PolicyConfig`` that differ from Text2Grad's.
-        engine: ``text2grad`` (this project's trainer), ``capo`` (the same with penalties alone), ``rltf_sd`` or
-            ``critique_grpo`` (with second attempts), or ``trl`` (TRL's GRPOTrainer).
+        trl: it is trained by TRL's GRPOTrainer, and not by this project's trainer.
         noise: the critic's errors: their kind, and the share of spans that have them.
         tuned_as: the method whose learning rate it takes; if empty, its own is swept.
     """
 
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
-    engine: str = "text2grad"
+    trl: bool = False
     noise: tuple[str, float] | None = None
     tuned_as: str = ""
 
 
 _GROUPS = {"rollouts_per_prompt": 4}
-_ATTEMPTS = {"rollouts_per_prompt": 2, "micro_batch_size": 8}
+_ATTEMPTS = {"algorithm": "second", "rollouts_per_prompt": 2, "micro_batch_size": 8}
 METHODS = {
     "text2grad": Method("Text2Grad"),
     "ppo_sum": Method("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
@@ -45,7 +44,7 @@ METHODS = {
     "pure": Method("PURE", {**_GROUPS, "algorithm": "pure"}),
     "prime": Method("PRIME", {**_GROUPS, "algorithm": "prime"}),
     "verdict_groups": Method("verdict and spans, four responses a prompt", {**_GROUPS, "algorithm": "verdict"}),
-    "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, engine="trl"),
+    "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, trl=True),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
@@ -60,9 +59,9 @@ METHODS = {
     ),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
-    "rltf_sd": Method("RLTF-SD", _ATTEMPTS, engine="rltf_sd"),
-    "critique_grpo": Method("Critique-GRPO", _ATTEMPTS, engine="critique_grpo"),
-    "capo": Method("CAPO", _GROUPS, engine="capo"),
+    "rltf_sd": Method("RLTF-SD", {**_ATTEMPTS, "learn": "rltf_sd"}),
+    "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
+    "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo", "votes": 1}),  # this critic always says the same
 }
 _NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}
 

@@ -1,6 +1,7 @@
 """A critic with deliberate errors: spans lost, spans moved to a wrong place, or good and poor exchanged."""
 
 import random
+import re
 from collections.abc import Sequence
 
 from text2grad.critics import Critic, Feedback, FeedbackError
@@ -55,19 +56,10 @@ def shifted(quote: str, response: str, rng: random.Random) -> str:
     places = ground(quote, response)
     if not places:
         return quote
-    words = [(m, m + len(word)) for m, word in _words(response)]
+    words = [match.span() for match in re.finditer(r"\S+", response)]
     inside = [index for index, (start, end) in enumerate(words) if start < places[0][1] and places[0][0] < end]
     offsets = [o for o in (-3, -2, -1, 1, 2, 3) if inside[0] + o >= 0 and inside[-1] + o < len(words)]
     if not offsets:
         return quote
     offset = rng.choice(offsets)
     return response[words[inside[0] + offset][0] : words[inside[-1] + offset][1]]
-
-
-def _words(text: str) -> list[tuple[int, str]]:
-    found, position = [], 0
-    for word in text.split():
-        position = text.index(word, position)
-        found.append((position, word))
-        position += len(word)
-    return found

@@ -1,7 +1,7 @@
 """What all methods of the synthetic task share: how long they train, and how their policies are evaluated."""
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
@@ -37,7 +37,8 @@ class Protocol:
     def described(self) -> dict[str, Any]:
         """For a run's folder; what the first studies did not know is left out where it has its default."""
         later = {"kl_coef": 0.0, "praises": False, "generation": "transformers", "notes": 0}
-        return {name: value for name, value in asdict(self).items() if later.get(name) != value}
+        values = {each.name: getattr(self, each.name) for each in fields(Protocol)}
+        return {name: value for name, value in values.items() if later.get(name) != value}
 
 
 def held_out_records(count: int, notes: int) -> list[Record]:

@@ -3,7 +3,7 @@
 import random
 
 from benchmarks.micro.critic import Remark, remarks_on
-from benchmarks.micro.task import NOTES, Statement, demonstrate, read_statements
+from benchmarks.micro.task import NOTES, demonstrate, read_statements
 from text2grad.feedback import without_quotes
 from text2grad.tasks import Record
 
@@ -40,15 +40,11 @@ def followed(record: Record, said: list[Remark], rng: random.Random) -> list[str
             if statement.note not in told:
                 sentences.append(right_sentence(record, statement.note, rng))
             told.add(statement.note)
-        elif not _unwanted(statement, banned, no_asides):
+        elif statement.note not in banned and not (no_asides and statement.verdict == "aside"):
             sentences.append(statement.text)
     for note in sorted(asked - told):
         sentences.insert(rng.randint(0, len(sentences)), right_sentence(record, note, rng))
     return sentences
-
-
-def _unwanted(statement: Statement, banned: set[str], no_asides: bool) -> bool:
-    return statement.note in banned or (no_asides and statement.verdict == "aside")
 
 
 def right_sentence(record: Record, note: str, rng: random.Random) -> str:

@@ -22,11 +22,6 @@ from text2grad.models import load_tokenizer
 from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 
 RESULT = "result.json"
-ENGINES: dict[str, dict[str, Any]] = {
-    "capo": {"algorithm": "capo", "votes": 1},  # this critic always says the same
-    "rltf_sd": {"algorithm": "second", "learn": "rltf_sd"},
-    "critique_grpo": {"algorithm": "second", "learn": "critique_grpo"},
-}
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,10 @@ def run_method(
     method = method_of(name)
     config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
     begun, processor = time.perf_counter(), time.process_time()
-    critic = critic_of(method, seed, protocol)
-    curve = (train_grpo if method.engine == "trl" else train_text2grad)(config, critic, protocol)
+    critic: Critic = ProfileCritic(protocol.praises)
+    if method.noise:
+        critic = NoisyCritic(critic, *method.noise, seed=seed)
+    curve = (train_grpo if method.trl else train_text2grad)(config, critic, protocol)
     result = {
         "settings": settings,
         "curve": curve,
@@ -108,13 +105,7 @@ def config_of(
         "log_rollouts_every": 0,
         "report_to": ["none"],
     }
-    return PolicyConfig.of(**{**settings, **method.settings, **ENGINES.get(method.engine, {})})
-
-
-def critic_of(method: Method, seed: int, protocol: Protocol) -> Critic:
-    """The program that gives feedback, with the method's errors."""
-    critic = ProfileCritic(protocol.praises)
-    return NoisyCritic(critic, *method.noise, seed=seed) if method.noise else critic
+    return PolicyConfig.of(**{**settings, **method.settings})
 
 
 def train_text2grad(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:

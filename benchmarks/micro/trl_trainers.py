@@ -1,5 +1,6 @@
 """GRPO by TRL's own trainer, with the same critic, responses, passes and steps as the other methods."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
 from text2grad.critics import Critic, Feedback, FeedbackError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json
-from text2grad.tasks import Task
+from text2grad.tasks import Record, Task
 from text2grad.token_rewards import token_rewards
 
 GENERATIONS = 4
@@ -46,13 +47,34 @@ def trl_settings(config: PolicyConfig) -> dict[str, Any]:
     }
 
 
-def summed_deltas(
-    ids: list[int], tokenizer: PreTrainedTokenizerBase, reply: Feedback | FeedbackError, task: Task
-) -> float:
-    """The scalar reward of a response: the sum of its δ. A critic that fails ends the run."""
-    if isinstance(reply, FeedbackError):
-        raise reply
-    return float(sum(token_rewards(ids, tokenizer, reply, task).values))
+class SummedDeltas:
+    """TRL's reward of responses: the sum of the δ that the critic gives each. A critic that fails ends the run.
+
+    Attributes:
+        rows: TRL's training data.
+        lengths: tokens that the responses had.
+    """
+
+    __name__ = "summed_deltas"
+
+    def __init__(self, critic: Critic, task: Task, records: Mapping[str, Record], tokenizer: PreTrainedTokenizerBase):
+        self.critic, self.task, self.records, self.tokenizer = critic, task, records, tokenizer
+        self.rows = [{"prompt": task.messages(task.prompt(record)), "id": key} for key, record in records.items()]
+        self.lengths: set[int] = set()
+
+    def __call__(self, completions: list, completion_ids: list[list[int]], id: list[str], **_: Any) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        chosen = [self.task.with_response(self.records[key], text) for key, text in zip(id, texts, strict=True)]
+        replies = self.critic([self.task.prompt(record) for record in chosen], texts, chosen)
+        self.lengths.update(map(len, completion_ids))
+        return [self._reward(*each) for each in zip(completion_ids, texts, replies, strict=True)]
+
+    def _reward(self, ids: list[int], text: str, reply: Feedback | FeedbackError) -> float:
+        if not text.strip():
+            return EMPTY_REWARD
+        if isinstance(reply, FeedbackError):
+            raise reply
+        return float(sum(token_rewards(ids, self.tokenizer, reply, self.task).values))
 
 
 class Examine(TrainerCallback):
@@ -73,23 +95,13 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
     tokenizer = load_tokenizer(config.model)
     model = load_model(config.model, torch.float32)
     records = {record["id"]: record for record in load_json(config.data_path)}
-    rows = [{"prompt": PROFILES.messages(PROFILES.prompt(record)), "id": key} for key, record in records.items()]
-
-    def total_reward(completion_ids: list[list[int]], id: list[str], **_) -> list[float]:
-        texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
-        chosen = [records[key] for key in id]
-        replies = critic([PROFILES.prompt(record) for record in chosen], texts, chosen)
-        return [
-            summed_deltas(ids, tokenizer, reply, PROFILES) if text.strip() else EMPTY_REWARD
-            for ids, text, reply in zip(completion_ids, texts, replies, strict=True)
-        ]
-
+    reward = SummedDeltas(critic, PROFILES, records, tokenizer)
     examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
     trainer = GRPOTrainer(
         model=model,
-        reward_funcs=total_reward,
+        reward_funcs=reward,
         args=GRPOConfig(**trl_settings(config), num_generations=GENERATIONS, epsilon=config.clip_range),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(reward.rows),
         processing_class=tokenizer,
         callbacks=[examine],
     )
