@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluation.results import Figure
 from text2grad.critics import load_critic, version_of
@@ -20,25 +19,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
-class CriticFigures:
-    """Figures by name, the feedback by record id, and why the critic failed where it did."""
-
-    figures: dict[str, Figure]
-    feedback: dict[str, dict]
-    failures: dict[str, str]
-
-
 def figures_by_critic(
     records: Mapping[str, Record],
     task: Task,
     spec: str,
     tokenizer: PreTrainedTokenizerBase,
     journal: str | Path,
-    *,
-    batch_size: int = 8,
     retry_failed: bool = False,
-) -> CriticFigures:
+) -> tuple[dict[str, Figure], dict[str, Any]]:
     """Mean δ per token, shares of poor and good tokens, share of quotes found, missing things, verdict on the whole.
 
     Responses are encoded by ``tokenizer``, so that systems with different tokenizers compare. The first
@@ -47,6 +35,9 @@ def figures_by_critic(
     Args:
         spec: ``programmatic``, a reward model's folder, or an endpoint (:func:`~text2grad.critics.load_critic`).
         journal: remembers the feedback, so that none is requested twice.
+
+    Returns:
+        the figures by name; and for the result file the feedback by record id, and why the critic failed where it did.
     """
     critic = load_critic(spec, task)
     complete = log_completion(critic, task)
@@ -67,7 +58,7 @@ def figures_by_critic(
             "task": task.name,
             **version_of(critic),
         },
-        batch_size=batch_size,
+        batch_size=8,
         retry_failed=retry_failed,
         description=f"feedback of {critic.name}",
     ).whole()
@@ -96,7 +87,7 @@ def figures_by_critic(
     }
     if verdicts or any(missing.values()):  # else the critic knows of neither
         figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
-    return CriticFigures(figures, outcome.results, outcome.failures)
+    return figures, {"feedback": outcome.results, "critic_failures": outcome.failures}
 
 
 def _spoken(response: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

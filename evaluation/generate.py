@@ -157,18 +157,10 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
             reply = outcome.results.get(answer_id)
             if reply is None or (config.skip_empty and not reply["text"].strip()):
                 continue
-            about = {
-                "id": answer_id,
-                "prompt_id": key,
-                "model": policy.identity,
-                **asdict(sampling),
-                "prompt_cut": fitted[key][1],
-            }
+            about = {"id": answer_id, "prompt_id": key, "prompt_cut": fitted[key][1]}
             about |= {name: value for name, value in reply.items() if name != "text"}
-            written[answer_id] = {
-                **task.with_response(task.training_prompts(record), reply["text"]),
-                "generation": about,
-            }
+            answered = task.with_response(task.training_prompts(record), reply["text"])
+            written[answer_id] = {**answered, "generation": about}
     output = source.like(written)
     if config.num_samples == 1:
         save_records(config.output_path, output)

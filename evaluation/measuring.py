@@ -65,8 +65,7 @@ def critic_figures(
         return {}, {}
     journal = f"{config.output_path}.critic.journal.jsonl"
     tokenizer = _tokenizer(config.tokenizer)
-    measured = figures_by_critic(records, task, config.critic, tokenizer, journal, retry_failed=config.retry_failed)
-    return measured.figures, {"feedback": measured.feedback, "critic_failures": measured.failures}
+    return figures_by_critic(records, task, config.critic, tokenizer, journal, config.retry_failed)
 
 
 def compare_and_save(

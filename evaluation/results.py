@@ -27,10 +27,6 @@ from text2grad.tasks.commands import own_task, say_next
 T = TypeVar("T")
 
 
-def _exp_ratio(sums: np.ndarray) -> np.ndarray:
-    return np.exp(ratio(sums))
-
-
 def _bleu(sums: np.ndarray) -> np.ndarray:
     """sums: [..., 10], the columns of :func:`bleu_row`."""
     from sacrebleu.metrics import BLEU
@@ -52,7 +48,12 @@ def _order_free(sums: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-sum(logits) / 2))
 
 
-COMBINE: dict[str, Combine] = {"ratio": ratio, "exp_ratio": _exp_ratio, "bleu": _bleu, "order_free": _order_free}
+COMBINE: dict[str, Combine] = {
+    "ratio": ratio,
+    "exp_ratio": lambda sums: np.exp(ratio(sums)),
+    "bleu": _bleu,
+    "order_free": _order_free,
+}
 
 
 _SAMPLE = re.compile(r"@\d+$")
@@ -192,15 +193,11 @@ def save_result(
                 "rows": {key: " ".join(f"{x:.12g}" for x in row) for key, row in figure.rows.items()},
             }
             for name, figure in figures.items()
-            if figure.rows and not _is_mean(figure)
+            if figure.rows and (figure.combine != "ratio" or any(row[1] != 1 for row in figure.rows.values()))
         },
     }
     save_json(path, result)
     return result
-
-
-def _is_mean(figure: Figure) -> bool:
-    return figure.combine == "ratio" and all(row[1] == 1 for row in figure.rows.values())
 
 
 def load_result(path: str | Path) -> dict[str, Any]:

@@ -14,10 +14,6 @@ SHOWN = ("mean_delta", "closeness", "logprob", "rougeL", "facts_told", "copied_w
 """The measures of the table on the screen."""
 
 
-def first_words(post: str) -> str:
-    return " ".join(post.split()[:FIRST_WORDS])
-
-
 def word_salad(post: str) -> str:
     """Every fourth word of the post."""
     return " ".join(post.split()[::4])
@@ -37,7 +33,7 @@ def trivial_answers(posts: Mapping[str, str], references: Mapping[str, str]) -> 
     own = {posts[key]: references[key] for key in ids}
     following = dict(zip(own, [*list(own)[1:], *list(own)[:1]], strict=True))
     rows = {
-        f"first {FIRST_WORDS} words": {key: first_words(posts[key]) for key in ids},
+        f"first {FIRST_WORDS} words": {key: " ".join(posts[key].split()[:FIRST_WORDS]) for key in ids},
         "every fourth word": {key: word_salad(posts[key]) for key in ids},
         "the whole post": {key: posts[key] for key in ids},
         "reference": dict(references),

@@ -120,7 +120,7 @@ def test_dense_scores_are_counted(tmp_path):
     )
     records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
     spec, journal = f"{tmp_path / 'critic.py'}:judge", tmp_path / "journal.jsonl"
-    found = figures_by_critic(records, get_task("slf5k"), spec, tokenizer("byte"), journal).figures
+    found = figures_by_critic(records, get_task("slf5k"), spec, tokenizer("byte"), journal)[0]
     assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
 
 
@@ -129,7 +129,7 @@ def test_a_silent_answer_has_no_delta(tmp_path):
     records = {"a": {"post": "A dog ran off.", "generated_summary": "My car."}}
     blank = {**records, "b": {"post": "A post.", "generated_summary": "\n\n\n"}}
     asked = (get_task("slf5k"), "programmatic", tokenizer("byte"), tmp_path / "journal.jsonl")
-    spoken, both = (figures_by_critic(each, *asked).figures["mean_delta"] for each in (records, blank))
+    spoken, both = (figures_by_critic(each, *asked)[0]["mean_delta"] for each in (records, blank))
     assert both.rows["b"] == (0, 0) and both.value() == spoken.value() < 0
 
 
