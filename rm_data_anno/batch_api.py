@@ -71,7 +71,8 @@ class BatchClient(ChatClient):
         """
         try:
             collected = self._state["collected"]
-            ours = [batch.id for batch in self._api.batches.list(limit=100) if self._is_ours(batch)]
+            sent = self._api.batches.list(limit=100)
+            ours = [batch.id for batch in sent if (batch.metadata or {}).get(_MARK) == self._state["run"]]
             for name in [name for name in ours if name not in collected] or [self._send_batch()]:
                 rows = self._rows(self._finished(name))
                 collected.append(name)
@@ -87,9 +88,6 @@ class BatchClient(ChatClient):
     def _api(self) -> openai.OpenAI:
         """For requests that cost nothing and may be repeated."""
         return self._openai.with_options(max_retries=self.retries)
-
-    def _is_ours(self, batch: Batch) -> bool:
-        return (batch.metadata or {}).get(_MARK) == self._state["run"]
 
     def _send_batch(self) -> str:
         """Send as many pending requests as one file and the budget hold; returns the batch's id."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement
-from rm_data_anno.text_offsets import Convention, chosen_convention, place
+from rm_data_anno.text_offsets import Convention, chosen_convention, interval
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -119,14 +119,6 @@ class _ExportedTask(Form):
     annotations: list[_Annotation] | None = None
 
 
-def to_tasks(records: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
-    """One task of Label Studio per record; its id is what brings the annotation back."""
-    return [
-        {"data": {"id": record_id, "prompt": task.prompt(record), "response": task.response(record)}}
-        for record_id, record in records.items()
-    ]
-
-
 def read_export(
     path: str | Path, responses: Mapping[str, str], offsets: str = "auto", words: SpanWords = Task.span_words
 ) -> dict[str, list[PersonsAnnotation]]:
@@ -185,13 +177,14 @@ def _annotation(
         if value.rating:
             person.score = 2 * (value.rating - 1) / (_STARS - 1) - 1
     for value in vote.values("labels"):
-        start, end = place(value.model_dump(), response, convention)
+        place = interval(value.model_dump(), response, convention)
+        assert place is not None  # the convention explains every span
         for label in value.labels or []:
             if label not in (words.good, words.poor):
                 raise InputError(
                     f"{where}: marks a span {shown(label)}; this project's labels are {words.good} and {words.poor}"
                 )
-            person.places.append(("good" if label == words.good else "poor", start, end))
+            person.places.append(("good" if label == words.good else "poor", *place))
     return person
 
 
@@ -231,7 +224,10 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
     interface = Path(config.output_path).with_suffix(".interface.xml")
     check_output(config.output_path)
     check_output(interface)
-    tasks = to_tasks(load_records(config.data_path, task), task)
+    tasks = [  # each record's id is what brings its annotation back
+        {"data": {"id": record_id, "prompt": task.prompt(record), "response": task.response(record)}}
+        for record_id, record in load_records(config.data_path, task).items()
+    ]
     save_json(config.output_path, tasks)
     words = task.span_words
     save_text(interface, Template(INTERFACE).safe_substitute(good=words.good, poor=words.poor))

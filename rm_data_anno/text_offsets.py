@@ -5,7 +5,7 @@ their versions and their programs differ in what they write into an export. The 
 offsets decides: one convention must explain every span of an export.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -51,13 +51,6 @@ def interval(value: Mapping[str, Any], text: str, convention: Convention) -> Int
     return found if quoted is None or _same(quoted, text[slice(*found)]) else None
 
 
-def place(value: Mapping[str, Any], text: str, convention: Convention) -> Interval:
-    """:func:`interval` of a span that the convention is known to explain."""
-    found = interval(value, text, convention)
-    assert found is not None
-    return found
-
-
 def chosen_convention(
     marked: Sequence[tuple[str, Mapping[str, Any]]], offsets: str = "auto", source: str = "the export"
 ) -> Convention:
@@ -92,13 +85,9 @@ def _same(quoted: Any, found: str) -> bool:
     """Whether a quoted text is the one found, line breaks aside."""
     if not isinstance(quoted, str):
         return False
+    forms = quoted, quoted.replace("\\n", "\n")  # some write a line break as a backslash and an n
     # "\r\r\n" may be quoted with its pair alone as one break, "\r\n", which must not be read as a pair again
-    return any(form in (found, _one_newline(found)) or _lines(form) == _lines(found) for form in _forms(quoted))
-
-
-def _forms(quoted: str) -> Iterable[str]:
-    """As it is; and with line breaks that were written as a backslash and an n."""
-    return quoted, quoted.replace("\\n", "\n")
+    return any(form in (found, _one_newline(found)) or _lines(form) == _lines(found) for form in forms)
 
 
 def _one_newline(text: str) -> str:
