@@ -75,7 +75,15 @@ def split(config: SplitsConfig) -> dict[str, Any]:
         "shared": [
             [a, b] for a in PARTS for b in PARTS if a < b and _prompts(parts[a], task) & _prompts(parts[b], task)
         ],
-        "parts": {name: part_of(name, rows, task) for name, rows in parts.items()},
+        "parts": {
+            name: {
+                "file": f"{name}.json",
+                "records": len(rows),
+                "prompts": len(_prompts(rows, task)),
+                "hash": fingerprint(rows),
+            }
+            for name, rows in parts.items()
+        },
     }
     if (folder / MANIFEST).is_file():
         check(folder, about)
@@ -126,16 +134,6 @@ def _cut(order: list[str], names: tuple[str, ...], shares: tuple[float, ...]) ->
         start, begun = round(begun / total * len(order)), begun + share
         pieces[name] = set(order[start : round(begun / total * len(order))])
     return pieces
-
-
-def part_of(name: str, rows: list[Record], task: Task) -> dict[str, Any]:
-    """A part's line in the manifest."""
-    return {
-        "file": f"{name}.json",
-        "records": len(rows),
-        "prompts": len(_prompts(rows, task)),
-        "hash": fingerprint(rows),
-    }
 
 
 def check(folder: Path, about: Mapping[str, Any]) -> None:
