@@ -57,36 +57,29 @@ class Collector:
         """The ids of this rank's prompts of a step, each repeated for its rollouts."""
         return [self.ids[index] for index in rank_prompts(self.config, len(self.ids), step, self.rank, self.ranks)]
 
-    def sample(self, record_ids: Sequence[str]) -> Iterator[list[Rollout]]:
-        """Sample a response to each prompt; each batch as soon as it is sampled."""
+    def sample(self, record_ids: Sequence[str], reading: Sequence[list[int]] = ()) -> Iterator[list[Rollout]]:
+        """Sample a response to each prompt; each batch as soon as it is sampled.
+
+        Args:
+            reading: the ids that the policy reads in place of each prompt's.
+        """
         self.learner.scorer.eval()
         prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
         encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
+        read = list(reading) or encoded
         done = 0
-        for responses, logprobs in self.sampler.batches(encoded):
+        for responses, logprobs in self.sampler.batches(read):
             rollouts = []
             for position, response_ids in enumerate(responses):
                 rollout = self._rollout(record_ids[done], encoded[done], response_ids)
                 if logprobs is not None:
                     rollout.sampler_logprobs = given_logprobs(logprobs[position], self.learner.scorer.precision)
                 rollouts.append(rollout)
+                self.costs.count(forward=len(read[done]) + len(response_ids))
                 done += 1
-            self.costs.count(forward=sum(len(each.prompt_ids) + len(each.response_ids) for each in rollouts))
             yield rollouts
         if done < len(prompts):
             raise RuntimeError(f"the sampler gave no response to {len(prompts) - done} of {len(prompts)} prompts")
-
-    def sample_after(self, rollouts: Sequence[Rollout], reading: Sequence[list[int]]) -> Iterator[Rollout]:
-        """Sample another response to each rollout's prompt, by the policy that has read ``reading`` in its place."""
-        self.learner.scorer.eval()
-        batches = self.sampler.batches(list(reading))
-        sampled = [(ids, batch[1]) for batch in batches for ids in batch[0]]
-        for former, read, (ids, logprobs) in zip(rollouts, reading, sampled, strict=True):
-            self.costs.count(forward=len(read) + len(ids))
-            rollout = self._rollout(former.id, former.prompt_ids, ids)
-            if logprobs is not None:
-                rollout.sampler_logprobs = torch.zeros(len(ids), dtype=self.learner.scorer.precision)
-            yield rollout
 
     def _rollout(self, record_id: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
         record = self.records[record_id]

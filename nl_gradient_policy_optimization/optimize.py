@@ -158,7 +158,11 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             cache=ReplyCache(cache),
             **({"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}),
         )
-        check_variant(critic, config.scheme)
+        check_new_responses(critic)
+        if getattr(critic, "variant", "") == "dense" and config.scheme not in ("dense", "continuous"):
+            raise InputError(
+                f"--scheme {config.scheme} ignores the scores of --critic_variant dense; add --scheme dense"
+            )
         return critic
     if config.critic == "programmatic":
         return load_critic(config.critic, task)
@@ -173,13 +177,6 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             constrained=config.critic_constrained,
             **({"temperature": config.critic_temperature} if config.critic_temperature else {}),
         )
-
-
-def check_variant(critic: Critic, scheme: str) -> None:
-    """Refuse prompts of an endpoint whose replies cannot reward new responses."""
-    check_new_responses(critic)
-    if getattr(critic, "variant", "") == "dense" and scheme not in ("dense", "continuous"):
-        raise InputError(f"--scheme {scheme} ignores the scores of --critic_variant dense; add --scheme dense")
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:

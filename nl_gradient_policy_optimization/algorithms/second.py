@@ -90,7 +90,7 @@ class SecondAttempts(Text2Grad):
         run = self.run
         set_seed(mixed_seed(run.config.seed, run.finished_steps + 1, run.accelerator.process_index, 1))
         prompts = [self.reader.prompt_ids(each) or each.prompt_ids for each in first]
-        return list(run.collector.sample_after(first, prompts))
+        return [each for batch in run.collector.sample([y0.id for y0 in first], prompts) for each in batch]
 
     def advantages(self, batch: Batch) -> Tensor:
         scores, group_size = (batch.rewards * batch.mask).sum(1), self.run.config.rollouts_per_prompt

@@ -69,44 +69,32 @@ def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
     deltas = batch.deltas[counting].double()
     feedback = [rollout.received for rollout in batch.rollouts]
     judged = ~batch.scores.isnan() & (batch.counts > 0)
-    sums: dict[str, Any] = {
-        "tokens": len(deltas),
-        "delta": deltas.sum(),
-        "positive": (deltas > 0).sum(),
-        "negative": (deltas < 0).sum(),
-        "verdict": batch.scores[judged].double().sum(),
-        "judged": judged.sum(),
-        "missing": (batch.missing * batch.counts).sum(),
-        "reward": batch.given[counting].double().sum(),
-        "counting": batch.counts.sum(),
-        "matched": sum(each.matched for each in feedback),
-        "unmatched": sum(each.unmatched for each in feedback),
-        "conflicts": sum(each.conflicts for each in feedback),
-        "all": len(batch),
-        "length": batch.response_mask.sum(),
-        "finished": sum(rollout.finished for rollout in batch.rollouts),
-        "kl": batch.kl.double().sum(),
-        "entropy": batch.entropy.double().sum(),
+    tokens, counts, size, length = len(deltas), batch.counts.sum(), len(batch), batch.response_mask.sum()
+    shares: dict[str, tuple[Any, Any]] = {
+        "delta/mean": (deltas.sum(), tokens),
+        "delta/positive": ((deltas > 0).sum(), tokens),
+        "delta/negative": ((deltas < 0).sum(), tokens),
+        "verdict/mean": (batch.scores[judged].double().sum(), judged.sum()),
+        "missing/mean": ((batch.missing * batch.counts).sum(), counts),
+        "reward/mean": (batch.given[counting].double().sum(), counts),
+        f"kl/{kl}": (batch.kl.double().sum(), size),
+        "entropy": (batch.entropy.double().sum(), length),
+        "length/mean": (length, size),
+        "length/finished": (sum(rollout.finished for rollout in batch.rollouts), size),
     }
-    reduced = reduce(torch.tensor([float(value) for value in sums.values()]).double()).tolist()
-    total = dict(zip(sums, reduced, strict=True))
-    tokens = max(total["tokens"], 1)
+    sums: dict[str, Any] = {
+        "spans/matched": sum(each.matched for each in feedback),
+        "spans/unmatched": sum(each.unmatched for each in feedback),
+        "spans/conflicts": sum(each.conflicts for each in feedback),
+        "critic/failures": size - counts,
+    }
+    pairs = [[float(part), float(whole)] for part, whole in shares.values()]
+    reduced = reduce(torch.tensor(pairs).double()).tolist()
+    totals = reduce(torch.tensor([float(value) for value in sums.values()]).double()).tolist()
     values, returns, mask = batch.values.double(), batch.returns.double(), batch.mask.double()
     return {
-        "delta/mean": total["delta"] / tokens,
-        "delta/positive": total["positive"] / tokens,
-        "delta/negative": total["negative"] / tokens,
-        "verdict/mean": total["verdict"] / max(total["judged"], 1),
-        "missing/mean": total["missing"] / max(total["counting"], 1),
-        "reward/mean": total["reward"] / max(total["counting"], 1),
-        "spans/matched": total["matched"],
-        "spans/unmatched": total["unmatched"],
-        "spans/conflicts": total["conflicts"],
-        "critic/failures": total["all"] - total["counting"],
-        f"kl/{kl}": total["kl"] / total["all"],
-        "entropy": total["entropy"] / total["length"],
-        "length/mean": total["length"] / total["all"],
-        "length/finished": total["finished"] / total["all"],
+        **{name: part / max(whole, 1) for name, (part, whole) in zip(shares, reduced, strict=True)},
+        **dict(zip(sums, totals, strict=True)),
         "value/explained_variance": explained_variance(values, returns, mask, reduce),
         **({"sampler/difference": sampler_difference(batch, reduce)} if batch.has("sampler_logprobs") else {}),
     }
