@@ -16,24 +16,17 @@ class KnownFault:
         kind: how it was changed.
         text: the new text.
         wrong: its characters that the change made wrong; None where something was left out, or nothing changed.
-        was: what they were before, where they replace something.
     """
 
     kind: str
     text: str
     wrong: Interval | None = None
-    was: str = ""
-
-    @property
-    def now(self) -> str:
-        """The wrong characters."""
-        return self.text[slice(*self.wrong)] if self.wrong else ""
 
 
 def exchanged(kind: str, text: str, place: Interval, new: str) -> KnownFault:
     """The text with other characters at a place."""
     start, end = place
-    return KnownFault(kind, text[:start] + new + text[end:], (start, start + len(new)), text[start:end])
+    return KnownFault(kind, text[:start] + new + text[end:], (start, start + len(new)))
 
 
 def marked(judged: Feedback, fault: KnownFault) -> Feedback:

@@ -33,12 +33,11 @@ def test_an_exchange_changes_the_wrong_characters_and_no_others(kind):
     for seed in range(20):
         made = spoilt(kind, seed)
         start, end = made.wrong
-        new = made.text[start:end]
-        assert new.lower() not in POST.lower().split() and new == made.now
+        assert made.text[start:end].lower() not in POST.lower().split()
         rest = made.text[:start], made.text[end:]
         assert SUMMARY.startswith(rest[0]) and SUMMARY.endswith(rest[1])
         old = SUMMARY[start : len(SUMMARY) - len(rest[1])]
-        assert old == made.was in {"number": {"400"}, "name": {"sister", "March", "boss", "Robert", "mom"}}[kind]
+        assert old in {"number": {"400"}, "name": {"sister", "March", "boss", "Robert", "mom"}}[kind]
 
 
 def test_a_name_that_begins_a_sentence_is_left_alone():
