@@ -7,7 +7,7 @@ all fields are flags, and ``run.json`` lists them under one another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -302,7 +302,10 @@ class PolicyConfig(
     def flags(cls, algorithms: Iterable[str] = tuple(ALGORITHMS)) -> type:
         """A flat dataclass of all settings: its fields are the flags. An algorithm's are None unless given."""
         hints = get_type_hints(cls)
-        flat = {item.name: (item.name, hints[item.name], _copied(item)) for item in fields(cls)}
+        flat: dict[str, tuple[str, Any, Any]] = {}
+        for item in fields(cls):
+            default: Any = {"default": item.default, "default_factory": item.default_factory}
+            flat[item.name] = (item.name, hints[item.name], field(**default, metadata=item.metadata))
         names = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
         text = "what the feedback does; its own settings are listed by --algorithm NAME --help (default: text2grad)"
         flat["algorithm"] = ("algorithm", names | None, setting(None, text))
@@ -421,9 +424,3 @@ def _belongs_to(name: str) -> str:
 
 def _kinds() -> list[type[Algorithm]]:
     return [algorithm_class(name) for name in ALGORITHMS]
-
-
-def _copied(item: Field) -> Any:
-    if callable(item.default_factory):
-        return field(default_factory=item.default_factory, metadata=item.metadata)
-    return field(default=item.default, metadata=item.metadata)

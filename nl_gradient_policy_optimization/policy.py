@@ -61,11 +61,7 @@ class PolicyScorer(nn.Module):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        reference: PreTrainedModel | None = None,
-        temperature: float = 1.0,
-        chunk: int = 0,
+        self, model: nn.Module, reference: PreTrainedModel | None = None, temperature: float = 1.0, chunk: int = 0
     ):
         super().__init__()
         self.model: Any = model  # with or without a PEFT wrapper

@@ -15,17 +15,17 @@ to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic
 """
 
 from collections import defaultdict
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, asdict, dataclass
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
-from nl_gradient_policy_optimization.baselines.preferences import Pair, save_pairs
+from nl_gradient_policy_optimization.baselines.preferences import Pair
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
-from text2grad.records import Records, check_output, load_records
+from text2grad.records import Records, check_output, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
@@ -66,7 +66,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
         raise InputError(
             f"{config.data_path}: no prompt has a better and a worse response; give more responses to each"
         )
-    save_pairs(config.output_path, pairs)
+    save_json(config.output_path, [asdict(pair) for pair in pairs])
     prompts = len({task.prompt(record) for record in records.values()})
     print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
     say_next(f"{LAUNCHER} dpo {task.name} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")

@@ -1,10 +1,10 @@
 """What is known about which of two responses is better, and the file of pairs that says so."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.errors import InputError
-from text2grad.records import load_json, save_json
+from text2grad.records import load_json
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,6 @@ class Pair:
     chosen_value: float
     rejected_value: float
     source: str
-
-
-def save_pairs(path: str | Path, pairs: list[Pair]) -> None:
-    save_json(path, [asdict(pair) for pair in pairs])
 
 
 def load_pairs(path: str | Path) -> dict[str, Pair]:

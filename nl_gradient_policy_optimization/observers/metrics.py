@@ -88,12 +88,10 @@ def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
         "spans/conflicts": sum(each.conflicts for each in feedback),
         "critic/failures": size - counts,
     }
-    pairs = [[float(part), float(whole)] for part, whole in shares.values()]
-    reduced = reduce(torch.tensor(pairs).double()).tolist()
-    totals = reduce(torch.tensor([float(value) for value in sums.values()]).double()).tolist()
+    totals = reduce(torch.tensor([float(value) for value in sums.values()], dtype=torch.float64)).tolist()
     values, returns, mask = batch.values.double(), batch.returns.double(), batch.mask.double()
     return {
-        **{name: part / max(whole, 1) for name, (part, whole) in zip(shares, reduced, strict=True)},
+        **_reduced(shares, reduce),
         **dict(zip(sums, totals, strict=True)),
         "value/explained_variance": explained_variance(values, returns, mask, reduce),
         **({"sampler/difference": sampler_difference(batch, reduce)} if batch.has("sampler_logprobs") else {}),
@@ -109,15 +107,18 @@ def measure_effect(batch: Batch, reduce: Reduce) -> dict[str, float]:
     counting = batch.mask.bool()
     deltas = batch.deltas[counting]
     moved = (batch.new_logprobs - batch.old_logprobs)[counting].double()
-    result = {}
+    shares: dict[str, tuple[Any, Any]] = {}
     for kind, chosen in (("praised", deltas > 0), ("criticised", deltas < 0), ("other", deltas == 0)):
         part = moved[chosen]
-        count, rose, total = reduce(
-            torch.stack([torch.tensor(len(part)).double(), (part > 0).sum(), part.sum()])
-        ).tolist()
-        result[f"effect/{kind}_rose"] = rose / max(count, 1)
-        result[f"effect/{kind}_moved"] = total / max(count, 1)
-    return result
+        shares[f"effect/{kind}_rose"] = (part > 0).sum(), len(part)
+        shares[f"effect/{kind}_moved"] = part.sum(), len(part)
+    return _reduced(shares, reduce)
+
+
+def _reduced(shares: Mapping[str, tuple[Any, Any]], reduce: Reduce) -> dict[str, float]:
+    """Each part over all ranks, by its whole over all ranks."""
+    pairs = torch.tensor([[float(part), float(whole)] for part, whole in shares.values()], dtype=torch.float64)
+    return {name: part / max(whole, 1) for name, (part, whole) in zip(shares, reduce(pairs).tolist(), strict=True)}
 
 
 def shown_figures(metrics: Mapping[str, float], config: PolicyConfig) -> dict[str, str]:
