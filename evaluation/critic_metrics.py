@@ -67,7 +67,8 @@ def figures_by_critic(
     missing: dict[str, float] = {}
     verdicts: dict[str, float] = {}
     for key, stored in outcome.results.items():
-        ids = _spoken(task.response(records[key]), tokenizer)
+        response = task.response(records[key])
+        ids = tokenizer.encode(response, add_special_tokens=False) if response.strip() else []  # silence has no δ
         given = task.fields.from_dict(stored)
         rewards = token_rewards(ids, tokenizer, given, task, scheme_of(given))
         count = len(ids)
@@ -88,8 +89,3 @@ def figures_by_critic(
     if verdicts or any(missing.values()):  # else the critic knows of neither
         figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
     return figures, {"feedback": outcome.results, "critic_failures": outcome.failures}
-
-
-def _spoken(response: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of a response; silence has none, and so no δ."""
-    return tokenizer.encode(response, add_special_tokens=False) if response.strip() else []
