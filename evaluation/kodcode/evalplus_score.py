@@ -64,26 +64,12 @@ def main() -> None:
     optional_package("evalplus")
     problems = load_problems(config.dataset, config.data_path, config.base_only)
     samples = load_samples(config.samples, problems)
-    workers = config.workers or os.cpu_count() or 1
-    seconds = config.seconds or 120 + 8 * sum(map(len, samples.values()))
-    sandbox = Sandbox(
-        seconds,
-        config.memory_mb,
-        processes=32 + 8 * workers,
-        file_mb=256,
-        output_kb=1 << 18,
-        allow_unsafe=config.allow_unsafe,
-    )
     key = fingerprint([samples, problems, config.base_only])
     kept = Path(f"{config.output_path}.evalplus-{key}.json")
     if kept.exists():
         print(f"the same programs were tested before: verdicts from {kept}")
     else:
-        count = sum(map(len, samples.values()))
-        print(f"EvalPlus tests {count} programs ({sandbox.protection}) …", flush=True)
-        save_json(
-            kept, run_evalplus(config.dataset, samples, problems, config.base_only, sandbox, workers), indent=None
-        )
+        save_json(kept, run_evalplus(config, samples, problems), indent=None)
     verdicts = read_verdicts(load_json(kept), samples)
     figures = pass_figures({task: [row["base"] for row in rows] for task, rows in verdicts.items()}, config.k)
     if not config.base_only:
@@ -121,14 +107,19 @@ def load_samples(path: str, problems: Mapping[str, Any]) -> dict[str, list[str]]
 
 
 def run_evalplus(
-    dataset: str,
-    samples: Mapping[str, Sequence[str]],
-    problems: Mapping[str, dict],
-    base_only: bool,
-    sandbox: Sandbox,
-    workers: int,
+    config: EvalPlusScoreConfig, samples: Mapping[str, Sequence[str]], problems: Mapping[str, dict]
 ) -> dict[str, Any]:
     """EvalPlus' result file for these programs; problems without one are left out of its dataset."""
+    workers, count = config.workers or os.cpu_count() or 1, sum(map(len, samples.values()))
+    sandbox = Sandbox(
+        config.seconds or 120 + 8 * count,
+        config.memory_mb,
+        processes=32 + 8 * workers,
+        file_mb=256,
+        output_kb=1 << 18,
+        allow_unsafe=config.allow_unsafe,
+    )
+    print(f"EvalPlus tests {count} programs ({sandbox.protection}) …", flush=True)
     files = {
         "run.py": _EVALPLUS,
         "samples.jsonl": _lines(
@@ -136,8 +127,9 @@ def run_evalplus(
         ),
         "problems.jsonl": _lines(problems[task] for task in samples),
     }
-    flags = ["--dataset", dataset, "--parallel", str(workers), *(["--base-only"] if base_only else [])]
-    outcome = sandbox.run(files, [sandbox.python, "/box/run.py", *flags], {OVERRIDES[dataset]: "/box/problems.jsonl"})
+    flags = ["--dataset", config.dataset, "--parallel", str(workers), *(["--base-only"] if config.base_only else [])]
+    place = {OVERRIDES[config.dataset]: "/box/problems.jsonl"}
+    outcome = sandbox.run(files, [sandbox.python, "/box/run.py", *flags], place)
     if outcome.returncode or not outcome.report:
         why = f"the sandbox ended it ({outcome.reason}; see --seconds and --memory_mb)" if outcome.reason else ""
         raise InputError(f"EvalPlus did not finish: {why or outcome.stderr[-1500:]}")

@@ -61,7 +61,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
         if task.response_if_any(record) is None:
             raise InputError(f"{config.data_path}: record {key!r} has neither a response nor a person's comparison")
     values, source = values_of(rest, task, config) if rest else ({}, "")
-    pairs = compared + pair_up(rest, values, task, source, config.pairs_per_prompt, config.margin)
+    pairs = compared + pair_up(rest, values, task, source, config)
     if not pairs:
         raise InputError(
             f"{config.data_path}: no prompt has a better and a worse response; give more responses to each"
@@ -155,9 +155,7 @@ def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
     )
 
 
-def pair_up(
-    records: Records, values: dict[str, float], task: Task, source: str, pairs_per_prompt: int, margin: float
-) -> list[Pair]:
+def pair_up(records: Records, values: dict[str, float], task: Task, source: str, config: PairsConfig) -> list[Pair]:
     """Best with worst, second best with second worst, …, while their values differ by more than ``margin``."""
     by_prompt: dict[str, dict[str, str]] = defaultdict(dict)
     for key in values:
@@ -166,8 +164,8 @@ def pair_up(
     for prompt, keys in by_prompt.items():
         ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)
         ends = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
-        couples = [(best, worst) for best, worst in ends if values[best] - values[worst] > margin]
-        for best, worst in couples[:pairs_per_prompt]:
+        couples = [(best, worst) for best, worst in ends if values[best] - values[worst] > config.margin]
+        for best, worst in couples[: config.pairs_per_prompt]:
             texts = task.response(records[best]), task.response(records[worst])
             pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))
     return pairs

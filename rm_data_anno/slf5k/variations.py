@@ -53,13 +53,7 @@ class PostTexts:
 
 
 def variations(
-    posts: Mapping[str, Record],
-    answers: Mapping[str, Sequence[str]],
-    rounds: int,
-    per_post: int,
-    max_words: int = 50,
-    seed: int = 0,
-    critique_style: str = "worked",
+    posts: Mapping[str, Record], answers: Mapping[str, Sequence[str]], config: SummaryVariationsConfig
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -69,24 +63,24 @@ def variations(
     Args:
         posts: records with ``ideal_human_summary``.
         answers: sampled answers to each post, by the post's id.
-        critique_style: ``worked``, ``facts`` or ``plain``, as the rules write it.
+        config: how many, and how the rules criticise them; the files that it names are not read.
 
     Raises:
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
-    task, rng = get_task("slf5k"), random.Random(seed)
-    critic: SummaryCritic = WorkedSummaryCritic(max_words, runs=critique_style == "worked")
-    if critique_style == "plain":
-        critic = SummaryCritic(max_words)
+    task, rng = get_task("slf5k"), random.Random(config.seed)
+    critic: SummaryCritic = WorkedSummaryCritic(config.max_words, runs=config.critique_style == "worked")
+    if config.critique_style == "plain":
+        critic = SummaryCritic(config.max_words)
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     made: dict[str, Record] = {}
-    for number, (key, own) in product(range(rounds), sources.items()):
+    for number, (key, own) in product(range(config.rounds), sources.items()):
         stranger = sources[rng.choice([other for other in sources if other != key])]
         post = _variation(own.sentences, stranger.sentences, rng)
         seen: set[str] = set()
-        for _ in range(_ATTEMPTS * per_post):
-            if len(seen) == per_post:
+        for _ in range(_ATTEMPTS * config.per_post):
+            if len(seen) == config.per_post:
                 break
             (how,) = rng.choices(list(SHARES), list(SHARES.values()))
             spoilt = None
@@ -173,15 +167,7 @@ def main() -> None:
     check_given(config, "data_path", "answers", "output_path")
     check_output(config.output_path)
     posts = load_records(config.data_path, get_task("slf5k"), responses=False)
-    made = variations(
-        posts,
-        load_answers(config.answers),
-        config.rounds,
-        config.per_post,
-        config.max_words,
-        config.seed,
-        config.critique_style,
-    )
+    made = variations(posts, load_answers(config.answers), config)
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     kinds = Counter(record["annotation"]["how"] for record in made.values())
     print(f"{config.output_path}: {len(made)} responses to {config.rounds} variations of {len(posts)} posts")

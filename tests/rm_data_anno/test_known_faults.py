@@ -9,7 +9,7 @@ import pytest
 
 from rm_data_anno.known_faults import KnownFault, marked
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
-from rm_data_anno.slf5k.variations import SHARES, variations
+from rm_data_anno.slf5k.variations import SHARES, SummaryVariationsConfig, variations
 from text2grad.critics.programs.slf5k.critic import WorkedSummaryCritic
 from text2grad.feedback import Feedback
 from text2grad.records import load_records, save_json
@@ -120,7 +120,7 @@ def answers(posts):
 
 
 def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, answers):
-    made = variations(posts, answers, rounds=8, per_post=5)
+    made = variations(posts, answers, SummaryVariationsConfig(rounds=8, per_post=5))
     assert len(made) == 6 * 8 * 5
     assert Counter(record["annotation"]["how"] for record in made.values()).keys() == SHARES.keys()
     critic, differ = WorkedSummaryCritic(), 0
