@@ -32,7 +32,7 @@ def evaluate(task: str | Task, config: MeasureConfig) -> dict[str, Any]:
         "finished": share_finished(records),
     }
     by_critic, extra = critic_figures(config, records, task)
-    return compare_and_save(config, task, task.name, {**by_critic, **figures}, records, extra)
+    return compare_and_save(config, task, {**by_critic, **figures}, records, extra)
 
 
 @command

@@ -71,7 +71,6 @@ def critic_figures(
 def compare_and_save(
     config: MeasureConfig,
     task: Task,
-    benchmark: str,
     figures: Mapping[str, Figure],
     records: Mapping[str, Record],
     extra: Mapping[str, Any],
@@ -90,7 +89,7 @@ def compare_and_save(
     result = save_result(
         config.output_path,
         task=task.name,
-        benchmark=benchmark,
+        benchmark=task.name,
         system=config.system,
         figures=figures,
         responses=responses,
@@ -102,8 +101,8 @@ def compare_and_save(
             **({"compared_with": compared} if compared else {}),
         },
     )
-    prompts = len(asked)
-    count = f"{prompts} prompts" if prompts == len(responses) else f"{len(responses)} answers to {prompts} prompts"
+    alone = len(asked) == len(responses)
+    count = f"{len(asked)} prompts" if alone else f"{len(responses)} answers to {len(asked)} prompts"
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")

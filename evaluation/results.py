@@ -28,13 +28,11 @@ T = TypeVar("T")
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:
-    """sums: [..., 10], the columns of :func:`bleu_row`."""
+    """sums: [..., 10]: matched and possible 1- to 4-grams, and the two lengths, as sacrebleu counts them."""
     from sacrebleu.metrics import BLEU
 
-    flat = sums.reshape(-1, sums.shape[-1])
-    scores = []
-    for row in flat.astype(int).tolist():
-        scores.append(BLEU.compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score)
+    flat = sums.reshape(-1, sums.shape[-1]).astype(int).tolist()
+    scores = [BLEU.compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score for row in flat]
     return np.array(scores).reshape(sums.shape[:-1])
 
 
@@ -78,7 +76,7 @@ class Figure:
 
     Attributes:
         rows: record id -> row. For ``ratio`` and ``exp_ratio`` (numerator, denominator); for ``bleu`` see
-            :func:`bleu_row`; for ``order_free`` (points shown first, points shown second, 1).
+            :func:`_bleu`; for ``order_free`` (points shown first, points shown second, 1).
         combine: a name in :data:`COMBINE`.
         each: record id -> the value shown beside that record; by default its own row, combined.
     """
@@ -120,14 +118,6 @@ class Figure:
 
     def _matrix(self) -> np.ndarray:
         return np.array(list(self.rows.values()), dtype=float)
-
-
-def bleu_row(response: str, reference: str) -> list[float]:
-    """Matched and possible 1- to 4-grams, and the two lengths, of one pair, as sacrebleu counts them."""
-    from sacrebleu.metrics import BLEU
-
-    score = BLEU(effective_order=True).sentence_score(response, [reference])
-    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 
 def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[str, dict[str, Any]]:

@@ -89,7 +89,7 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     if feedback := extra.get("feedback"):
         extra["feedback"] = {name: feedback[keys[0]] for name, keys in samples.items() if keys[0] in feedback}
     first = {name: records[keys[0]] for name, keys in samples.items()}
-    result = compare_and_save(config, task, "kodcode", figures, first, extra)
+    result = compare_and_save(config, task, figures, first, extra)
     if errors:
         print("  failures: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
     return result

@@ -21,7 +21,7 @@ from evaluation.measuring import (
 )
 from evaluation.optional_packages import optional_package
 from evaluation.results import Figure, load_result
-from evaluation.slf5k.metrics import text_figures
+from evaluation.slf5k.metrics import Texts, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import print_rows, trivial_rows
 from text2grad.configs import parse, setting
@@ -65,7 +65,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     by_critic, extra = critic_figures(config, records, task)
     if references:
         extra["trivial"] = _trivial(config, task, records, posts, references)
-    result = compare_and_save(config, task, "slf5k", {**by_critic, **figures}, records, extra)
+    result = compare_and_save(config, task, {**by_critic, **figures}, records, extra)
     if references:
         print_rows(config.system, result["metrics"], result["trivial"])
     if len(references) < len(records):
@@ -73,12 +73,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     return result
 
 
-def _figures(
-    config: SummaryEvaluationConfig,
-    responses: Mapping[str, str],
-    posts: Mapping[str, str],
-    references: Mapping[str, str],
-) -> dict[str, Figure]:
+def _figures(config: SummaryEvaluationConfig, responses: Texts, posts: Texts, references: Texts) -> dict[str, Figure]:
     """The measures that trivial answers are measured by, too."""
     figures = text_figures(responses, posts, references)
     if config.encoder and references:
@@ -89,11 +84,7 @@ def _figures(
 
 
 def _trivial(
-    config: SummaryEvaluationConfig,
-    task: Task,
-    records: Mapping[str, Record],
-    posts: Mapping[str, str],
-    references: Mapping[str, str],
+    config: SummaryEvaluationConfig, task: Task, records: Mapping[str, Record], posts: Texts, references: Texts
 ) -> dict[str, Any]:
     """The trivial rows; those of ``--compare_with`` where they were measured on the same posts in the same way.
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 
-from evaluation.results import Figure, bleu_row
+from evaluation.results import Figure
 from text2grad.critics.programs import english
 from text2grad.critics.programs.slf5k.facts import read_post, read_summary
 
@@ -35,10 +35,10 @@ def bleu(responses: Texts, references: Texts) -> Figure:
     """Corpus BLEU, 0 to 100, of sacrebleu (13a tokens, exponential smoothing); beside a record its sentence BLEU."""
     from sacrebleu.metrics import BLEU
 
-    rows = {key: bleu_row(responses[key], references[key]) for key in references}
     sentence = BLEU(effective_order=True)
-    each = {key: sentence.sentence_score(responses[key], [references[key]]).score for key in references}
-    return Figure(rows, "bleu", each)
+    each = {key: sentence.sentence_score(responses[key], [references[key]]) for key in references}
+    rows = {key: [*found.counts, *found.totals, found.sys_len, found.ref_len] for key, found in each.items()}
+    return Figure(rows, "bleu", {key: found.score for key, found in each.items()})
 
 
 def longest_copy(responses: Texts, posts: Texts) -> Figure:
