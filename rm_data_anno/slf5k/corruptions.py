@@ -1,17 +1,16 @@
-"""Ways to spoil a summary so that the place is known: each change says which characters of the new text are wrong."""
+"""Summaries spoilt on purpose: each change says which characters of the new text are wrong."""
 
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from rm_data_anno.known_faults import KnownFault, exchanged
-from text2grad.critics.programs.english import listed, sentences, words
+from text2grad.critics.programs.english import listed, sentences, unique_quote, words
+from text2grad.feedback import Feedback, verdict
+from text2grad.grounding import ground, trimmed
 from text2grad.tasks import Interval
-
-Corruption = Callable[[str, str, Sequence[str], random.Random], "KnownFault | None"]
-"""Takes a post, a summary of it, summaries of other posts, and a source of chance; None where it cannot be done."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
 _NUMBER_WORDS = sorted(
@@ -42,6 +41,25 @@ _RUN = 12
 """Words of the post that a copy takes."""
 
 
+@dataclass(frozen=True)
+class KnownFault:
+    """A changed text.
+
+    Attributes:
+        kind: how it was changed.
+        text: the new text.
+        wrong: its characters that the change made wrong; None where something was left out, or nothing changed.
+    """
+
+    kind: str
+    text: str
+    wrong: Interval | None = None
+
+
+Corruption = Callable[[str, str, Sequence[str], random.Random], KnownFault | None]
+"""Takes a post, a summary of it, summaries of other posts, and a source of chance; None where it cannot be done."""
+
+
 def unchanged(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     return KnownFault("unchanged", summary)
 
@@ -70,7 +88,7 @@ def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -
     else:
         options = _NUMBER_WORDS
     options = [option for option in options if option not in known and option != old.lower()]
-    return exchanged("number", summary, (start, end), rng.choice(options)) if options else None
+    return _exchanged("number", summary, (start, end), rng.choice(options)) if options else None
 
 
 def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
@@ -90,7 +108,7 @@ def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> 
     if not options:
         return None
     place = rng.choice(sorted({place for place, _ in options}))
-    return exchanged("name", summary, place, rng.choice([new for at, new in options if at == place]))
+    return _exchanged("name", summary, place, rng.choice([new for at, new in options if at == place]))
 
 
 def borrowed(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
@@ -135,12 +153,52 @@ def spoil(
     return None
 
 
+def marked(judged: Feedback, fault: KnownFault) -> Feedback:
+    """A program's feedback with the fault among the poor spans, and no good span that reaches into it.
+
+    Where the program overlooked the fault, the verdict follows from the spans instead.
+    """
+    if fault.wrong is None:
+        return judged
+    good = [piece for quote in judged.good for piece in _outside(quote, fault.text, fault.wrong)]
+    known = unique_quote(fault.text, *fault.wrong)
+    seen = any(known in quote or quote in known for quote in judged.poor)
+    poor = [*(quote for quote in judged.poor if quote not in known), known]
+    poor = [quote for quote in poor if not any(quote in other and quote != other for other in poor)]
+    poor.sort(key=fault.text.find)
+    found = replace(judged, good=list(dict.fromkeys(good)), poor=poor)
+    if judged.score is not None and not seen:
+        found = replace(found, score=round(verdict(replace(found, score=None)).value, 2))
+    return found
+
+
+def _outside(quote: str, text: str, wrong: Interval) -> list[str]:
+    """What of a quote lies outside the wrong characters, in whole words."""
+    places = [place for place in ground(quote, text) if place[0] < wrong[1] and wrong[0] < place[1]]
+    if not places:
+        return [quote]
+    start, end = places[0]
+    before, after = wrong
+    while before > start and not text[before - 1].isspace():
+        before -= 1
+    while after < end and not text[after].isspace():
+        after += 1
+    pieces = [(start, max(start, before)), (min(after, end), end)]
+    return [unique_quote(text, *trimmed(text, *piece)) for piece in pieces if text[slice(*piece)].strip(" .,!?")]
+
+
 def split(text: str) -> list[str]:
     """The sentences of a text, each with what ends it."""
     found = words(text)
     starts = [found[first].start for first, _, _ in sentences(text, found)]
     edges = [0, *starts[1:], len(text)]
     return [part for start, end in pairwise(edges) if (part := text[start:end].strip())]
+
+
+def _exchanged(kind: str, text: str, place: Interval, new: str) -> KnownFault:
+    """The text with other characters at a place."""
+    start, end = place
+    return KnownFault(kind, text[:start] + new + text[end:], (start, start + len(new)))
 
 
 def _inserted(kind: str, text: str, sentence: str, rng: random.Random) -> KnownFault:

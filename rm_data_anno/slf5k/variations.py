@@ -11,8 +11,7 @@ from itertools import cycle, product
 from pathlib import Path
 from typing import Literal
 
-from rm_data_anno.known_faults import marked
-from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
+from rm_data_anno.slf5k.corruptions import CORRUPTIONS, marked, split, spoil
 from text2grad.configs import check_given, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rm_data_anno.known_faults import KnownFault, marked
-from rm_data_anno.slf5k.corruptions import CORRUPTIONS, split, spoil
+from rm_data_anno.slf5k.corruptions import CORRUPTIONS, KnownFault, marked, split, spoil
 from rm_data_anno.slf5k.variations import SHARES, SummaryVariationsConfig, variations
 from text2grad.critics.programs.slf5k.critic import WorkedSummaryCritic
 from text2grad.feedback import Feedback
