@@ -20,8 +20,7 @@ from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, 
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
-from nl_gradient_policy_optimization.observers.ledger import Ledger
-from nl_gradient_policy_optimization.observers.metrics import SMALL, Metrics, Progress
+from nl_gradient_policy_optimization.observers.metrics import SMALL, Ledger, Metrics, Progress
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, StepLog, encode_prompt

@@ -1,6 +1,7 @@
-"""The figures of a step, and the progress that the screen shows."""
+"""The figures of a step, what a run has spent, and the progress that the screen shows."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from text2grad.advantages import Reduce, explained_variance
 SMALL = 1e9
 """Weights below which a model is small: it wants the rates of ``small.yaml``."""
 _PAPER_RATE = 1e-6
+SPENT = ("critiques", "forward_tokens", "backward_tokens", "seconds")
 
 
 class Metrics(Observer):
@@ -28,6 +30,32 @@ class Metrics(Observer):
         limit, kl = self.run.config.kl_limit, f"kl/{self.run.config.kl}"
         above = limit and any(row.get(kl, 0) > limit for row in self.run.metrics_log.rows()[-1:])
         return f"a response's KL to the reference is above --kl_limit {limit}" if above else ""
+
+
+class Ledger(Observer):
+    """Sums over all steps and ranks, as metrics ``ledger/…``: methods can be compared at equal cost.
+
+    ``critiques``: responses that a critic was asked about. ``forward_tokens``, ``backward_tokens``: tokens, prompts
+    included, that went through the policy, its reference or its teacher, and tokens that a gradient went back through.
+    A critic's own tokens are not in them. ``seconds``: of all phases of the steps, on the slowest rank's clock where
+    ranks wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(SPENT, 0.0)
+
+    def figures(self, batch: Batch) -> dict[str, float]:
+        step = torch.tensor([self.run.costs.counted[name] for name in SPENT[:-1]], dtype=torch.float64)
+        for name, value in zip(SPENT[:-1], self.run.reduce(step).tolist(), strict=True):
+            self.spent[name] += value
+        self.spent["seconds"] += sum(self.run.costs.seconds.values())
+        return {f"ledger/{name}": value for name, value in self.spent.items()}
+
+    def state(self) -> dict[str, Any]:
+        return {"ledger": self.spent}
+
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+        self.spent |= state.get("ledger", {})
 
 
 class Progress(Observer):
