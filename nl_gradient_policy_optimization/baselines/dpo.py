@@ -12,7 +12,7 @@ from typing import Any
 from trl import DPOConfig, DPOTrainer
 
 from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
-from nl_gradient_policy_optimization.baselines.preferences import Pair, load_pairs
+from nl_gradient_policy_optimization.baselines.pairs import Pair, load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command

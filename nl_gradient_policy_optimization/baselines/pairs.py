@@ -16,16 +16,16 @@ to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic
 
 from collections import defaultdict
 from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
-from nl_gradient_policy_optimization.baselines.preferences import Pair
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import load_critic, version_of
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
-from text2grad.records import Records, check_output, load_records, save_json
+from text2grad.records import Records, check_output, load_json, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
@@ -33,6 +33,19 @@ from text2grad.tasks.commands import say_next
 from text2grad.token_rewards import scheme_of, token_rewards
 
 _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two responses to one prompt. ``source`` says who prefers the chosen one, the values by how much."""
+
+    id: str
+    prompt: str
+    chosen: str
+    rejected: str
+    chosen_value: float
+    rejected_value: float
+    source: str
 
 
 @dataclass
@@ -168,6 +181,26 @@ def pair_up(records: Records, values: dict[str, float], task: Task, source: str,
         for best, worst in couples[: config.pairs_per_prompt]:
             texts = task.response(records[best]), task.response(records[worst])
             pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))
+    return pairs
+
+
+def load_pairs(path: str | Path) -> dict[str, Pair]:
+    """The pairs of a file that this program wrote, by id (or of any list with prompt, chosen and rejected)."""
+    rows = load_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path}: holds no list of pairs; make one with pairs.py")
+    pairs = {}
+    for index, row in enumerate(rows):
+        given = [row.get(name) for name in ("prompt", "chosen", "rejected")] if isinstance(row, dict) else []
+        texts = [text for text in given if isinstance(text, str) and text.strip()]
+        if len(texts) != 3:
+            raise InputError(f"{path}: pair {index} lacks a text for prompt, chosen or rejected; make it with pairs.py")
+        prompt, chosen, rejected = texts
+        if chosen == rejected:
+            raise InputError(f"{path}: pair {index}: chosen and rejected are the same text; remove it")
+        values = float(row.get("chosen_value", 1.0)), float(row.get("rejected_value", 0.0))
+        key = str(row.get("id", index))
+        pairs[key] = Pair(key, prompt, chosen, rejected, *values, str(row.get("source", "")))
     return pairs
 
 

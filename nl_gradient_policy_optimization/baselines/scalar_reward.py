@@ -18,7 +18,7 @@ from trl import RewardConfig, RewardTrainer
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from nl_gradient_policy_optimization.baselines.dpo import items_of
 from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
-from nl_gradient_policy_optimization.baselines.preferences import load_pairs
+from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
 from text2grad.configs import parse
 from text2grad.errors import command

@@ -11,8 +11,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.baselines import dpo, pairs, reflect, scalar_reward, sft
-from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, make_pairs
-from nl_gradient_policy_optimization.baselines.preferences import load_pairs
+from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
