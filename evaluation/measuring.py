@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from evaluation.critic_metrics import figures_by_critic
 from evaluation.results import (
     Figure,
     compare,
@@ -19,10 +19,14 @@ from evaluation.results import (
     save_result,
 )
 from text2grad.configs import setting
-from text2grad.critics import CRITIC_FORMS
-from text2grad.models import load_tokenizer
+from text2grad.critics import CRITIC_FORMS, load_critic, version_of
+from text2grad.critics.unit_test_logs import log_completion
+from text2grad.feedback import FeedbackError, verdict
+from text2grad.journal import map_records
+from text2grad.models import load_tokenizer, model_identity
 from text2grad.records import check_output
 from text2grad.tasks import Record, Task
+from text2grad.token_rewards import scheme_of, token_rewards
 
 
 @dataclass
@@ -60,12 +64,69 @@ _tokenizer = lru_cache(maxsize=1)(load_tokenizer)  # each trivial row would load
 def critic_figures(
     config: MeasureConfig, records: Mapping[str, Record], task: Task
 ) -> tuple[dict[str, Figure], dict[str, Any]]:
-    """δ per token by ``config.critic``, where one is named: figures, and what goes beside them into the result file."""
+    """What ``config.critic`` says of the responses, where one is named, in the terms of training.
+
+    Mean δ per token, shares of poor and good tokens, share of quotes found, missing things, verdict on the whole.
+    Responses are encoded by ``config.tokenizer``, so that systems with different tokenizers compare. The first four are
+    over the tokens (or quotes) of all responses together: a long response weighs more than a short one. A journal
+    remembers the feedback, so that none is requested twice.
+
+    Returns:
+        the figures by name; and for the result file the feedback by record id, and why the critic failed where it did.
+    """
     if not config.critic:
         return {}, {}
-    journal = f"{config.output_path}.critic.journal.jsonl"
-    tokenizer = _tokenizer(config.tokenizer)
-    return figures_by_critic(records, task, config.critic, tokenizer, journal, config.retry_failed)
+    tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
+    complete = log_completion(critic, task)
+    journal = Path(f"{config.output_path}.critic.journal.jsonl")
+    if config.critic == "programmatic":
+        journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
+
+    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
+        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
+        answers = critic(prompts, responses, complete(batch))
+        return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item) for item in answers]
+
+    outcome = map_records(
+        records,
+        work,
+        journal=journal,
+        settings={
+            "critic": model_identity(config.critic) if Path(config.critic).is_dir() else config.critic,
+            "task": task.name,
+            **version_of(critic),
+        },
+        batch_size=8,
+        retry_failed=config.retry_failed,
+        description=f"feedback of {critic.name}",
+    ).whole()
+    delta: dict[str, tuple[float, int]] = {}
+    poor, good, found = dict(delta), dict(delta), dict(delta)
+    missing: dict[str, float] = {}
+    verdicts: dict[str, float] = {}
+    for key, stored in outcome.results.items():
+        response = task.response(records[key])
+        ids = tokenizer.encode(response, add_special_tokens=False) if response.strip() else []  # silence has no δ
+        given = task.fields.from_dict(stored)
+        rewards = token_rewards(ids, tokenizer, given, task, scheme_of(given))
+        count = len(ids)
+        delta[key] = (sum(rewards.values), count)
+        poor[key] = (sum(value < 0 for value in rewards.values), count)
+        good[key] = (sum(value > 0 for value in rewards.values), count)
+        found[key] = (rewards.matched, rewards.matched + rewards.unmatched)
+        missing[key] = len(given.missing)
+        if given.score is not None:
+            verdicts[key] = verdict(given).value
+    figures = {
+        "mean_delta": Figure(delta),
+        "poor_tokens": Figure(poor),
+        "good_tokens": Figure(good),
+        "spans_found": Figure(found),
+        "critic_failures": Figure.mean({key: float(key in outcome.failures) for key in records}),
+    }
+    if verdicts or any(missing.values()):  # else the critic knows of neither
+        figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
+    return figures, {"feedback": outcome.results, "critic_failures": outcome.failures}
 
 
 def compare_and_save(

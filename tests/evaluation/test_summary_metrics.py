@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from evaluation.critic_metrics import figures_by_critic
+from evaluation import measuring
+from evaluation.measuring import MeasureConfig, critic_figures
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
 from evaluation.slf5k.metrics import bleu, longest_copy, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore
@@ -111,7 +112,15 @@ def test_comparisons_from_files_equal_those_in_memory(tmp_path):
     assert stored["metrics"]["rougeL"]["value"] == pytest.approx(mean)
 
 
-def test_dense_scores_are_counted(tmp_path):
+@pytest.fixture
+def by_critic(tmp_path, monkeypatch):
+    """Figures of records by a critic, in tokens of a byte each."""
+    monkeypatch.setattr(measuring, "_tokenizer", lambda _: tokenizer("byte"))
+    settings = {"data_path": "", "system": "s", "output_path": str(tmp_path / "result.json")}
+    return lambda records, spec: critic_figures(MeasureConfig(**settings, critic=spec), records, get_task("slf5k"))[0]
+
+
+def test_dense_scores_are_counted(tmp_path, by_critic):
     """Read as quotes, of which there are none, they would all be 0."""
     (tmp_path / "critic.py").write_text(
         "from text2grad.feedback import Feedback\n"
@@ -119,17 +128,15 @@ def test_dense_scores_are_counted(tmp_path):
         "    return Feedback('c', scores=[(word, -1.0) for word in response.split()])\n"
     )
     records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
-    spec, journal = f"{tmp_path / 'critic.py'}:judge", tmp_path / "journal.jsonl"
-    found = figures_by_critic(records, get_task("slf5k"), spec, tokenizer("byte"), journal)[0]
+    found = by_critic(records, f"{tmp_path / 'critic.py'}:judge")
     assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
 
 
-def test_a_silent_answer_has_no_delta(tmp_path):
+def test_a_silent_answer_has_no_delta(by_critic):
     """Else a policy that writes blanks would beat one whose words are criticised."""
     records = {"a": {"post": "A dog ran off.", "generated_summary": "My car."}}
     blank = {**records, "b": {"post": "A post.", "generated_summary": "\n\n\n"}}
-    asked = (get_task("slf5k"), "programmatic", tokenizer("byte"), tmp_path / "journal.jsonl")
-    spoken, both = (figures_by_critic(each, *asked)[0]["mean_delta"] for each in (records, blank))
+    spoken, both = (by_critic(each, "programmatic")["mean_delta"] for each in (records, blank))
     assert both.rows["b"] == (0, 0) and both.value() == spoken.value() < 0
 
 
