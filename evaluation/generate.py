@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.configs import TASK_HELP, check_values, parse, setting
+from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import (
@@ -29,10 +29,9 @@ from text2grad.tasks.commands import say_next
 
 
 @dataclass
-class GenerateConfig:
+class GenerateConfig(TaskConfig):
     """What is asked, and where the answers go."""
 
-    task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
         MISSING,
         "the task's records; responses in them are ignored, one record per prompt is kept",

@@ -29,7 +29,7 @@ from evaluation.results import (
     prompt_of,
     save_result,
 )
-from text2grad.configs import TASK_HELP, check_values, parse, setting
+from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
@@ -41,10 +41,9 @@ _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown firs
 
 
 @dataclass
-class WinRateConfig:
+class WinRateConfig(TaskConfig):
     """What is compared."""
 
-    task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
         MISSING,
         "the system's responses, a file of evaluation/generate.py",

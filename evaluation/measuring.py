@@ -100,8 +100,8 @@ def critic_figures(
         retry_failed=config.retry_failed,
         description=f"feedback of {critic.name}",
     ).whole()
-    delta: dict[str, tuple[float, int]] = {}
-    poor, good, found = dict(delta), dict(delta), dict(delta)
+    names = ("mean_delta", "poor_tokens", "good_tokens", "spans_found")
+    shares: dict[str, dict[str, tuple[float, int]]] = {name: {} for name in names}
     missing: dict[str, float] = {}
     verdicts: dict[str, float] = {}
     for key, stored in outcome.results.items():
@@ -109,21 +109,15 @@ def critic_figures(
         ids = tokenizer.encode(response, add_special_tokens=False) if response.strip() else []  # silence has no δ
         given = task.fields.from_dict(stored)
         rewards = token_rewards(ids, tokenizer, given, task, scheme_of(given))
-        count = len(ids)
-        delta[key] = (sum(rewards.values), count)
-        poor[key] = (sum(value < 0 for value in rewards.values), count)
-        good[key] = (sum(value > 0 for value in rewards.values), count)
-        found[key] = (rewards.matched, rewards.matched + rewards.unmatched)
+        shares["mean_delta"][key] = (sum(rewards.values), len(ids))
+        shares["poor_tokens"][key] = (sum(value < 0 for value in rewards.values), len(ids))
+        shares["good_tokens"][key] = (sum(value > 0 for value in rewards.values), len(ids))
+        shares["spans_found"][key] = (rewards.matched, rewards.matched + rewards.unmatched)
         missing[key] = len(given.missing)
         if given.score is not None:
             verdicts[key] = verdict(given).value
-    figures = {
-        "mean_delta": Figure(delta),
-        "poor_tokens": Figure(poor),
-        "good_tokens": Figure(good),
-        "spans_found": Figure(found),
-        "critic_failures": Figure.mean({key: float(key in outcome.failures) for key in records}),
-    }
+    figures = {name: Figure(rows) for name, rows in shares.items()}
+    figures["critic_failures"] = Figure.mean({key: float(key in outcome.failures) for key in records})
     if verdicts or any(missing.values()):  # else the critic knows of neither
         figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
     return figures, {"feedback": outcome.results, "critic_failures": outcome.failures}

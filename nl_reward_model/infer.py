@@ -180,12 +180,7 @@ def _in_process(task: Task, description: RewardModelDescription, prompt: Prompt,
         constrained=config.constrained,
         lookahead=config.lookahead,
     )
-
-    def write(batch: list[Record]) -> list[str | FeedbackError]:
-        prompts, responses = [task.prompt(item) for item in batch], [task.response(item) for item in batch]
-        return critic.write(prompts, responses, batch)
-
-    return write
+    return lambda batch: critic.write([*map(task.prompt, batch)], [*map(task.response, batch)], batch)
 
 
 def _placed(config: InferConfig):

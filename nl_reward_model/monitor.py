@@ -37,7 +37,8 @@ class Monitor(TrainerCallback):
         if not self.records or self._last_step == state.global_step:
             return
         self._last_step = state.global_step
-        task, records = self.prompt.task, list(self.records.values())
+        prompts = [self.prompt.task.prompt(record) for record in self.records.values()]
+        responses = [self.prompt.task.response(record) for record in self.records.values()]
         model = self.trainer.model
         critic = RewardModelCritic(
             model,
@@ -52,12 +53,10 @@ class Monitor(TrainerCallback):
         was_training = model.training
         model.eval()
         with self.trainer.accelerator.autocast():
-            texts = critic.write(
-                [task.prompt(record) for record in records], [task.response(record) for record in records]
-            )
+            texts = critic.write(prompts, responses)
         model.train(was_training)
         parsed = [critic.parse(text) for text in texts]
-        metrics = feedback_metrics(parsed, [task.response(record) for record in records])
+        metrics = feedback_metrics(parsed, responses)
         rows = [
             {"id": record_id, "prediction": str(text), "parse_error": None if isinstance(item, Feedback) else str(item)}
             for record_id, text, item in zip(self.records, texts, parsed, strict=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.published import read_published
-from text2grad.configs import TASK_HELP, parse, setting
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
@@ -31,10 +31,9 @@ PAPER: dict[str, tuple[float, ...]] = {"ultrafeedback": (0.3, 0.5, 0.2), "kodcod
 
 
 @dataclass
-class SplitsConfig:
+class SplitsConfig(TaskConfig):
     """What is read and how it is dealt."""
 
-    task: str = setting(MISSING, TASK_HELP)
     data_path: str = setting(
         MISSING,
         "a file (.json, .jsonl, .csv, .parquet), a folder, or a data set of the hub: owner/name#split",

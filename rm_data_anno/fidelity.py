@@ -14,7 +14,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from text2grad.configs import TASK_HELP, parse, setting
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
 from text2grad.records import load_records
@@ -180,10 +180,9 @@ def _number(name: str, value: object) -> str:
 
 
 @dataclass
-class FidelityConfig:
+class FidelityConfig(TaskConfig):
     """Which files are compared."""
 
-    task: str = setting(MISSING, TASK_HELP)
     data_path: list[str] = setting(MISSING, "annotated files; one column of the table each", "--input_file")
 
 

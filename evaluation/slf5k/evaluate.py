@@ -23,7 +23,7 @@ from evaluation.optional_packages import optional_package
 from evaluation.results import Figure, load_result
 from evaluation.slf5k.metrics import Texts, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
-from evaluation.slf5k.trivial import print_rows, trivial_rows
+from evaluation.slf5k.trivial import print_rows, trivial_answers
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.tasks import Record, Task, get_task
@@ -97,14 +97,14 @@ def _trivial(
         if same and other.get("trivial") and other.get("prompts", {}) == posts:
             return other["trivial"]
 
-    def measure(answers: dict[str, str]) -> dict[str, Figure]:
+    rows = {}
+    for name, answers in trivial_answers(posts, references).items():
         figures = _figures(config, answers, {key: posts[key] for key in answers}, references)
         if config.critic == "programmatic":
             answered = {key: task.with_response(records[key], answer) for key, answer in answers.items()}
             figures |= critic_figures(config, answered, task)[0]
-        return figures
-
-    return trivial_rows(posts, references, measure)
+        rows[name] = {measured: figure.summary() for measured, figure in figures.items() if figure.rows}
+    return rows
 
 
 @command

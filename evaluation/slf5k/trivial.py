@@ -4,10 +4,8 @@ Each table of summaries carries these rows: a policy that does not beat them has
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from evaluation.results import Figure
 
 FIRST_WORDS = 15
 SHOWN = ("mean_delta", "closeness", "logprob", "rougeL", "facts_told", "copied_words", "words")
@@ -42,16 +40,6 @@ def trivial_answers(posts: Mapping[str, str], references: Mapping[str, str]) -> 
     if len(own) > 1:
         rows["another post's reference"] = {key: own[following[posts[key]]] for key in ids}
     return rows
-
-
-def trivial_rows(
-    posts: Mapping[str, str], references: Mapping[str, str], measure: Callable[[dict[str, str]], dict[str, Figure]]
-) -> dict[str, dict[str, Any]]:
-    """Name of the row -> measure -> its summary, for a result file."""
-    return {
-        name: {measured: figure.summary() for measured, figure in measure(answers).items() if figure.rows}
-        for name, answers in trivial_answers(posts, references).items()
-    }
 
 
 def print_rows(system: str, metrics: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
