@@ -8,14 +8,14 @@ The same command continues an interrupted run.
 """
 
 from dataclasses import MISSING, dataclass, replace
+from typing import Any
 
 from evaluation.generate import answer_chats
 from evaluation.results import print_failures
-from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
 from text2grad.configs import parse, setting
-from text2grad.errors import command
+from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.records import check_output, save_json
+from text2grad.records import check_output, load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.tasks.commands import say_next
 
@@ -34,6 +34,39 @@ class AlpacaOutputsConfig:
     reference_path: str | None = setting(None, "outputs in AlpacaEval's format whose instructions are asked")
     limit: int | None = setting(None, "only the first so many instructions")
     retry_failed: bool = setting(False, "ask again what failed in an earlier run")
+
+
+def load_outputs(path: str) -> list[dict[str, Any]]:
+    """A system's ``{"instruction", "output", "generator", "dataset"}``, checked."""
+    rows = load_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise InputError(
+            f"{path}: holds no outputs; give a list of instructions and outputs, as AlpacaEval writes them"
+        )
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        texts = row if isinstance(row, dict) else {}
+        if not all(isinstance(texts.get(name), str) for name in ("instruction", "output")):
+            raise InputError(f"{path}: entry {number} lacks 'instruction' or 'output'; see AlpacaEval's format")
+        if texts["instruction"] in seen:
+            raise InputError(f"{path}: entry {number}: its instruction occurs twice; keep one output for each")
+        seen.add(texts["instruction"])
+    return rows
+
+
+def reference_path(path: str | None) -> str:
+    """``path``, or AlpacaEval 2.0's reference outputs (GPT-4 Turbo) from the hub."""
+    if path is not None:
+        return path
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return hf_hub_download("tatsu-lab/alpaca_eval", "alpaca_eval_gpt4_baseline.json", repo_type="dataset")
+    except OSError as error:
+        raise InputError(
+            f"AlpacaEval's reference outputs cannot be fetched ({' '.join(str(error).split())[:160]}); "
+            "give a file by --reference_path"
+        ) from None
 
 
 @command

@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 
 from evaluation.optional_packages import optional_package
 from evaluation.results import Figure, print_metrics, print_next_step, save_result
-from evaluation.ultrafeedback.alpaca_data import load_outputs, reference_path
+from evaluation.ultrafeedback.alpaca_outputs import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.endpoints.reply_cache import ReplyCache

@@ -69,19 +69,17 @@ def load_judge_prompts(fastchat_path: str | None = None) -> dict[tuple[int, bool
 
     FastChat's place-holders are braces; its system prompt goes in front of the question.
     """
-    here = Path(__file__).parent
-    if fastchat_path is None:
-        return {
-            key: load_prompt(here / name, required=_names(*key), offered=_names(*key))
-            for key, (name, _) in _PROMPTS.items()
-        }
-    by_name = {row.get("name"): row for row in _rows(fastchat_path)}
+    by_name = {row.get("name"): row for row in _rows(fastchat_path)} if fastchat_path else {}
     prompts = {}
-    for key, (_, name) in _PROMPTS.items():
+    for key, (file, name) in _PROMPTS.items():
+        names = _names(*key)
+        if fastchat_path is None:
+            prompts[key] = load_prompt(Path(__file__).parent / file, required=names, offered=names)
+            continue
         if name not in by_name:
             raise InputError(f"{fastchat_path}: lacks the prompt {name!r}; give FastChat's judge_prompts.jsonl")
         text = f"{by_name[name].get('system_prompt', '')}\n\n{by_name[name]['prompt_template']}".strip()
-        prompts[key] = Prompt(_with_our_names(text, _names(*key)), frozenset(_names(*key)), fastchat_path)
+        prompts[key] = Prompt(_with_our_names(text, names), frozenset(names), fastchat_path)
     return prompts
 
 
