@@ -73,13 +73,22 @@ class Campaign:
 
     def run(self) -> bool:
         """Run all; False where time was up or a run failed. A signal ends the commands, which save what they must."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pool = ThreadPoolExecutor(self.config.jobs)
         try:
-            return self._run()
+            if not self._commands(self.config.prepare, self.folder / "prepare.log", {}) or not self._one(BASE, 0):
+                return False
+            methods = [name for name in self.config.only or self.config.methods if name != BASE]
+            jobs = [(method, seed) for seed in self.config.seeds for method in methods]
+            return all(list(pool.map(lambda job: self._one(*job), jobs)))
         except KeyboardInterrupt:
             self.stopped = True
+            pool.shutdown(wait=False, cancel_futures=True)  # before a command's end makes room for the next run
             for process in list(self.running):
                 self._end(process)
             raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
     def _end(process: subprocess.Popen) -> None:
@@ -87,20 +96,6 @@ class Campaign:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         process.wait()
-
-    def _run(self) -> bool:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._commands(self.config.prepare, self.folder / "prepare.log", {}):
-            return False
-        if not self._one(BASE, 0):
-            return False
-        methods = [name for name in self.config.only or self.config.methods if name != BASE]
-        jobs = [(method, seed) for seed in self.config.seeds for method in methods]
-        pool = ThreadPoolExecutor(self.config.jobs)
-        try:
-            return all(list(pool.map(lambda job: self._one(*job), jobs)))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _one(self, method: str, seed: int) -> bool:
         """Train and measure, unless it was done."""
