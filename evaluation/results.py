@@ -97,12 +97,8 @@ class Figure:
 
     def grouped(self, groups: Mapping[str, Sequence[str]]) -> Figure:
         """The same figure with the rows of each group (a problem's samples) summed, so that groups are resampled."""
-        rows = {
-            name: np.sum([self.rows[key] for key in keys if key in self.rows], axis=0).tolist()
-            for name, keys in groups.items()
-            if any(key in self.rows for key in keys)
-        }
-        return Figure(rows, self.combine)
+        known = {name: [self.rows[key] for key in keys if key in self.rows] for name, keys in groups.items()}
+        return Figure({name: np.sum(rows, axis=0).tolist() for name, rows in known.items() if rows}, self.combine)
 
     def value(self) -> float:
         return float(COMBINE[self.combine](self._matrix().sum(axis=0)))

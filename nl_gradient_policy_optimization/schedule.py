@@ -42,9 +42,8 @@ def learning_rate_share(config: PolicyConfig, update: int, total: int) -> float:
     if update < warmup:
         return (update + 1) / warmup
     progress = (update - warmup) / max(total - warmup, 1)
-    return {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}[
-        config.lr_schedule
-    ]
+    shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return shares[config.lr_schedule]
 
 
 def permutation(size: int, *seeds: int) -> list[int]:

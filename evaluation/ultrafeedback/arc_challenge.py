@@ -128,12 +128,8 @@ def main() -> None:
     model = model_flags(policy, config)
     command_line = [sys.executable, "-m", "lm_eval", "run", *model, "--tasks", task]
     command_line += ["--include_path", str(folder), "--output_path", str(run), "--log_samples", "--seed", "42"]
-    command_line += [
-        "--num_fewshot",
-        str(config.num_fewshot),
-        "--use_cache",
-        str(folder / fingerprint([identity, model])),
-    ]
+    cache = folder / fingerprint([identity, model])
+    command_line += ["--num_fewshot", str(config.num_fewshot), "--use_cache", str(cache)]
     command_line += ["--limit", str(config.limit)] if config.limit else []
     command_line += ["--apply_chat_template"] if config.chat else []
     # In its own folder: `-m` puts the current one on the path, where an evaluate.py would hide the library evaluate.
