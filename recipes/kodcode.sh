@@ -51,12 +51,7 @@ train_policies "$model"
 # HumanEval, MBPP and the held-out questions.
 benchmarks=(--benchmarks "humaneval mbpp")
 $smoke && benchmarks=(--only kodcode)
-for system in base sft text2grad ppo ppo_delta prm_ppo dpo; do
-    policy_folder=$run/$system/policy
-    case $system in base) policy_folder=$model ;; sft | dpo) policy_folder=$run/$system ;; esac
-    run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
-        "${measure[@]}"
-done
+evaluate_policies base sft text2grad ppo ppo_delta prm_ppo dpo
 measure_reflection "$model"
 [ -z "$judge" ] || win_rate_curves
 

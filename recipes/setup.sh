@@ -36,7 +36,7 @@ fi
 baseline="bash nl_gradient_policy_optimization/baselines/run.sh"
 evaluate="bash evaluation/$task/evaluate_$task.sh --data_path $run/data/evaluation.json"
 splits=() sft=() answers=() train_rm=() infer=() pairs=() tune=() scalar=() critic=() policy=(--save_total_limit 10)
-reflect=() measure=()
+reflect=() measure=() benchmarks=()
 if $smoke; then
     export DS_ACCELERATOR=cpu PROCESSES=2 RANKS=2 OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
     [ -d "$model" ] || run python quickstart/tiny_model.py "$model"
@@ -87,6 +87,16 @@ train_policies() { # MODEL: Text2Grad and every baseline, from the same start; w
 train_scalar_reward() { # the scalar reward model of PPO, on pairs
     run $baseline scalar_reward $task --data_path "$run/pairs.json" --model "$model" --output_dir "$run/scalar_reward" \
         --seed "$seed" "${scalar[@]}"
+}
+
+evaluate_policies() { # SYSTEM ...: the start, SFT, and what was trained; `benchmarks` holds further flags
+    local system policy_folder
+    for system in "$@"; do
+        policy_folder=$run/$system/policy
+        case $system in base) policy_folder=$model ;; sft | dpo) policy_folder=$run/$system ;; esac
+        run $evaluate --model "$policy_folder" --system "$system" --output_dir "$run/evaluation/$system" \
+            "${benchmarks[@]}" "${measure[@]}"
+    done
 }
 
 measure_reflection() { # MODEL: the start's answers to the held-out prompts, criticised and rewritten

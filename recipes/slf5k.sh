@@ -39,13 +39,9 @@ train_scalar_reward
 train_policies "$run/sft"
 
 # Held-out posts.
-run $evaluate --model "$run/sft" --system sft --output_dir "$run/evaluation/sft" "${measure[@]}"
-for system in text2grad ppo ppo_delta prm_ppo dpo; do
-    policy_folder=$run/$system
-    [ "$system" = dpo ] || policy_folder=$run/$system/policy
-    run $evaluate --model "$policy_folder" --system $system --baseline "$run/evaluation/sft" \
-        --output_dir "$run/evaluation/$system" ${judge:+--judge "$judge"} "${measure[@]}"
-done
+evaluate_policies sft
+benchmarks=(--baseline "$run/evaluation/sft" ${judge:+--judge "$judge"})
+evaluate_policies text2grad ppo ppo_delta prm_ppo dpo
 measure_reflection "$run/sft"
 [ -z "$judge" ] || win_rate_curves
 

@@ -35,15 +35,9 @@ train_scalar_reward
 train_policies "$run/sft"
 
 # ARC-Challenge and the held-out requests; with a judge AlpacaEval 2.0 and MT-Bench.
-benchmarks=()
 $smoke && benchmarks=(--only held_out)
 [ -z "$judge" ] || benchmarks=(--judge "$judge" --alpaca_path "${ALPACA:-hub}" ${MT_BENCH:+--mt_bench_path "$MT_BENCH"})
-for system in sft text2grad ppo ppo_delta dpo; do
-    policy_folder=$run/$system/policy
-    case $system in sft | dpo) policy_folder=$run/$system ;; esac
-    run $evaluate --model "$policy_folder" --system $system --output_dir "$run/evaluation/$system" "${benchmarks[@]}" \
-        "${measure[@]}"
-done
+evaluate_policies sft text2grad ppo ppo_delta dpo
 measure_reflection "$run/sft"
 
 source recipes/report.sh
