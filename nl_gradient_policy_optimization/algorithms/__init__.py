@@ -1,4 +1,4 @@
-"""The methods that a policy can be trained by, a file for each or for a family; ``--algorithm`` names one.
+"""The methods that a policy can be trained by, one file each; ``--algorithm`` names one.
 
 A new method is a class in a new file, a subclass of :class:`~.base.Algorithm` or of a method that it changes, and a
 line below. Its dataclass fields are flags. Nothing here loads torch: ``--help`` need not wait for it.
@@ -16,11 +16,11 @@ ALGORITHMS = {
     "text2grad": "text2grad.Text2Grad",
     "verdict": "verdict.Verdict",
     "grpo": "grpo.GRPO",
-    "dr_grpo": "groups.DrGRPO",
-    "rtt": "groups.RTT",
-    "papo": "groups.PAPO",
-    "pure": "groups.PURE",
-    "prime": "groups.PRIME",
+    "dr_grpo": "dr_grpo.DrGRPO",
+    "rtt": "rtt.RTT",
+    "papo": "papo.PAPO",
+    "pure": "pure.PURE",
+    "prime": "prime.PRIME",
     "scalar": "scalar.Scalar",
     "steps": "steps.Steps",
     "capo": "capo.CAPO",

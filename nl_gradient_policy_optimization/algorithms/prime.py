@@ -1,0 +1,30 @@
+"""PRIME's advantages: each token against the prompt's mean, and the outcome against the other responses'.
+
+Source: PRIME (arXiv 2502.01456): both compared apart, then summed without discount and whitened. PRIME's token rewards
+are those of an implicit reward model that learns from outcomes; here they are the critic's δ.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from nl_gradient_policy_optimization.algorithms.grpo import GRPO
+from nl_gradient_policy_optimization.batch import Batch
+from text2grad.advantages import discounted_sums, leave_one_out, per_response, prime_tokens, whiten
+from text2grad.configs import setting
+
+
+@dataclass
+class PRIME(GRPO):
+    """Clipped PPO on per-token leave-one-out returns, without a value head."""
+
+    name = "prime"
+
+    outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
+
+    def advantages(self, batch: Batch) -> Tensor:
+        size, mask = self.run.config.rollouts_per_prompt, batch.mask
+        returns = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0)
+        returns = returns + per_response(leave_one_out(self.outcomes(batch)[1], batch.counts, size), mask)
+        return whiten(returns, mask, self.run.reduce)
