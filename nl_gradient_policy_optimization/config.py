@@ -16,7 +16,7 @@ from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_cla
 from nl_gradient_policy_optimization.earlier_settings import REMOVED
 from text2grad.configs import check_given, check_values, setting
 from text2grad.critics import is_endpoint, is_served
-from text2grad.endpoints.settings import CriticChoice
+from text2grad.critics.settings import CriticChoice
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name

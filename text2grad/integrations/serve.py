@@ -16,8 +16,8 @@ from typing import ClassVar
 from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
+from text2grad.critics.settings import CriticChoice
 from text2grad.endpoints import is_endpoint
-from text2grad.endpoints.settings import CriticChoice
 from text2grad.errors import InputError, command
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import Task, get_task
