@@ -9,7 +9,7 @@ from text2grad.critics import CRITIC_FORMS
 
 @dataclass(kw_only=True)
 class CriticEndpoint:
-    """The same for a critic, in commands that have a policy as well."""
+    """How a critic behind an endpoint is asked; each name begins with critic, as these commands have a policy, too."""
 
     critic_concurrency: int = setting(16, "for an endpoint: requests in flight, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds of silence after which a request is sent again")
