@@ -59,6 +59,8 @@ def test_retry_after_holds_everyone_back():
         client = client_of(server)
         first = threading.Thread(target=client.complete, args=(HELLO,))
         first.start()
+        while not server.times:
+            time.sleep(0.01)
         time.sleep(0.4)
         client.complete(HELLO)
         first.join()
