@@ -386,9 +386,19 @@ def test_two_ranks_make_the_update_of_one(tmp_path, stage, settings):
     ("stage", "optimizer"), [(None, "adafactor"), (None, "adamw"), (1, "adamw"), (2, "adamw"), (3, "adamw")]
 )
 def test_every_method_makes_the_update_of_one_in_every_way(tmp_path, algorithm, stage, optimizer):
-    one, two = updates(tmp_path, stage, {"algorithm": algorithm, "optimizer": optimizer})
-    assert any(weight.abs().max() > 1e-4 for name, weight in one.items() if "lora_B" in name)
-    torch.testing.assert_close(two, one, rtol=0, atol=1e-5)
+    """After one update, which is lora_B, as that starts at zero; lora_A does not move.
+
+    AdamW's first step is lr · g / (|g| + ε) with ε = 1e-8. Where g is of the size of ε, and so of a gradient's rounding
+    errors, the step is neither 0 nor lr = 0.01; these few weights are compared in the whole update alone.
+    """
+    one, two = updates(tmp_path, stage, {"algorithm": algorithm, "optimizer": optimizer, "ppo_epochs": 1})
+    step, other = (torch.cat([each[name].flatten() for name in one if "lora_B" in name]) for each in (one, two))
+    unclear = (step.abs() > 1e-4) & (step.abs() < 0.99e-2) & (optimizer == "adamw")
+    assert step.abs().max() > 1e-4 and unclear.sum() < 0.005 * len(step)
+    assert (other - step)[~unclear].abs().max() < 1e-5
+    assert (other - step).norm() < 1e-4 * step.norm()
+    others = [{name: weight for name, weight in each.items() if "lora_B" not in name} for each in (one, two)]
+    torch.testing.assert_close(*others, rtol=0, atol=1e-5)
 
 
 def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
