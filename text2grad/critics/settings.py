@@ -1,6 +1,6 @@
 """The settings of whoever gives feedback: one group of flags for every command that asks a critic."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from text2grad.configs import setting
@@ -8,23 +8,13 @@ from text2grad.critics import CRITIC_FORMS
 
 
 @dataclass(kw_only=True)
-class CriticEndpoint:
-    """How a critic behind an endpoint is asked; each name begins with critic, as these commands have a policy, too."""
+class CriticChoice:
+    """Which critic, and how it is asked; the commands have a policy, too, so each name begins with critic."""
 
     critic_concurrency: int = setting(16, "for an endpoint: requests in flight, on each rank")
     critic_timeout: float = setting(120.0, "for an endpoint: seconds of silence after which a request is sent again")
     critic_retries: int = setting(6, "for an endpoint: how often a request is sent again", at_least=0)
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
-
-    def client_options(self) -> dict[str, Any]:
-        """For :class:`~text2grad.endpoints.client.ChatClient`."""
-        return {each.name.removeprefix("critic_"): getattr(self, each.name) for each in fields(CriticEndpoint)}
-
-
-@dataclass(kw_only=True)
-class CriticChoice(CriticEndpoint):
-    """Which critic."""
-
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
     critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
@@ -32,3 +22,8 @@ class CriticChoice(CriticEndpoint):
         "none",
         "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
     )
+
+    def client_options(self) -> dict[str, Any]:
+        """For :class:`~text2grad.endpoints.client.ChatClient`."""
+        names = ("concurrency", "timeout", "retries", "max_cost_usd")
+        return {name: getattr(self, f"critic_{name}") for name in names}
