@@ -273,7 +273,8 @@ def verdict_advantages(
     - on every token the verdict, against the other responses';
     - before the end token δ_t, against the response's own mean: :func:`centred`, without a discount, so that a span
       moves the tokens it is about and no others. The end token gets the mean of this over the others, weighted by how
-      probable ending was there: then, over the step, the spans move no token against the choice to stop;
+      probable ending was there: then, over the step, the spans move no token against the choice to stop. It gets less
+      of this the more what is missing agrees with the verdict, since there it may pay to go on;
     - on the end token what is missing, against the other responses': it was left out by stopping there.
 
     The second and third weigh ``weight`` times their :func:`agreement` with the verdict.
@@ -292,11 +293,12 @@ def verdict_advantages(
     whole = leave_one_out(scores, counts, group_size, reduce)
     spans, chances = centred(deltas, inside), _chosen(end_probs, inside)
     going_on, total = reduce(torch.stack([(spans * chances).sum(), chances.sum()]))
-    spans = spans + end * going_on / total.clamp(min=1e-8)
-    means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
     told = leave_one_out(-missing, ended, group_size, reduce)
+    lacks = agreement(told, whole, ended, reduce)
+    spans = spans + (1 - lacks) * end * going_on / total.clamp(min=1e-8)
+    means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
     return (
         scaled(per_response(whole, mask), mask, reduce)
         + weight * agreement(means, whole, counts, reduce) * scaled(spans, mask, reduce)
-        + weight * agreement(told, whole, ended, reduce) * scaled(per_response(told, end), end, reduce)
+        + weight * lacks * scaled(per_response(told, end), end, reduce)
     )

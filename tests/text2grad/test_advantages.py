@@ -210,6 +210,9 @@ def test_verdict_advantages_by_hand():
     size = math.sqrt((2 * 0.25 + 2 * 0.0625) / 6)
     stopping = [[1 + 0.5 / size, 1 - 0.5 / size, 1 - 0.25 / size], [-1, -1, -1 - 0.25 / size]]
     close(verdict_advantages(deltas, mask, scores, ended, chances, group_size=2), stopping)
+    # what is missing says all that the verdict does: going on may pay, and the end token gets nothing of that ¼
+    telling = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), chances, group_size=2)
+    close(telling, [[1 + part, 1 - part, 2], [-1, -1, -2]])
 
 
 @pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
