@@ -92,11 +92,14 @@ WORLDS = [(0.7, 0.1), (0.43, 0.57), (0.05, 0.95)]  # mean δ +0.6, 0 and −0.6
 
 @pytest.mark.parametrize(("good", "poor"), WORLDS)
 @pytest.mark.parametrize("group_size", [1, 4])
-@pytest.mark.parametrize("missing", ["nothing", "as much in each", "by chance"])
+@pytest.mark.parametrize(
+    "missing",
+    [torch.zeros(ANSWERS), torch.ones(ANSWERS), torch.arange(ANSWERS).float() % 3],
+    ids=["nothing", "as much in each", "by chance"],
+)
 def test_length_is_left_alone_where_quality_does_not_depend_on_it(good, poor, group_size, missing):
     toy = answers(good, poor)
-    if missing != "nothing":
-        toy.missing = torch.arange(ANSWERS).float() % 3 if missing == "by chance" else torch.ones(ANSWERS)
+    toy.missing = missing
     assert abs(toy.push(toy.verdict_advantages(group_size))) < 0.2
 
 
