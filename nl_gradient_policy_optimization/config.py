@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from nl_gradient_policy_optimization.earlier_settings import REMOVED
+from nl_gradient_policy_optimization.other_names import OTHER_NAMES
 from text2grad.configs import check_given, check_values, setting
 from text2grad.critics import is_endpoint, is_served
 from text2grad.critics.settings import CriticChoice
@@ -269,12 +269,10 @@ class PolicyConfig(
         """A config from flags of all its parts.
 
         Raises:
-            InputError: a setting of another algorithm, of an earlier version, or of none.
+            InputError: a setting of another algorithm, of another trainer, or of none.
         """
-        for name in set(flags) & set(REMOVED):
-            value = flags.pop(name)
-            if value != REMOVED[name][0]:
-                raise InputError(f"--{name} {value} {REMOVED[name][1]}")
+        for name in flags.keys() & OTHER_NAMES.keys():
+            raise InputError(f"--{name} {OTHER_NAMES[name]}")
         chosen = algorithm_class(_chosen(flags))
         own, its = ({item.name for item in fields(kind)} for kind in (cls, chosen))
         others = {name: value for name, value in flags.items() if name not in own and value is not None}
@@ -314,7 +312,7 @@ class PolicyConfig(
             for item in fields(kind):
                 optional = field(default=None, metadata=item.metadata)
                 flat.setdefault(item.name, (item.name, hints[item.name] | None, optional))
-        namespace = {"__doc__": cls.__doc__, "REMOVED": REMOVED}
+        namespace = {"__doc__": cls.__doc__, "OTHER_NAMES": OTHER_NAMES}
         return make_dataclass("Flags", list(flat.values()), namespace=namespace)
 
     @classmethod

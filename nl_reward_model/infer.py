@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from text2grad.configs import check_given, parse_for, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
@@ -33,12 +33,6 @@ WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 @dataclass
 class InferConfig(Endpoint):
     """Lengths are in tokens; where not given they are those that the model was trained with."""
-
-    REMOVED: ClassVar = {
-        "served_model": ("", "is the part of --base_url after its #"),
-        "opinion": (0, "is no setting any more; --critic_votes of training asks for several"),
-        "temperature": (0.7, "is no setting any more; decoding is greedy"),
-    }
 
     model: str = setting("", "the reward model: adapter, merged, or checkpoint folder", "--model_path")
     data_path: str = setting(

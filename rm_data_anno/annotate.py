@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
@@ -61,10 +61,6 @@ class ChatOptions(Endpoint):
 @dataclass(kw_only=True)
 class AnnotateConfig(ChatOptions):
     """Which responses, and who gives feedback on them."""
-
-    REMOVED: ClassVar = {
-        "push_to_hub": ("", "is no setting any more; `hf upload OWNER/NAME FILE --repo-type dataset` uploads it")
-    }
 
     data_path: str = setting(
         MISSING, "responses, in the task's format: a file, or a data set of the hub", "--dataset_path", "--responses"

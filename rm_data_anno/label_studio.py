@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -49,8 +49,6 @@ _STARS = 5
 @dataclass(kw_only=True)
 class LabelStudioConfig:
     """To tasks, or with ``export`` back to records."""
-
-    REMOVED: ClassVar = {"dispute_below": (0.5, "is no setting any more: the report has each record's overlap")}
 
     data_path: str = setting(MISSING, "responses, in the task's format", "--dataset_path", "--responses")
     output_path: str = setting(MISSING, "tasks to import; with --export, annotated records", "--output_file")

@@ -216,9 +216,3 @@ def test_number_types_and_full_training_have_two_spellings(kind):
     full = [given(flags) for flags in ("--lora false", "--lora_r 0")]
     assert [(each.lora, each.lora_r, each.weights_dtype) for each in full] == [(False, 0, torch.float32)] * 2
     assert (given("--lora true").lora_r, given("--lora_r 8").lora_r) == (16, 8)
-
-
-@pytest.mark.parametrize(("kind", "flag"), [(AnnotateConfig, "--push_to_hub"), (InferConfig, "--opinion")])
-def test_a_removed_flag_says_so(kind, flag):
-    with pytest.raises(InputError, match=f"{flag} is no setting any more"):
-        parse(kind, args=[flag, "1"])

@@ -105,8 +105,7 @@ def parse(
 
     A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and
     ``of(**flags)``, which makes one of them. Its ``overruled(args)`` names settings of the file that give way to others
-    on the command line. ``REMOVED`` of a dataclass holds settings of earlier versions: the value at which each changed
-    nothing, and what to write in its place.
+    on the command line. Its ``OTHER_NAMES`` say what to write in place of other trainers' settings.
     """
     args = list(sys.argv[1:] if args is None else args)
     check_no_key("command line:", args)
@@ -170,8 +169,8 @@ def _names(dataclasses: Sequence[type]) -> dict[str, str]:
 def _unknown(name: str, names: Mapping[str, str], dataclasses: Sequence[type]) -> str:
     """What to say of a setting that does not exist."""
     for kind in dataclasses:
-        if name in getattr(kind, "REMOVED", {}):
-            return f"--{name} {kind.REMOVED[name][1]}"  # type: ignore[attr-defined]
+        if name in getattr(kind, "OTHER_NAMES", {}):
+            return f"--{name} {kind.OTHER_NAMES[name]}"  # type: ignore[attr-defined]
     close = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else get_close_matches(name, names, n=1)
     return f"there is no setting {name!r}; {f'did you mean {close[0]}? ' if close else ''}--help lists the settings"
 

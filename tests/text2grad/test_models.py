@@ -16,7 +16,6 @@ from text2grad.models import (
     BUILT_IN,
     base_of,
     chat_ids,
-    chat_templates,
     load_model,
     load_tokenizer,
     model_path,
@@ -89,49 +88,15 @@ def test_a_models_own_code_is_refused_without_a_question(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "template",
-    [
-        "{% for a in messages[0].content %}{% for b in messages[0].content %}{% endfor %}{% endfor %}",
-        "{{ 'a' * 10000000000 }}",
-        "{% for word in range(2000) %}{{ messages[0].content }}{% endfor %}",
-    ],
-    ids=["time", "memory", "length"],
-)
-def test_a_chat_template_without_measure_is_refused(tmp_path, monkeypatch, template):
-    monkeypatch.setattr(chat_templates, "_SECONDS", 1)
-    folder = Path(tiny_model(tmp_path / "model"))
-    (folder / "chat_template.jinja").write_text(template)
-    with pytest.raises(InputError, match=r"model: its chat template needs more than"):
-        load_tokenizer(str(folder))
-
-
-def test_a_chat_template_is_tried_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("TEXT2GRAD_CACHE", str(tmp_path / "cache"))
-    folder = Path(tiny_model(tmp_path / "model"))
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content + eos_token }}{% endfor %}")
-    load_tokenizer(str(folder))
-    monkeypatch.setattr(chat_templates.subprocess, "run", lambda *_, **__: pytest.fail("it was tried again"))
-    tok = load_tokenizer(str(folder))
-    assert tok.decode(chat_ids([{"role": "user", "content": "Hi."}], tok)) == "Hi.</s>"
-
-
-DEEP = {"type": "Sequence", "normalizers": [
-    {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"} for _ in range(9)
-]}  # fmt: skip
-
-
-@pytest.mark.parametrize(
     ("name", "change", "told"),
     [
         ("config.json", lambda about: about | {"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ("config.json", lambda about: about | {"num_hidden_layers": -1}, "num_hidden_layers"),
         ("config.json", lambda about: about | {"hidden_size": "wide"}, "cannot be loaded"),
-        ("tokenizer.json", lambda rules: rules | {"normalizer": DEEP}, "use another tokenizer"),
         ("tokenizer.json", lambda rules: {"version": 3}, "cannot be loaded"),
     ],
 )
-def test_a_hostile_model_is_refused_in_one_sentence_and_in_time(tmp_path, monkeypatch, name, change, told):
-    monkeypatch.setattr(chat_templates, "_MEGABYTES", 300)
+def test_a_hostile_model_is_refused_in_one_sentence(tmp_path, name, change, told):
     folder = Path(tiny_model(tmp_path / "model"))
     path = folder / name
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
@@ -148,16 +113,11 @@ def test_weights_that_are_none_are_a_sentence(tmp_path):
             load_model(str(folder), torch.float32)
 
 
-def test_a_chat_template_that_refuses_every_chat_is_told_at_once_and_one_that_refuses_some_is_used(tmp_path):
+def test_a_chat_template_that_refuses_a_chat_is_told(tmp_path):
     folder = Path(tiny_model(tmp_path / "model"))
     (folder / "chat_template.jinja").write_text("{{ raise_exception('never') }}")
-    with pytest.raises(InputError, match=r"writes no chat .*never"):
-        load_tokenizer(str(folder))
-    polite = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
-    )
-    (folder / "chat_template.jinja").write_text(polite)
-    assert load_tokenizer(str(folder)).chat_template == polite
+    with pytest.raises(InputError, match=r"model: its chat template refuses a chat .*never"):
+        chat_ids([{"role": "user", "content": "Hi."}], load_tokenizer(str(folder)))
 
 
 BEGIN = """

@@ -11,7 +11,6 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import ClassVar
 
 from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import Critic, is_served, load_critic
@@ -26,10 +25,6 @@ from text2grad.tasks import Task, get_task
 @dataclass(kw_only=True)
 class ServeConfig(CriticChoice):
     """Where the critic is held, and how much it takes on."""
-
-    REMOVED: ClassVar[dict[str, tuple[list[str], str]]] = {
-        "tokenizers": ([], "is no setting any more; clients lay quotes on tokens (TokenJudge)")
-    }
 
     host: str = setting("127.0.0.1", "address to listen on; others than this machine's own need a token")
     port: int = setting(8765, "port to listen on; 0 takes a free one", at_least=0, below=2**16)

@@ -18,7 +18,6 @@ from urllib.request import getproxies
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
-from text2grad.models.chat_templates import check_chat_template, check_tokenizer
 from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json, shown
 
@@ -197,31 +196,34 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer, ready for generation: padding on the left, a pad token, a chat template (plain if it has none).
 
     Raises:
-        InputError: it cannot be loaded, or its chat template cannot be used.
+        InputError: it cannot be loaded.
     """
     from transformers import AutoTokenizer
 
     path = model_path(name)
     if is_adapter(path) and not (Path(path) / "tokenizer_config.json").is_file():
         return load_tokenizer(base_of(path))
-    rules, tried = Path(path) / "tokenizer.json", _cache() / "chat_templates"
-    if rules.is_file():
-        check_tokenizer(rules, tried)
     tokenizer = from_hub(AutoTokenizer.from_pretrained, path, padding_side="left")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
-    given = tokenizer.chat_template
-    for template in given.values() if isinstance(given, dict) else [given]:
-        if template != PLAIN_CHAT_TEMPLATE:
-            check_chat_template(template, tokenizer.special_tokens_map, name, tried)
     return tokenizer
 
 
 def chat_ids(chat: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """A model's input for a chat in its own template, up to where its answer begins; the same on every day."""
-    encoded = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, date_string=FIXED_DATE)
+    """A model's input for a chat in its own template, up to where its answer begins; the same on every day.
+
+    Raises:
+        InputError: the template refuses the chat, as some do where a system speaks.
+    """
+    from jinja2 import TemplateError
+
+    options = {"add_generation_prompt": True, "return_dict": True, "date_string": FIXED_DATE}
+    try:
+        encoded = tokenizer.apply_chat_template(chat, **options)
+    except TemplateError as error:
+        raise InputError(f"{tokenizer.name_or_path}: its chat template refuses a chat ({error})") from None
     return list(encoded["input_ids"])
 
 
