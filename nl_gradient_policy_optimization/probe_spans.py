@@ -1,0 +1,160 @@
+"""What are a critic's spans worth? How well the methods' gradients point to a better verdict, before any training.
+
+    python nl_gradient_policy_optimization/probe_spans.py --task slf5k --model smollm2 --critic programmatic \\
+        --data_path quickstart/data/posts_train.json --rollouts_per_prompt 4 --output_dir runs/probe
+
+It takes the settings of training, and learns nothing. The first batches give the direction in which the verdict rises:
+the plain policy gradient of it has no bias, and its noise averages out. On each further batch all methods compute their
+gradients from the same rollouts. A gradient's cosine with that direction grows with the root of the number of
+responses while noise prevails, so its squared ratio to that of the verdict alone says what spans are worth in
+responses. ``what to say`` leaves out the direction in which answers only end sooner or later.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from nl_gradient_policy_optimization.algorithms import algorithm_class
+from nl_gradient_policy_optimization.batch import Batch
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.optimize import default_settings, prepare
+from nl_gradient_policy_optimization.rewards import RewardSource
+from nl_gradient_policy_optimization.trainer import NLGradientTrainer
+from text2grad.advantages import before_end, leave_one_out, per_response
+from text2grad.configs import TaskConfig, parse, setting
+from text2grad.errors import command
+from text2grad.records import save_json
+from text2grad.statistics import Estimate, bootstrap, mean_interval, ratio
+from text2grad.tasks import Task
+
+ALONE = "verdict alone"
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    ALONE: ("verdict", {"token_weight": 0.0}),
+    "verdict and spans": ("verdict", {}),
+    "Text2Grad, values of 0": ("text2grad", {}),
+    "GRPO, verdict": ("grpo", {"outcome": "verdict"}),
+    "RTT": ("rtt", {"rtt_end_token": True}),
+    "PAPO": ("papo", {}),
+    "PRIME": ("prime", {}),
+    "PURE": ("pure", {}),
+}
+"""Each row: an algorithm, and its settings. A value head has learnt nothing before the first step."""
+FIGURES = "spans.json"
+
+
+@dataclass
+class ProbeSettings:
+    """How long to measure; everything else is said as for training."""
+
+    truth_batches: int = setting(64, "batches that give the verdict's direction", above=0)
+    batches: int = setting(64, "batches on which methods are compared", above=0)
+
+
+def probe(
+    settings: ProbeSettings, task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None
+) -> dict[str, dict[str, list[float]]]:
+    """Each method's cosines, batch by batch: ``{method: {"all": […], "what to say": […]}}``."""
+    steps = settings.truth_batches + settings.batches
+    config = config.changed(algorithm="verdict", max_steps=steps, log_rollouts_every=0)
+    trainer = prepare(task, config, rewards)
+    truth = end = torch.zeros((), device=trainer.accelerator.device)
+    found: dict[str, dict[str, list[float]]] = {}
+    for step in tqdm(range(1, steps + 1), "gradients", unit="batch"):
+        batch = feedback(trainer, step)
+        if step <= settings.truth_batches:
+            truth = truth + gradient(trainer, batch, plain(trainer, batch))
+            end = end + gradient(trainer, batch, batch.mask - before_end(batch.mask))
+            continue
+        for name, advantages in all_advantages(trainer, batch).items():
+            points = gradient(trainer, batch, advantages)
+            row = found.setdefault(name, {"all": [], "what to say": []})
+            row["all"].append(cosine(points, truth))
+            row["what to say"].append(cosine(without(points, end), without(truth, end)))
+    trainer.accelerator.end_training()
+    return found
+
+
+def feedback(trainer: NLGradientTrainer, step: int) -> Batch:
+    """A step's rollouts with their feedback, as training would have them, without a KL penalty."""
+    trainer.costs.begin()
+    trainer.collector.seed(step)
+    batch = trainer.algorithm.on_batch(trainer.take_feedback(trainer.take_rollouts(step)))
+    batch.rewards = trainer.algorithm.token_rewards(batch) * batch.mask
+    return batch
+
+
+def plain(trainer: NLGradientTrainer, batch: Batch) -> Tensor:
+    """The verdict of each response against the others to its prompt, on every token: REINFORCE without bias."""
+    worths, _ = trainer.algorithm.outcomes(batch)  # type: ignore[attr-defined]
+    against = leave_one_out(worths, batch.counts, trainer.config.rollouts_per_prompt)
+    return per_response(against, batch.mask)
+
+
+def all_advantages(trainer: NLGradientTrainer, batch: Batch) -> dict[str, Tensor]:
+    """Those of every method that can compare as many responses to a prompt."""
+    found = {}
+    for label, (name, settings) in METHODS.items():
+        algorithm = algorithm_class(name)(**settings)
+        if algorithm.compares_groups and trainer.config.rollouts_per_prompt == 1:
+            continue
+        algorithm.begin(trainer)
+        found[label] = algorithm.advantages(batch)
+    return found
+
+
+def gradient(trainer: NLGradientTrainer, batch: Batch, advantages: Tensor) -> Tensor:
+    """∇ of mean A_t·log π(y_t): all trainable weights in one vector."""
+    scorer = trainer.learner.scorer.eval()
+    weights = [each for each in scorer.parameters() if each.requires_grad]
+    total = torch.zeros(sum(each.numel() for each in weights), device=trainer.accelerator.device)
+    batch.advantages = advantages
+    for _, part in batch.micro_batches(trainer.config.micro_batch_size):
+        part = part.to(trainer.accelerator.device)
+        logprobs = scorer(*part.inputs()).logprobs
+        found = torch.autograd.grad((part.advantages * logprobs).sum() / batch.mask.sum(), weights)
+        total += torch.cat([each.flatten().float() for each in found])
+    return total
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    """0 where one of them is nothing: a batch whose verdicts are all the same points nowhere."""
+    return float(torch.nn.functional.cosine_similarity(first, second, dim=0))
+
+
+def without(vector: Tensor, direction: Tensor) -> Tensor:
+    """What is left of a vector beside a direction."""
+    return vector - (vector @ direction) / (direction @ direction).clamp(min=1e-30) * direction
+
+
+def worth(found: dict[str, dict[str, list[float]]], name: str, kind: str) -> Estimate:
+    """How many times the responses the verdict alone would need: (its cosine / the verdict alone's)²."""
+    pairs = np.column_stack([found[name][kind], found[ALONE][kind]])
+    return bootstrap(pairs, lambda sums: ratio(sums) ** 2)
+
+
+def table(found: dict[str, dict[str, list[float]]]) -> str:
+    rows = [
+        [name, *(text for kind in row for text in (mean_interval(row[kind]), worth(found, name, kind)))]
+        for name, row in found.items()
+    ]
+    head = ["method", "cosine", "worth, in responses", "what to say: cosine", "worth, in responses"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+
+
+@command
+def main() -> None:
+    file, because = default_settings()
+    chosen, settings, config = parse(TaskConfig, ProbeSettings, PolicyConfig, default_config=file, because=because)
+    found = probe(settings, chosen.task, config)
+    save_json(Path(config.output_dir) / FIGURES, found)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

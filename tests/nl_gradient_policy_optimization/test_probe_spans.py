@@ -1,0 +1,86 @@
+"""What spans are worth before training: the gradients are the updates', and a critic that knows why gains by spans."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+
+from nl_gradient_policy_optimization import probe_spans
+from nl_gradient_policy_optimization.optimize import prepare
+from nl_gradient_policy_optimization.probe_spans import ALONE, ProbeSettings, gradient, probe, table, worth
+from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from tests.processes import run_command
+from tests.tiny_runs import ScriptedRewards, tiny_config, tiny_flags
+
+SPANS = "verdict and spans"
+
+
+class Judged:
+    """Every eighth token of the vocabulary is good, its neighbour poor, and the verdict is the mean of that.
+
+    ``lying``: the verdict stays, and the spans are on other tokens.
+    """
+
+    name, remote = "judged", False
+
+    def __init__(self, lying: bool = False):
+        self.lying = lying
+
+    def __call__(self, rollouts):
+        found = []
+        for rollout in rollouts:
+            labels = [{0: 1.0, 1: -1.0}.get(token % 8, 0.0) for token in rollout.response_ids]
+            spans = labels[-1:] + labels[:-1] if self.lying else labels
+            found.append(RolloutFeedback(spans, deltas=spans, score=fmean(labels), score_source="given"))
+        return found
+
+
+def judged(folder: Path, per_prompt: int = 4, lying: bool = False, batches: int = 6) -> dict:
+    sizes = {"rollouts_per_device": 32, "micro_batch_size": 32, "rollouts_per_prompt": per_prompt, "lora_r": 8}
+    config = tiny_config(folder, algorithm="verdict", max_new_tokens=12, **sizes)
+    return probe(ProbeSettings(truth_batches=4 * batches, batches=batches), "slf5k", config, Judged(lying))
+
+
+def cosine(found: dict, method: str) -> float:
+    return fmean(found[method]["what to say"])
+
+
+def test_spans_that_say_where_the_verdict_comes_from_point_further_along_it_and_others_do_not(tmp_path):
+    told, lied = judged(tmp_path / "told"), judged(tmp_path / "lied", lying=True)
+    assert cosine(told, SPANS) > 1.5 * cosine(told, ALONE) > 0
+    assert cosine(lied, SPANS) < 0.6 * cosine(told, SPANS)
+    assert lied[ALONE]["all"] == pytest.approx(told[ALONE]["all"])  # the same rollouts and verdicts
+    assert list(told) == list(probe_spans.METHODS) and {len(row["all"]) for row in told.values()} == {6}
+    assert worth(told, ALONE, "all").value == 1 and len(table(told).splitlines()) == 2 + len(told)
+
+
+def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
+    assert list(judged(tmp_path, per_prompt=1, batches=1)) == [ALONE, SPANS, "Text2Grad, values of 0"]
+
+
+def test_the_gradient_is_that_of_an_update(tmp_path):
+    config = tiny_config(tmp_path, algorithm="verdict", rollouts_per_device=4, micro_batch_size=2, entropy_coef=0.0)
+    trainer = prepare("slf5k", config, ScriptedRewards())
+    batch = probe_spans.feedback(trainer, 1)
+    batch.advantages = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(0)) * batch.mask
+    batch.returns = torch.zeros_like(batch.mask)
+    found = gradient(trainer, batch, batch.advantages)
+    outputs = trainer.learner.losses(batch)
+    weights = [each for each in trainer.learner.scorer.parameters() if each.requires_grad]
+    expected = torch.autograd.grad((outputs.policy * batch.mask).sum() / batch.mask.sum(), weights)
+    torch.testing.assert_close(found, -torch.cat([each.flatten() for each in expected]), rtol=1e-4, atol=1e-7)
+    assert found.abs().max() > 1e-4
+
+
+def test_what_is_left_beside_a_direction_is_at_right_angles_to_it():
+    vector, direction = torch.tensor([3.0, 4.0, 1.0]), torch.tensor([0.0, 2.0, 0.0])
+    assert probe_spans.without(vector, direction).tolist() == [3, 0, 1]
+    assert probe_spans.cosine(vector, torch.zeros(3)) == 0
+
+
+def test_the_program_prints_and_keeps_its_figures(tmp_path):
+    command = ["nl_gradient_policy_optimization/probe_spans.py", "--task", "slf5k", "--truth_batches", "2"]
+    assert SPANS in run_command("python", *command, "--batches", "2", *tiny_flags(tmp_path)).stdout
+    assert len(json.loads((tmp_path / "run" / "spans.json").read_text())[SPANS]["all"]) == 2
