@@ -104,6 +104,7 @@ def all_advantages(trainer: NLGradientTrainer, batch: Batch) -> dict[str, Tensor
         if algorithm.compares_groups and trainer.config.rollouts_per_prompt == 1:
             continue
         algorithm.begin(trainer)
+        batch.rewards = algorithm.token_rewards(batch) * batch.mask
         found[label] = algorithm.advantages(batch)
     return found
 

@@ -98,5 +98,5 @@ def _graded(statement: Statement, response: str) -> list[tuple[str, float]]:
     return [(piece, score) for piece, score in pieces if piece.strip()]
 
 
-PRAISING = ProfileCritic(praises=True)
-"""For ``--critic benchmarks.micro.critic:PRAISING``."""
+PLAIN, PRAISING = ProfileCritic(), ProfileCritic(praises=True)
+"""For ``--critic benchmarks.micro.critic:PLAIN``."""

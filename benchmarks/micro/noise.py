@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 
+from benchmarks.micro.critic import PLAIN
 from text2grad.critics import Critic, Feedback, FeedbackError
 from text2grad.grounding import ground
 from text2grad.records import fingerprint
@@ -49,6 +50,10 @@ class NoisyCritic:
                     quote = shifted(quote, response, rng)
                 (good if is_good != (corrupted and self.kind == "flip") else poor).append(quote)
         return Feedback(feedback.critique, good, poor, missing=feedback.missing)
+
+
+FLIP_10, FLIP_25 = (NoisyCritic(PLAIN, "flip", share, seed=1) for share in (0.1, 0.25))
+"""For ``--critic benchmarks.micro.noise:FLIP_25``."""
 
 
 def shifted(quote: str, response: str, rng: random.Random) -> str:
