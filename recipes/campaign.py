@@ -37,9 +37,9 @@ BASE, COMMANDS = "base", "commands.json"
 class CampaignConfig:
     """What is run, where, and for how long."""
 
-    data_path: str = setting(MISSING, "the records, or the name of a `datasets` set: {data}", "--dataset_path")
     output_dir: str = setting(MISSING, "folders of all runs, and figures.json: {run}", "--save_dir")
     model: str = setting(MISSING, "the policy at the start: {model}")
+    data_path: str = setting("", "the records, or the name of a `datasets` set: {data}", "--dataset_path")
     seeds: list[int] = setting([1, 2, 3], "one run of each method for each")
     only: list[str] = setting([], "these methods, in this order; by default all")
     jobs: int = setting(1, "runs at the same time", above=0)
@@ -64,6 +64,8 @@ class Campaign:
         self.stopped = False
         if unknown := [name for name in config.only if name not in config.methods]:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
+        if not config.data_path and "{data}" in " ".join(config.prepare + config.train):
+            raise InputError("--data_path is missing: the records that this campaign is about")
         changed = dict(pair.partition("=")[::2] for pair in config.set)
         if unknown := sorted(changed.keys() - config.sizes.keys()):
             raise InputError(f"--set {' '.join(unknown)}: the sizes are {', '.join(config.sizes)}")

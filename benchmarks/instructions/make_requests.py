@@ -1,8 +1,17 @@
-"""Requests: a topic, a length, and one more rule. The same seed gives the same requests."""
+"""Requests: a topic, a length, and one more rule. The same seed gives the same requests.
+
+python benchmarks/instructions/make_requests.py --output_dir runs/benchmarks/instructions
+"""
 
 import random
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any
+
+from text2grad.configs import parse, setting
+from text2grad.errors import command
+from text2grad.records import save_json
 
 TOPICS = {
     "rain": "water", "bread": "flour", "the moon": "night", "a dog": "loyal", "coffee": "morning", "the sea": "blue",
@@ -43,3 +52,23 @@ def _request(rng: random.Random, key: str, topics: list[str], kinds: Sequence[st
     prompt = f"Write about {topic} in {limits[0]} to {limits[1]} words. {asked}"
     rules = {"words": limits, "mentions": topic.split()[-1], check: rule, "no_repeats": True, "on_topic": True}
     return {"id": key, "prompt": prompt, "kind": kind, "rules": rules}
+
+
+@dataclass
+class RequestsConfig:
+    """How many, and where to."""
+
+    output_dir: str = setting(MISSING, "folder of requests.json and held_out.json")
+    requests: int = setting(400, "to train on", above=0)
+    held_out: int = setting(200, "to measure with", above=0)
+
+
+@command
+def main() -> None:
+    config = parse(RequestsConfig)
+    save_json(Path(config.output_dir) / "requests.json", make_requests(config.requests, 0, held_out=False))
+    save_json(Path(config.output_dir) / "held_out.json", make_requests(config.held_out, 0, held_out=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,13 @@
-"""Requests with rules: what each checker quotes, and a study of a few steps on a random model."""
+"""Requests with rules: what each checker quotes, what passes, and a campaign on a random model."""
 
 import pytest
 
 from benchmarks.instructions.checks import CHECKS, passes, violations
 from benchmarks.instructions.critic import judge
+from benchmarks.instructions.evaluate import figures
 from benchmarks.instructions.make_requests import KINDS, make_requests
-from benchmarks.instructions.study import START, InstructionsConfig, table, train_and_evaluate
+from tests.processes import run_command
 from tests.tiny import tiny_model
-from text2grad.errors import InputError
 from text2grad.grounding import ground
 from text2grad.records import load_json
 
@@ -62,20 +62,27 @@ def test_requests_are_repeatable_and_held_out():
     assert not passes("", {"no_commas": True}) and not violations("", {"no_commas": True})
 
 
-def test_a_study_trains_evaluates_and_goes_on(tmp_path):
-    config = InstructionsConfig(
-        output_dir=str(tmp_path / "study"), model=tiny_model(tmp_path / "tiny"), methods=["verdict", "distill"],
-        seeds=[1], steps=1, rollouts=4, requests=8, held_out=6, max_new_tokens=8,
+def test_an_answer_passes_where_no_checker_objects_and_the_limit_did_not_cut_it():
+    asked = {"kind": "short", "rules": {"words": [1, 3], "mentions": "tea"}}
+    answers = {"a": ("Hot tea.", True), "b": ("Hot tea.", False), "c": ("Hot milk.", True)}
+    records = {
+        key: {**asked, "id": key, "prompt": "?", "response": text, "generation": {"finished": ended}}
+        for key, (text, ended) in answers.items()
+    }
+    records["d"] = {**records["a"], "kind": "long"}
+    found = {name: figure.value() for name, figure in figures(records).items() if figure.rows}
+    assert found == {"passes": 0.5, "words": 2, "few_words": pytest.approx(1 / 3), "many_words": 1}
+
+
+@pytest.mark.slow
+def test_the_campaign_trains_and_measures_on_a_random_model(tmp_path):
+    run_command(
+        "python", "recipes/campaign.py", "--config", "benchmarks/instructions/requests.yaml", "--seeds", 1,
+        "--output_dir", tmp_path / "run", "--model", tiny_model(tmp_path / "tiny"), "--only", "verdict", "distill",
+        "--set", "requests=8", "held_out=6", "steps=1", "rollouts=4", "tokens=8",
     )  # fmt: skip
-    found = train_and_evaluate(config)
-    assert set(found) == {"start", "verdict", "distill"} and len(found["start"][0]) == 6
-    metrics = load_json(tmp_path / "study" / "distill" / "seed-1" / "metrics.jsonl")
+    found = load_json(tmp_path / "run" / "figures.json")
+    assert list(found) == ["base", "verdict-seed1", "distill-seed1"]
+    assert found["distill-seed1"]["less_base"]["passes"]["difference"] == 0
+    metrics = load_json(tmp_path / "run" / "distill-seed1" / "train" / "metrics.jsonl")
     assert metrics[0]["teacher/unread"] == 0 and metrics[0]["ledger/critiques"] <= 4
-    assert train_and_evaluate(config) == found  # nothing is trained again
-    cells = [cell.strip() for cell in table(found, config.kinds).splitlines()[2].split("|")]
-    assert cells[1:5] == ["before training", "0.000", "0.00", ""]
-    config.methods = [START]
-    assert train_and_evaluate(config) == {START: found[START]}
-    config.steps = 2
-    with pytest.raises(InputError, match="choose another --output_dir"):
-        train_and_evaluate(config)
