@@ -134,9 +134,9 @@ def without(vector: Tensor, direction: Tensor) -> Tensor:
 
 
 def worth(found: dict[str, dict[str, list[float]]], name: str, kind: str) -> Estimate:
-    """How many times the responses the verdict alone would need: (its cosine / the verdict alone's)²."""
+    """How many times the responses the verdict alone would need: (its cosine / the verdict alone's)², with its sign."""
     pairs = np.column_stack([found[name][kind], found[ALONE][kind]])
-    return bootstrap(pairs, lambda sums: ratio(sums) ** 2)
+    return bootstrap(pairs, lambda sums: ratio(sums) * np.abs(ratio(sums)))
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:

@@ -88,6 +88,8 @@ def test_what_is_left_beside_a_direction_is_at_right_angles_to_it():
     vector, direction = torch.tensor([3.0, 4.0, 1.0]), torch.tensor([0.0, 2.0, 0.0])
     assert probe_spans.without(vector, direction).tolist() == [3, 0, 1]
     assert probe_spans.cosine(vector, torch.zeros(3)) == 0
+    found = {ALONE: {"all": [0.1, 0.3]}, "away": {"all": [-0.3, -0.5]}}
+    assert worth(found, "away", "all").value == pytest.approx(-4)
 
 
 def test_the_program_prints_and_keeps_its_figures(tmp_path):

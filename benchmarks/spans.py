@@ -1,0 +1,58 @@
+"""Does the probe of spans, before training, tell where methods end? Its tables, and its cosines beside final F1.
+
+python benchmarks/spans.py     # from figures/spans.json, which holds the spans.json of each cell's probe
+"""
+
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+from scipy.stats import spearmanr
+
+from benchmarks.micro import results
+from nl_gradient_policy_optimization.probe_spans import table
+from text2grad.errors import command
+from text2grad.plotting import COLOURS, STYLE, save_figure
+from text2grad.records import load_json
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+FIGURES = Path(__file__).parent / "figures"
+RUNS = {
+    "verdict alone": "verdict_alone",
+    "verdict and spans": "verdict",
+    "Text2Grad, values of 0": "text2grad",
+    "GRPO, verdict": "grpo_verdict",
+    "RTT": "rtt_published",
+    "PAPO": "papo",
+    "PRIME": "prime",
+    "PURE": "pure",
+}
+"""The methods of the probe in the study of the controlled task."""
+CRITICS = {"perfect critic": "", "10 % of signs flipped": "flip-10-", "25 % of signs flipped": "flip-25-"}
+
+
+@command
+def main() -> None:
+    probes, curves = load_json(FIGURES / "spans.json"), load_json(FIGURES / "verdict.json")["curves"]
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(5.0, 3.0), layout="constrained")
+        for number, (critic, prefix) in enumerate(CRITICS.items()):
+            ends = {name: curves[prefix + run] for name, run in RUNS.items() if prefix + run in curves}
+            cosines = [fmean(probes[critic][name]["all"]) for name in ends]
+            finals = [results.final(runs).value for runs in ends.values()]
+            print(f"{critic}: rank correlation {spearmanr(cosines, finals).statistic:.2f} over {len(ends)} methods")
+            axes.plot(cosines, finals, "o", color=COLOURS[number], markersize=4, label=critic)
+            for name, x, y in zip(ends, cosines, finals, strict=True):
+                label = name.partition(",")[0]
+                axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=5, color=COLOURS[number])
+        axes.set(xlabel="cosine with the verdict's direction, before training", ylabel="final quality (F1)")
+        axes.legend(fontsize=7)
+        save_figure(figure, FIGURES / "spans", (".svg",))
+    for cell, found in probes.items():
+        print(f"\n{cell}\n\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()
