@@ -6,6 +6,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -18,6 +19,7 @@ from benchmarks.micro.policy import make_tokenizer
 from benchmarks.micro.protocol import Protocol, held_out_records
 from benchmarks.micro.runs import Materials, run_method, training_prompts
 from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_statements, score_statements
+from benchmarks.spans import CRITICS
 from tests.conftest import ROOT
 from text2grad.configs import parse
 from text2grad.records import load_json
@@ -223,6 +225,18 @@ def test_the_page_shows_by_how_much_verdicts_are_better():
             below = "–" if name == "verdict" or not other else str(results.difference(own, other))
             cells += [str(results.final(other)) if other else "–", below]
         assert shown[method_of(name).label] == cells, name
+
+
+def test_the_page_shows_what_spans_are_worth():
+    folder = ROOT / "benchmarks"
+    cells = [load_json(folder / "figures" / "spans.json")[name] for name in (*CRITICS, "requests")]
+    rows = [line.strip("| ").split(" | ") for line in (folder / "spans.md").read_text("utf-8").splitlines()]
+    shown = {row[0]: row[1:] for row in rows if len(row) == 9}
+    for method in cells[0]:
+        rows = [cell.get(method, {}) for cell in cells]
+        means = [fmean(row.get(kind, [math.nan])) for row in rows for kind in ("all", "what to say")]
+        printed = [f"{mean:.2f}".replace("-0.00", "0.00").replace("-", "−").replace("nan", "–") for mean in means]
+        assert shown[method] == printed
 
 
 @pytest.mark.slow
