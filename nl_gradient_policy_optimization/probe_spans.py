@@ -1,13 +1,15 @@
 """What are a critic's spans worth? How well the methods' gradients point to a better verdict, before any training.
 
-    python nl_gradient_policy_optimization/probe_spans.py --task slf5k --model smollm2 --critic programmatic \\
-        --data_path quickstart/data/posts_train.json --rollouts_per_prompt 4 --output_dir runs/probe
+    python nl_gradient_policy_optimization/probe_spans.py --config quickstart/policy.yaml --task slf5k \\
+        --model smollm2 --critic programmatic --data_path quickstart/data/posts_train.json --rollouts_per_device 16 \\
+        --rollouts_per_prompt 4 --micro_batch_size 16 --output_dir runs/probe
 
 It takes the settings of training, and learns nothing. The first batches give the direction in which the verdict rises:
 the plain policy gradient of it has no bias, and its noise averages out. On each further batch all methods compute their
 gradients from the same rollouts. A gradient's cosine with that direction grows with the root of the number of
 responses while noise prevails, so its squared ratio to that of the verdict alone says what spans are worth in
-responses. ``what to say`` leaves out the direction in which answers only end sooner or later.
+responses: "–" where the verdict alone is not above 0 beyond chance, and more batches are needed. ``what to say`` leaves
+out the direction in which answers only end sooner or later.
 """
 
 from dataclasses import dataclass
@@ -140,10 +142,13 @@ def worth(found: dict[str, dict[str, list[float]]], name: str, kind: str) -> Est
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    rows = [
-        [name, *(text for kind in row for text in (mean_interval(row[kind]), worth(found, name, kind)))]
-        for name, row in found.items()
-    ]
+    clear = {kind: mean_interval(values).low > 0 for kind, values in found[ALONE].items()}
+    rows = []
+    for name, row in found.items():
+        cells: list[Any] = [name]
+        for kind, values in row.items():
+            cells += [mean_interval(values), worth(found, name, kind) if clear[kind] else "–"]
+        rows.append(cells)
     head = ["method", "cosine", "worth, in responses", "what to say: cosine", "worth, in responses"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True)
 

@@ -90,6 +90,9 @@ def test_what_is_left_beside_a_direction_is_at_right_angles_to_it():
     assert probe_spans.cosine(vector, torch.zeros(3)) == 0
     found = {ALONE: {"all": [0.1, 0.3]}, "away": {"all": [-0.3, -0.5]}}
     assert worth(found, "away", "all").value == pytest.approx(-4)
+    assert table(found).splitlines()[-1].count("–") == 1  # two batches do not tell whether the verdict alone is above 0
+    found[ALONE]["all"] = [0.3, 0.31]
+    assert "–" not in table(found)
 
 
 def test_the_program_prints_and_keeps_its_figures(tmp_path):
