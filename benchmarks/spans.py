@@ -1,8 +1,9 @@
 """Does the probe of spans, before training, tell where methods end? Its tables, and its cosines beside final F1.
 
-python benchmarks/spans.py     # from figures/spans.json, which holds the spans.json of each cell's probe
+python benchmarks/spans.py
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -11,6 +12,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.micro import results
 from nl_gradient_policy_optimization.probe_spans import table
+from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.plotting import COLOURS, STYLE, save_figure
 from text2grad.records import load_json
@@ -33,9 +35,19 @@ RUNS = {
 CRITICS = {"perfect critic": "", "10 % of signs flipped": "flip-10-", "25 % of signs flipped": "flip-25-"}
 
 
+@dataclass
+class SpansConfig:
+    """Where the figures are."""
+
+    probes: str = setting(str(FIGURES / "spans.json"), "what probe_spans.py wrote for each cell, by the cell's name")
+    study: str = setting(str(FIGURES / "verdict.json"), "the study of the controlled task")
+    output_path: str = setting("runs/benchmarks/figures/spans", "the figure, without its suffix")
+
+
 @command
 def main() -> None:
-    probes, curves = load_json(FIGURES / "spans.json"), load_json(FIGURES / "verdict.json")["curves"]
+    config = parse(SpansConfig)
+    probes, curves = load_json(config.probes), load_json(config.study)["curves"]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(5.0, 3.0), layout="constrained")
         for number, (critic, prefix) in enumerate(CRITICS.items()):
@@ -49,7 +61,7 @@ def main() -> None:
                 axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=5, color=COLOURS[number])
         axes.set(xlabel="cosine with the verdict's direction, before training", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
-        save_figure(figure, FIGURES / "spans", (".svg",))
+        save_figure(figure, config.output_path)
     for cell, found in probes.items():
         print(f"\n{cell}\n\n{table(found)}")
 
