@@ -1,6 +1,8 @@
 """Does the probe of spans, before training, tell where methods end? Its tables, and its cosines beside final F1.
 
-python benchmarks/spans.py
+    python benchmarks/spans.py
+
+Runs are those of the controlled task, with a perfect critic and with ones that err.
 """
 
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import matplotlib
 from scipy.stats import spearmanr
 
 from benchmarks.micro import results
+from benchmarks.micro.methods import METHODS
 from nl_gradient_policy_optimization.probe_spans import table
 from text2grad.configs import parse, setting
 from text2grad.errors import command
@@ -21,17 +24,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 FIGURES = Path(__file__).parent / "figures"
-RUNS = {
-    "verdict alone": "verdict_alone",
-    "verdict and spans": "verdict",
-    "Text2Grad, values of 0": "text2grad",
-    "GRPO, verdict": "grpo_verdict",
-    "RTT": "rtt_published",
-    "PAPO": "papo",
-    "PRIME": "prime",
-    "PURE": "pure",
-}
-"""The methods of the probe in the study of the controlled task."""
+RUNS = {method.label: name for name, method in METHODS.items()}
+"""The probe's methods have the labels of the study's."""
 CRITICS = {"perfect critic": "", "10 % of signs flipped": "flip-10-", "25 % of signs flipped": "flip-25-"}
 
 
@@ -51,7 +45,7 @@ def main() -> None:
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(5.0, 3.0), layout="constrained")
         for number, (critic, prefix) in enumerate(CRITICS.items()):
-            ends = {name: curves[prefix + run] for name, run in RUNS.items() if prefix + run in curves}
+            ends = {name: curves[prefix + RUNS[name]] for name in probes[critic] if prefix + RUNS[name] in curves}
             cosines = [fmean(probes[critic][name]["all"]) for name in ends]
             finals = [results.final(runs).value for runs in ends.values()]
             print(f"{critic}: rank correlation {spearmanr(cosines, finals).statistic:.2f} over {len(ends)} methods")

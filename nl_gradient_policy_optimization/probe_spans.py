@@ -13,6 +13,7 @@ out the direction in which answers only end sooner or later.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization.algorithms import algorithm_class
+from nl_gradient_policy_optimization.algorithms.base import Algorithm
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import default_settings, prepare
@@ -39,7 +41,7 @@ ALONE = "verdict alone"
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     ALONE: ("verdict", {"token_weight": 0.0}),
     "verdict and spans": ("verdict", {}),
-    "Text2Grad, values of 0": ("text2grad", {}),
+    "Text2Grad": ("text2grad", {}),
     "GRPO, verdict": ("grpo", {"outcome": "verdict"}),
     "RTT": ("rtt", {"rtt_end_token": True}),
     "PAPO": ("papo", {}),
@@ -65,19 +67,19 @@ def probe(
     steps = settings.truth_batches + settings.batches
     config = config.changed(algorithm="verdict", max_steps=steps, log_rollouts_every=0)
     trainer = prepare(task, config, rewards)
+    batches = (feedback(trainer, step) for step in tqdm(range(1, steps + 1), "gradients", unit="batch"))
     truth = end = torch.zeros((), device=trainer.accelerator.device)
-    found: dict[str, dict[str, list[float]]] = {}
-    for step in tqdm(range(1, steps + 1), "gradients", unit="batch"):
-        batch = feedback(trainer, step)
-        if step <= settings.truth_batches:
-            truth = truth + gradient(trainer, batch, plain(trainer, batch))
-            end = end + gradient(trainer, batch, batch.mask - before_end(batch.mask))
-            continue
-        for name, advantages in all_advantages(trainer, batch).items():
-            points = gradient(trainer, batch, advantages)
-            row = found.setdefault(name, {"all": [], "what to say": []})
-            row["all"].append(cosine(points, truth))
-            row["what to say"].append(cosine(without(points, end), without(truth, end)))
+    for batch in islice(batches, settings.truth_batches):
+        truth = truth + gradient(trainer, batch, plain(trainer, batch))
+        end = end + gradient(trainer, batch, batch.mask - before_end(batch.mask))
+    what_to_say = without(truth, end)
+    methods = compared(trainer)
+    found: dict[str, dict[str, list[float]]] = {name: {"all": [], "what to say": []} for name in methods}
+    for batch in batches:
+        for name, algorithm in methods.items():
+            points = gradient(trainer, batch, advantages_of(algorithm, batch))
+            found[name]["all"].append(cosine(points, truth))
+            found[name]["what to say"].append(cosine(without(points, end), what_to_say))
     trainer.accelerator.end_training()
     return found
 
@@ -98,17 +100,20 @@ def plain(trainer: NLGradientTrainer, batch: Batch) -> Tensor:
     return per_response(against, batch.mask)
 
 
-def all_advantages(trainer: NLGradientTrainer, batch: Batch) -> dict[str, Tensor]:
-    """Those of every method that can compare as many responses to a prompt."""
-    found = {}
-    for label, (name, settings) in METHODS.items():
-        algorithm = algorithm_class(name)(**settings)
-        if algorithm.compares_groups and trainer.config.rollouts_per_prompt == 1:
-            continue
-        algorithm.begin(trainer)
-        batch.rewards = algorithm.token_rewards(batch) * batch.mask
-        found[label] = algorithm.advantages(batch)
-    return found
+def compared(trainer: NLGradientTrainer) -> dict[str, Algorithm]:
+    """Every method that can compare as many responses to a prompt, ready for the trainer's batches."""
+    algorithms = {name: algorithm_class(kind)(**settings) for name, (kind, settings) in METHODS.items()}
+    if trainer.config.rollouts_per_prompt == 1:
+        algorithms = {name: each for name, each in algorithms.items() if not each.compares_groups}
+    for each in algorithms.values():
+        each.begin(trainer)
+    return algorithms
+
+
+def advantages_of(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """A_t of a method, from token rewards of its own and without a KL penalty."""
+    batch.rewards = algorithm.token_rewards(batch) * batch.mask
+    return algorithm.advantages(batch)
 
 
 def gradient(trainer: NLGradientTrainer, batch: Batch, advantages: Tensor) -> Tensor:

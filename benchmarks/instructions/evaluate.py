@@ -1,6 +1,8 @@
 """How many requests a policy answers so that no checker objects: in all, and of some kinds.
 
-python benchmarks/instructions/evaluate.py --data_path answers.json --system base --output_path base.result.json
+    python benchmarks/instructions/evaluate.py --data_path answers.json --system base --output_path base.result.json
+
+``answers.json`` is written by ``evaluation/generate.py``.
 """
 
 from pathlib import Path

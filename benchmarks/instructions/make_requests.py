@@ -1,10 +1,11 @@
 """Requests: a topic, a length, and one more rule. The same seed gives the same requests.
 
-python benchmarks/instructions/make_requests.py --output_dir runs/benchmarks/instructions
+    python benchmarks/instructions/make_requests.py --output_dir runs/benchmarks/instructions
+
+Those that are held out are about other topics.
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,17 @@ LENGTH, SHORT_LENGTH, LONG_LENGTH = [8, 30], [4, 12], [24, 36]
 HELD_OUT_TOPICS = 10
 
 
-def make_requests(count: int, seed: int, held_out: bool, kinds: Sequence[str] = KINDS) -> list[dict[str, Any]]:
-    """So many requests. Those that are held out are about other topics."""
+def make_requests(count: int, seed: int, held_out: bool) -> list[dict[str, Any]]:
+    """So many requests, some of them alike."""
     rng = random.Random(f"{seed} {held_out}")
     topics = sorted(TOPICS)
     random.Random("topics").shuffle(topics)
     topics = topics[:HELD_OUT_TOPICS] if held_out else topics[HELD_OUT_TOPICS:]
-    return [_request(rng, f"{'held-out' if held_out else 'train'}-{n}", topics, kinds) for n in range(count)]
+    return [_request(rng, f"{'held-out' if held_out else 'train'}-{n}", topics) for n in range(count)]
 
 
-def _request(rng: random.Random, key: str, topics: list[str], kinds: Sequence[str]) -> dict[str, Any]:
-    kind = rng.choice(kinds)
+def _request(rng: random.Random, key: str, topics: list[str]) -> dict[str, Any]:
+    kind = rng.choice(KINDS)
     topic = rng.choice(topics)
     limits = {"short": SHORT_LENGTH, "long": LONG_LENGTH}.get(kind, LENGTH)
     rule, asked = {

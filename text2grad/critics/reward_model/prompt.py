@@ -12,7 +12,8 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
-from text2grad.prompts import FIXED_DATE, Prompt
+from text2grad.models import chat_ids
+from text2grad.prompts import Prompt
 from text2grad.tasks import Task
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ class RewardPrompt:
 
     def full_ids(self, fields: Mapping[str, str]) -> list[int]:
         """Token ids of the prompt with nothing shortened, however long."""
-        chat = self.tokenizer.apply_chat_template(
-            [self.message(fields)], add_generation_prompt=True, tokenize=False, date_string=FIXED_DATE
-        )
-        return self.tokenizer(chat, add_special_tokens=False)["input_ids"]
+        return chat_ids([self.message(fields)], self.tokenizer)
 
 
 def cut(text: str, kept: int, where: str) -> str:
