@@ -22,7 +22,7 @@ from tabulate import tabulate
 from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
-from text2grad.records import check_output, load_records, save_json
+from text2grad.records import Records, check_output, load_records, save_json, save_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record
@@ -99,7 +99,7 @@ def prepare(config: TestCaseConfig) -> None:
     ).whole()
     tested = {record_id: {**records[record_id], **added} for record_id, added in outcome.results.items()}
     kept = balanced(tested, config.target_total_size, random.Random(config.seed))
-    save_json(output, list(kept.values()))
+    save_records(output, records.like(kept))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
     say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {output}")
@@ -133,16 +133,16 @@ def _tested(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
     return {name: done[name] for name in ("log", "log_weaker") if name in done}
 
 
-def draw(config: TestCaseConfig) -> dict[str, Record]:
+def draw(config: TestCaseConfig) -> Records:
     """The records to run, by id: all of a local file, or as many of each difficulty as the flags say."""
     path = Path(config.data_path)
     if path.suffix in (".json", ".jsonl") or path.is_file():
-        records = dict(load_records(path, TASK))
-        return _drawn(records, records, config) if config.wanted else records
+        records = load_records(path, TASK)
+        return records.like(_drawn(records, records, config)) if config.wanted else records
     splits = _load_set(config.data_path)
     if not config.wanted:
         raise InputError(f"{config.data_path}: say how many records to draw, for example --easy_samples 1000")
-    return _drawn(splits.get("incorrect", splits["train"]), splits["train"], config)
+    return Records(_drawn(splits.get("incorrect", splits["train"]), splits["train"], config), path, keyed=False)
 
 
 def _load_set(name: str) -> dict[str, Any]:
@@ -185,8 +185,9 @@ def _add(picked: dict[str, Record], source: Any, keys: list, wanted: int, name: 
     for key in keys:
         if taken == wanted:
             return
-        record = source[key] if isinstance(source, Mapping) else from_row(source[key])
-        record_id = TASK.id_of(record)
+        of_file = isinstance(source, Mapping)
+        record = source[key] if of_file else from_row(source[key])
+        record_id = key if of_file else TASK.id_of(record)
         if record_id not in picked:
             picked[record_id] = record
             taken += 1

@@ -56,6 +56,17 @@ def test_every_record_is_run(data, run_script):
     assert json.loads(output.read_text()) == rows
 
 
+def test_answers_that_are_alike_keep_their_ids(tmp_path):
+    """A policy's samples: evaluation/generate.py gives each its id, and several may be the same program."""
+    answers = tmp_path / "answers.json"
+    answers.write_text(json.dumps({f"q1@{sample}": record(1) for sample in range(3)}))
+    for drawn, number in (({}, 3), ({"easy_samples": 2}, 2)):
+        prepare(Config(str(answers), str(tmp_path / "tested.json"), **drawn))
+        tested = load_records(tmp_path / "tested.json", TASK)
+        assert len(tested) == number and all(tested[key]["log"]["passed"] for key in tested)
+        assert set(tested) <= {f"q1@{sample}" for sample in range(3)}
+
+
 def test_drawing_by_difficulty(data):
     config = Config(str(data), easy_samples=2, hard_samples=1, train_samples=4)
     picked = draw(config)
