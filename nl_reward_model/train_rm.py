@@ -153,7 +153,6 @@ def _describe(
     task: Task, config: RewardModelConfig, encoded: EncodedRecords, held_out: EncodedRecords, records: Records
 ) -> RewardModelDescription:
     longest = max(encoded.longest_completion, held_out.longest_completion)
-    spare = 16 if config.critique else 48  # spans alone are short, and constrained decoding begins to close z early
     settings = {name: getattr(config, name) for name in _DECIDING}
     settings = {name: getattr(value, "value", value) for name, value in settings.items()}
     zero_stage = config.deepspeed_plugin.zero_stage if config.deepspeed_plugin is not None else 0
@@ -166,7 +165,7 @@ def _describe(
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
-        max_new_tokens=min(longest + longest // 4 + spare, config.max_length),
+        max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
         examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
         settings={**settings, "ranks": config.world_size, "zero_stage": zero_stage},
         data={

@@ -150,7 +150,7 @@ def test_guesses_change_nothing_but_the_number_of_passes():
                 folder, "slf5k", dtype="float32", constrained=constrained, lookahead=lookahead, max_new_tokens=90
             )
             prompts = [bound.prompt.ids(bound.fields(x, y)) for x, y in sources]
-            matchers = [bound._matcher(y, 90) for _, y in sources]
+            matchers = [bound._matcher(y) for _, y in sources]
             written.append(bound.decoder(prompts, [90] * len(prompts), 4, matchers, sources=sources))
             passes.append(bound.decoder.passes)
         assert written[0] == written[1] == written[2]

@@ -1,16 +1,17 @@
-"""A grammar of z for one response, whose spans can only be quotes of it: for servers that decode with llguidance.
+"""A grammar of z for one response, whose spans can only be quotes of it: for llguidance, here or in a server.
 
-It says to a server what :mod:`text2grad.critics.reward_model.constraints` does in this process, as far as a grammar
-can. A quote has one spelling, that of ``render_feedback``. A list may repeat a quote, and nothing closes the object
-when the tokens run out.
+A quote has one spelling, that of ``render_feedback``. A list may repeat a quote, and nothing closes the object when the
+tokens run out: in this process :mod:`text2grad.critics.reward_model.quotes` sees to both.
 """
 
 import json
+import re
 from collections.abc import Iterable
 
 from text2grad.feedback import FeedbackFields, reply_schema
 from text2grad.tasks import Interval
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which no file can hold
 _TEXT = r"""
 TEXT: "\"" FIRST CHARACTER{0,3999} "\""
 PHRASE: "\"" FIRST CHARACTER{0,119} "\""
@@ -35,12 +36,13 @@ def quote_grammar(fields: FeedbackFields, variant: str, response: str, judged: I
         rest = reply.removesuffix('"}"')
         whole = f"{literal} {kinds.get(name, 'TEXT')} {rest}".strip()
         reply = f'({whole})? "}}"' if name in (fields.missing, fields.score) else f'{whole} "}}"'
-    return f'%llguidance {{}}\nstart: " "? {reply}\n{_TEXT.strip()}\n{_quotes([response[a:b] for a, b in judged])}'
+    head = '%llguidance {"no_forcing": true}'  # else fixed parts would have to be in one tokenisation, perhaps not z's
+    return f'{head}\nstart: " "? {reply}\n{_TEXT.strip()}\n{_quotes([response[a:b] for a, b in judged])}'
 
 
 def _quotes(pieces: list[str]) -> str:
     """The rule of a list of quotes, each a substring of one of the pieces that is more than white space."""
-    pieces = [piece for piece in pieces if piece.strip()]
+    pieces = [part for piece in pieces for part in _HALF.split(piece) if part.strip()]
     if not pieces:
         return 'quotes: "[]"\n'
     blanks = ['""', *(json.dumps(_spelled(character)) for character in set("".join(pieces)) if character.isspace())]

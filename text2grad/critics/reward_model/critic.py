@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from text2grad.critics.reward_model.constraints import QuoteMatcher
+    from text2grad.critics.reward_model.quotes import QuoteMatcher
     from text2grad.models.answering import OwnRandomness
 
 PROMPT_FILE = "reward_prompt.txt"
@@ -97,7 +97,7 @@ class RewardModelCritic:
         max_new_tokens: tokens of feedback on one response at most.
         batch_size: responses whose feedback is decoded together.
         constrained: ``none``; or ``quotes``, whose text always has the fields and whose spans are quotes of the
-            response (``text2grad.critics.reward_model.constraints``).
+            response (``text2grad.critics.reward_model.quotes``).
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
@@ -136,11 +136,11 @@ class RewardModelCritic:
             lookahead=lookahead,
             device=device,
         )
-        self._matcher: Callable[[str, int], QuoteMatcher | None] = lambda response, limit: None
+        self._matcher: Callable[[str], QuoteMatcher | None] = lambda response: None
         if constrained == "quotes":
-            from text2grad.critics.reward_model.constraints import QuoteConstraint
+            from text2grad.critics.reward_model.quotes import QuoteConstraint
 
-            self._matcher = QuoteConstraint(prompt.tokenizer, prompt.task, eos_token_ids=self.decoder.end_ids).matcher
+            self._matcher = QuoteConstraint(prompt.tokenizer, prompt.task).matcher
 
     @classmethod
     def load(
@@ -234,7 +234,7 @@ class RewardModelCritic:
             except DoesNotFit as error:
                 results[row] = FeedbackError(str(error))
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
-        matchers = [self._matcher(responses[row], limit) for row, limit in zip(rows, limits, strict=True)]
+        matchers = [self._matcher(responses[row]) for row in rows]
         draws = [self._draws(number, ids) for ids in encoded] if number else None
         sources = [(prompts[row], responses[row]) for row in rows]
         written = self.decoder(encoded, limits, self.batch_size, matchers, draws, sources)

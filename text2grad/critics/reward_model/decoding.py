@@ -22,7 +22,7 @@ from text2grad.models.packed import can_pack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from text2grad.critics.reward_model.constraints import QuoteMatcher
+    from text2grad.critics.reward_model.quotes import QuoteMatcher
     from text2grad.models.answering import OwnRandomness
 
 
@@ -190,7 +190,6 @@ class _Row:
         self.written: list[int] = []
         self.guess: list[int] = []
         self.end = ObjectEnd()
-        self._positions = [matcher.start] if matcher else []
         self._masks: list[torch.Tensor] = []
 
     def prepare(self, lookahead: int) -> None:
@@ -200,18 +199,18 @@ class _Row:
             self.guesser.learn(self.written)
             self.guess = self.guesser.guess(min(lookahead, self.limit - len(self.written) - 1))
         if self.matcher is not None:
-            self._positions, self._masks = self._positions[:1], []
+            self._masks = []
             for index, token in enumerate(self.guess):
-                self._masks.append(self.matcher.forbidden(self._positions[-1]))
-                if self._masks[-1][token]:
+                self._masks.append(self.matcher.forbidden())
+                if self.matcher.done or self._masks[-1][token]:
                     del self.guess[index:]
                     break
-                self._positions.append(self.matcher.next(self._positions[-1], token))
+                self.matcher.write(token)
 
     def masks(self) -> list[torch.Tensor]:
         """What may not be written next, and after each guess; empty where nothing is constrained."""
-        if self.matcher is not None:
-            self._masks += [self.matcher.forbidden(position) for position in self._positions[len(self._masks) :]]
+        if self.matcher is not None and len(self._masks) == len(self.guess):
+            self._masks.append(self.matcher.forbidden())
         return self._masks
 
     def take(self, choices: Sequence[int]) -> list[int]:
@@ -224,7 +223,10 @@ class _Row:
         while taken < len(self.guess) and self.guess[taken] == choices[taken]:
             taken += 1
         if self.matcher is not None:
-            self._positions, self._masks = [self.matcher.next(self._positions[taken], choices[taken])], []
+            self.matcher.take_back(len(self.guess) - taken)
+            if not self.matcher.done:
+                self.matcher.write(choices[taken])
+            self._masks = []
         return list(choices[: taken + 1])
 
 
@@ -351,7 +353,10 @@ class FeedbackDecoder:
                 return True
             row.written.append(token)
             self.tokens += 1
-            if row.end.feed(self._piece(token)) or len(row.written) >= row.limit:
+            if row.end.feed(self._piece(token)):
+                return True
+            if len(row.written) >= row.limit:
+                row.written += row.matcher.closing() if row.matcher else []
                 return True
         return False
 
