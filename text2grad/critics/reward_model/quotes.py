@@ -39,6 +39,13 @@ _NEEDED = [*range(0x20, 0x7F), *range(0x80, 0xC0)]
 class QuoteConstraint:
     """Makes a reward model write valid z whose spans are quotes of the response that it judges.
 
+    It holds what all feedback of one task with one tokenizer have in common.
+
+    Attributes:
+        written: the bytes of each id; none for special tokens, which are never written inside z.
+        going_on: the ids that may close a quote and go on with the list.
+        ends_string, ends_rest: the ids that close a string, and what is around it.
+
     Raises:
         InputError: a tokenizer whose tokens are no fixed byte strings, or that cannot write every text.
     """
