@@ -109,7 +109,7 @@ def allows(constraint: QuoteConstraint, response: str, ids: list[int]) -> bool:
 def test_every_true_quote_may_be_written_in_any_tokenisation_and_no_other(case):
     _, task, constraint = case
     rng = random.Random(task.name)
-    for _ in range(40):
+    for _ in range(15):
         response = some_response(rng, task.name)
         spans = []
         for start, end in rng.choices(task.rewarded(response), k=4):
