@@ -185,9 +185,11 @@ def _add(picked: dict[str, Record], source: Any, keys: list, wanted: int, name: 
     for key in keys:
         if taken == wanted:
             return
-        of_file = isinstance(source, Mapping)
-        record = source[key] if of_file else from_row(source[key])
-        record_id = key if of_file else TASK.id_of(record)
+        if isinstance(source, Mapping):
+            record_id, record = key, source[key]
+        else:
+            record = from_row(source[key])
+            record_id = TASK.id_of(record)
         if record_id not in picked:
             picked[record_id] = record
             taken += 1

@@ -45,8 +45,8 @@ def _quotes(pieces: list[str]) -> str:
     pieces = [part for piece in pieces for part in _HALF.split(piece) if part.strip()]
     if not pieces:
         return 'quotes: "[]"\n'
-    blanks = ['""', *(json.dumps(_spelled(character)) for character in set("".join(pieces)) if character.isspace())]
-    chunks = [json.dumps({"substring_chunks": [*map(_spelled, piece)]}) for piece in pieces]
+    blanks = ['""', *(json.dumps(spelled(character)) for character in set("".join(pieces)) if character.isspace())]
+    chunks = [json.dumps({"substring_chunks": [*map(spelled, piece)]}) for piece in pieces]
     lines = [f"PIECE_{number}: %regex {text}" for number, text in enumerate(chunks)]
     lines += [f"BLANKS: ({' | '.join(sorted(blanks))})*"]
     lines += [f"SOLID: ({' | '.join(f'PIECE_{number}' for number in range(len(pieces)))}) & ~BLANKS"]
@@ -54,6 +54,6 @@ def _quotes(pieces: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spelled(character: str) -> str:
-    """A character as ``render_feedback`` writes it inside a JSON string."""
-    return json.dumps(character, ensure_ascii=False)[1:-1]
+def spelled(text: str) -> str:
+    """A text as ``render_feedback`` writes it inside a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

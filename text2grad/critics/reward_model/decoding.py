@@ -226,7 +226,6 @@ class _Row:
             self.matcher.take_back(len(self.guess) - taken)
             if not self.matcher.done:
                 self.matcher.write(choices[taken])
-            self._masks = []
         return list(choices[: taken + 1])
 
 

@@ -15,7 +15,6 @@ that nothing is repeated for ever; and what the limit of tokens cuts off is clos
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
-from text2grad.critics.quote_grammar import quote_grammar
+from text2grad.critics.quote_grammar import quote_grammar, spelled
 from text2grad.errors import InputError
 from text2grad.tasks import Task
 from text2grad.token_text import token_bytes
@@ -61,7 +60,8 @@ class QuoteConstraint:
                 "constrained decoding needs byte-level BPE or SentencePiece with byte fallback"
             )
         self.written = [token or b"" for token in written]
-        self.going_on = [i for i, token in enumerate(self.written) if b'",' in token or token.startswith(b",")]
+        going_on = [i for i, token in enumerate(self.written) if b'",' in token or token.startswith(b",")]
+        self.going_on = torch.tensor(going_on, dtype=torch.long)
         self.ends_string, self.ends_rest = [ids[b'"']], [ids[b"]"], ids[b"}"]]
         self.library = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, written)))
 
@@ -97,8 +97,7 @@ class QuoteMatcher:
         self._matcher = LLMatcher(shared.library, grammar_from("grammar", grammar))
         if self._matcher.is_error():
             raise InputError(f"the response has no grammar: {self._matcher.get_error()}")
-        pieces = [json.dumps(response[start:end], ensure_ascii=False)[1:-1] for start, end in judged]
-        self._judged = '"'.join(pieces).encode(errors="replace")
+        self._judged = '"'.join(spelled(response[start:end]) for start, end in judged).encode(errors="replace")
         self._tokens: list[int] = []
 
     @property
@@ -125,9 +124,8 @@ class QuoteMatcher:
         mask = torch.from_numpy(np.unpackbits(bits, count=len(self._shared.written), bitorder="little") == 0)
         quotes = self._quotes()
         if len(quotes) > 1:
-            for token in self._shared.going_on:
-                if not mask[token] and self._repeats(quotes, self._shared.written[token]):
-                    mask[token] = True
+            going_on = self._shared.going_on[~mask[self._shared.going_on]].tolist()
+            mask[[token for token in going_on if self._repeats(quotes, self._shared.written[token])]] = True
         return mask
 
     def closing(self) -> list[int]:
