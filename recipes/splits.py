@@ -26,6 +26,7 @@ from text2grad.tasks import Record, Task, get_task
 
 PARTS = ("sft", "reward_model", "policy", "evaluation")
 MANIFEST = "manifest.json"
+DEFAULT_EVALUATION = 500
 PAPER: dict[str, tuple[float, ...]] = {"ultrafeedback": (0.3, 0.5, 0.2), "kodcode": (0.2, 0.8)}
 """Section 4.1. SLF5K's posts serve SFT, reward model and policy alike. KodCode's policy has a data set of its own."""
 
@@ -42,7 +43,9 @@ class SplitsConfig(TaskConfig):
     output_dir: str = setting(MISSING, "where the parts and the manifest go", "--save_dir")
     policy_path: str = setting("", "the policy's prompts, where they are a set of their own; as --data_path")
     evaluation_path: str = setting("", "records to evaluate on; without it some of --data_path are held out")
-    evaluation_records: int = setting(500, "prompts to evaluate on, at most; and never more than a fifth of all")
+    evaluation_records: int | None = setting(
+        None, "prompts to evaluate on, at most; default: 500, and of --data_path no more than a fifth", above=0
+    )
     shares: list[float] = setting(
         [], "of the prompts, for SFT, reward model and policy: 0.3 0.5 0.2; default: the paper's (slf5k: all for each)"
     )
@@ -104,9 +107,9 @@ def deal(
     order = sorted(own["data"].difference(*taken.values()), key=lambda prompt: rank(prompt, config.seed))
     if "evaluation" in taken:
         held_out = sorted(taken["evaluation"], key=lambda prompt: rank(prompt, config.seed))
-        held_out = held_out[: config.evaluation_records]
+        held_out = held_out[: config.evaluation_records or DEFAULT_EVALUATION]
     else:
-        count = min(config.evaluation_records, len(order) // 5)
+        count = config.evaluation_records or min(DEFAULT_EVALUATION, len(order) // 5)
         held_out, order = order[:count], order[count:]
     chosen = {"evaluation": set(held_out)}
     if not shares:

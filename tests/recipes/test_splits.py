@@ -53,6 +53,12 @@ def test_ultrafeedback_is_dealt_thirty_fifty_twenty(tmp_path):
     assert sorted({(r["is_chosen"], r["score"]) for r in records.values()}) == [(False, 2.0), (True, 8.0)]
 
 
+def test_a_number_that_is_asked_for_is_held_out_and_else_a_fifth(tmp_path):
+    for asked, held_out in [(None, 20), (30, 30)]:
+        split(config(tmp_path / str(asked), evaluation_records=asked))
+        assert len(prompts(tmp_path / str(asked))["evaluation"]) == held_out
+
+
 def test_neither_the_order_of_the_file_nor_its_spelling_moves_a_prompt(tmp_path):
     split(config(tmp_path))
     before = prompts(tmp_path)
