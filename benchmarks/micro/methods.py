@@ -63,7 +63,12 @@ METHODS = {
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
     "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo", "votes": 1}),  # this critic always says the same
 }
-_NOISE_LABELS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped"}
+_NOISE_LABELS = {
+    "drop": "spans lost",
+    "shift": "spans shifted",
+    "flip": "signs flipped",
+    "always": "phrases always misjudged",
+}
 
 
 def method_of(name: str) -> Method:

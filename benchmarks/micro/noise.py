@@ -1,4 +1,4 @@
-"""A critic with deliberate errors: spans lost, spans moved to a wrong place, or good and poor exchanged."""
+"""A critic with deliberate errors: spans lost, moved to a wrong place, or good and poor exchanged, at random or not."""
 
 import random
 import re
@@ -10,15 +10,16 @@ from text2grad.grounding import ground
 from text2grad.records import fingerprint
 from text2grad.tasks import Record
 
-KINDS = ("drop", "shift", "flip")
+KINDS = ("drop", "shift", "flip", "always")
 
 
 class NoisyCritic:
-    """Another critic's feedback with each span corrupted with probability ``share``, independently.
+    """Another critic's feedback with each span corrupted with probability ``share``.
 
     Args:
         kind: ``drop`` leaves the span out; ``shift`` quotes as many words, one to three words off (a span as long
-            as the response stays); ``flip`` exchanges good and poor.
+            as the response stays); ``flip`` exchanges good and poor; ``always`` does so for that share of all phrases,
+            wherever they stand, as a learnt critic errs. All others are independent.
         seed: the same response to the same prompt is corrupted in the same way.
     """
 
@@ -43,12 +44,13 @@ class NoisyCritic:
         poor: list[str] = []
         for is_good, quotes in ((True, feedback.good), (False, feedback.poor)):
             for quote in quotes:
-                corrupted = rng.random() < self.share
+                chance = random.Random(fingerprint([self.seed, quote])) if self.kind == "always" else rng
+                corrupted = chance.random() < self.share
                 if corrupted and self.kind == "drop":
                     continue
                 if corrupted and self.kind == "shift":
                     quote = shifted(quote, response, rng)
-                (good if is_good != (corrupted and self.kind == "flip") else poor).append(quote)
+                (good if is_good != (corrupted and self.kind in ("flip", "always")) else poor).append(quote)
         return Feedback(feedback.critique, good, poor, missing=feedback.missing)
 
 
