@@ -7,7 +7,7 @@ Unless it says ``[B]``, a tensor is ``[B, T]``: rollouts by response tokens, pad
 response tokens, 0 on padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -230,12 +230,20 @@ def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
 # Both together
 
 
-def scaled(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: float = 1e-8) -> Tensor:
-    """Values divided by their root mean square over the masked entries of all ranks: what is 0 stays 0."""
+def scaled(
+    values: Tensor, mask: Tensor, usual: float = 0.0, reduce: Reduce | None = None, eps: float = 1e-8
+) -> tuple[Tensor, float]:
+    """Values divided by their root mean square over the masked entries of all ranks; and that mean square.
+
+    Args:
+        usual: the mean square of earlier steps; where it is larger, it is the divisor's. Else the last differences
+            would be blown up to full size once all responses are nearly the same.
+    """
     reduce = reduce or (lambda tensor: tensor)
     chosen = _chosen(values.double(), mask)
-    squares, count = reduce(torch.stack([(chosen**2).sum(), mask.double().sum()]))
-    return (chosen * torch.rsqrt(squares / count.clamp(min=1) + eps)).to(values.dtype)
+    squares, count = reduce(torch.stack([(chosen**2).sum(), mask.double().sum()])).tolist()
+    mean = squares / max(count, 1.0)
+    return (chosen * (max(mean, usual) + eps) ** -0.5).to(values.dtype), mean
 
 
 def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce | None = None) -> float:
@@ -264,8 +272,9 @@ def verdict_advantages(
     end_probs: Tensor,
     group_size: int = 1,
     weight: float = 1.0,
+    usual: Sequence[float] = (0.0, 0.0, 0.0),
     reduce: Reduce | None = None,
-) -> Tensor:
+) -> tuple[Tensor, list[float]]:
     """The verdict says how good a response is; spans and what is missing say where. None of them pays for length.
 
     Three channels, each :func:`scaled` on its own, are added up:
@@ -285,6 +294,10 @@ def verdict_advantages(
         missing: how many things each response lacks, ``[B]``; NaN where it did not end by itself.
         end_probs: the policy's probability of ending in place of each token.
         group_size: as in :func:`leave_one_out`.
+        usual: each channel's mean square in earlier steps, as in :func:`scaled`.
+
+    Returns:
+        Advantages, and each channel's mean square.
     """
     reduce = reduce or (lambda tensor: tensor)
     counts, inside = mask.any(1), before_end(mask)
@@ -297,8 +310,8 @@ def verdict_advantages(
     lacks = agreement(told, whole, ended, reduce)
     spans = spans + (1 - lacks) * end * going_on / total.clamp(min=1e-8)
     means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
-    return (
-        scaled(per_response(whole, mask), mask, reduce)
-        + weight * agreement(means, whole, counts, reduce) * scaled(spans, mask, reduce)
-        + weight * lacks * scaled(per_response(told, end), end, reduce)
-    )
+    trusted = agreement(means, whole, counts, reduce)
+    by_verdict, first = scaled(per_response(whole, mask), mask, usual[0], reduce)
+    by_spans, second = scaled(spans, mask, usual[1], reduce)
+    by_missing, third = scaled(per_response(told, end), end, usual[2], reduce)
+    return by_verdict + weight * trusted * by_spans + weight * lacks * by_missing, [first, second, third]

@@ -28,7 +28,6 @@ class Verdict(GRPO):
 
     name = "verdict"
     compares_groups = False
-    told = False  # whether the critic has said more than quotes can
 
     outcome: Literal["auto", "sum", "mean", "verdict"] = setting(  # type: ignore[assignment]
         "auto", "as in grpo; auto: the verdict once the critic has given one or named a missing thing, else the sum"
@@ -39,13 +38,26 @@ class Verdict(GRPO):
         at_least=0,
     )
 
+    def __post_init__(self) -> None:
+        self.begin_with(told=False)
+
+    def begin_with(self, told: bool) -> None:
+        """The first step in which what a response is worth has this kind: sums and verdicts differ in size.
+
+        Args:
+            told: whether the critic has said more than quotes can.
+        """
+        self.told = told
+        self.steps, self.squares = 0, [0.0, 0.0, 0.0]  # steps so far, and the sums of the channels' mean squares
+
     def outcome_of(self, batch: Batch) -> str:
         """A verdict derived from quotes alone knows no length: a short answer without a fault would be the best."""
         if self.outcome != "auto":
             return self.outcome
         given = [each.received for each in batch.rollouts]
         told = sum(bool(each.missing) or (each.score is not None and each.score_source == "given") for each in given)
-        self.told = self.told or bool(self.run.reduce(torch.tensor(float(told))))
+        if not self.told and self.run.reduce(torch.tensor(float(told))):
+            self.begin_with(told=True)
         return "verdict" if self.told else "sum"
 
     def score_options(self) -> dict[str, Any]:
@@ -57,7 +69,7 @@ class Verdict(GRPO):
         if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
             scores = worths
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
-        return verdict_advantages(
+        advantages, squares = verdict_advantages(
             batch.rewards,
             batch.mask,
             scores,
@@ -65,12 +77,17 @@ class Verdict(GRPO):
             batch.extra["at"].exp().sum(-1),
             size,
             self.token_weight,
+            [total / max(1, self.steps) for total in self.squares],
             self.run.reduce,
         )
+        self.steps += 1
+        self.squares = [total + now for total, now in zip(self.squares, squares, strict=True)]
+        return advantages
 
     def save(self, folder: Path) -> None:
-        save_json(folder / STATE_FILE, {"told": self.told})
+        save_json(folder / STATE_FILE, {"told": self.told, "steps": self.steps, "squares": self.squares})
 
     def load(self, folder: Path) -> None:
-        if (folder / STATE_FILE).is_file():
-            self.told = load_json(folder / STATE_FILE)["told"]
+        if (folder / STATE_FILE).is_file():  # not where the run began with another method
+            for name, value in load_json(folder / STATE_FILE).items():
+                setattr(self, name, value)

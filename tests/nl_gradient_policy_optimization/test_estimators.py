@@ -35,11 +35,17 @@ def batch_of(scores=SCORES, failed: int | None = None, source: str = "given") ->
     return batch
 
 
-def advantages_of(name: str, batch: Batch, size: int = 2, penalty: float = 0.0, **settings) -> torch.Tensor:
-    """Advantages where the KL penalty takes ``penalty`` times a row's number from each token."""
+def ready(name: str, size: int = 2, **settings):
+    """A method in a run of its own."""
     algorithm = algorithm_class(name)(**settings)
     config = SimpleNamespace(rollouts_per_prompt=size, gamma=1.0, lam=0.95)
     algorithm.run = SimpleNamespace(config=config, reduce=lambda tensor: tensor)
+    return algorithm
+
+
+def advantages_of(method, batch: Batch, size: int = 2, penalty: float = 0.0, **settings) -> torch.Tensor:
+    """Advantages where the KL penalty takes ``penalty`` times a row's number from each token."""
+    algorithm = ready(method, size, **settings) if isinstance(method, str) else method
     batch.rewards = (algorithm.token_rewards(batch) - penalty * torch.arange(4)[:, None]) * batch.mask
     return algorithm.advantages(batch)
 
@@ -140,7 +146,7 @@ def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():
     batch = batch_of()
     for size in (1, 2):
         chances = torch.full((4, 4), 0.1)
-        expected = verdict_advantages(batch.deltas, batch.mask, batch.scores, batch.missing, chances, size)
+        expected, _ = verdict_advantages(batch.deltas, batch.mask, batch.scores, batch.missing, chances, size)
         torch.testing.assert_close(advantages_of("verdict", batch, size), expected)
 
 
@@ -153,13 +159,26 @@ def test_without_a_verdict_and_missing_things_the_sum_is_what_a_response_is_wort
 
 
 def test_what_a_critic_can_say_is_remembered_after_a_restart(tmp_path):
-    algorithm, resumed = algorithm_class("verdict")(), algorithm_class("verdict")()
-    algorithm.run = resumed.run = SimpleNamespace(reduce=lambda tensor: tensor)
+    algorithm, resumed = ready("verdict"), ready("verdict")
     silent, telling = batch_of(source="derived"), batch_of()
     assert [algorithm.outcome_of(batch) for batch in (silent, telling, silent)] == ["sum", "verdict", "verdict"]
     algorithm.save(tmp_path)
     resumed.load(tmp_path)
     assert resumed.outcome_of(silent) == "verdict"
+    algorithm = ready("verdict")
+    advantages_of(algorithm, silent)  # sums are larger than verdicts: they say nothing of how much is usual
+    assert torch.equal(advantages_of(algorithm, telling), advantages_of("verdict", telling))
+
+
+def test_a_step_that_tells_little_weighs_little_also_after_a_restart(tmp_path):
+    algorithm, resumed = ready("verdict", token_weight=0.0), ready("verdict", token_weight=0.0)
+    nearly_equal = batch_of(scores=[score / 100 for score in SCORES])
+    usual, blown_up = advantages_of(algorithm, batch_of()), advantages_of(resumed, nearly_equal)
+    algorithm.save(tmp_path)
+    resumed.load(tmp_path)
+    for each in (algorithm, resumed):
+        torch.testing.assert_close(advantages_of(each, nearly_equal), usual / 100)
+    torch.testing.assert_close(blown_up, usual, rtol=1e-3, atol=0)
 
 
 def test_wishes_about_length_reach_the_verdict():

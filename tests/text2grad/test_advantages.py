@@ -174,8 +174,12 @@ def test_min_form_is_the_worst_token():
 
 
 def test_scaled_by_hand():
-    close(scaled(tensor([[3.0, 4.0, 9.0]]), tensor([[1.0, 1.0, 0.0]])), [[3 / math.sqrt(12.5), 4 / math.sqrt(12.5), 0]])
-    assert scaled(torch.zeros(2, 2), torch.ones(2, 2)).tolist() == [[0, 0], [0, 0]]
+    values, mask = tensor([[3.0, 4.0, 9.0]]), tensor([[1.0, 1.0, 0.0]])
+    for usual, size in [(0.0, math.sqrt(12.5)), (12.0, math.sqrt(12.5)), (25.0, 5.0)]:
+        found, mean_square = scaled(values, mask, usual)
+        close(found, [[3 / size, 4 / size, 0]])
+        assert mean_square == 12.5
+    assert scaled(torch.zeros(2, 2), torch.ones(2, 2))[0].tolist() == [[0, 0], [0, 0]]
 
 
 def test_agreement_is_the_correlation_of_two_judgements():
@@ -189,30 +193,37 @@ def test_agreement_is_the_correlation_of_two_judgements():
 
 
 def test_verdict_advantages_by_hand():
+    def advantages(*channels, **options):
+        return verdict_advantages(*channels, **options)[0]
+
     # two answers to one prompt, end tokens last; the first is praised on its first token
     mask, deltas, scores = torch.ones(2, 3), tensor([[1.0, 0, 0], [0, 0, 0]]), tensor([0.5, -0.5])
     ended, never = torch.zeros(2), torch.zeros(2, 3)
     # δ less the response's mean before the end: ½, −½ and 0, 0; agreement 1; verdicts against each other: 1, −1
     part = 0.5 / math.sqrt(2 * 0.25 / 6)
     expected = [[1 + part, 1 - part, 1], [-1, -1, -1]]
-    found = verdict_advantages(deltas, mask, scores, ended, never, group_size=2)
+    found = advantages(deltas, mask, scores, ended, never, group_size=2)
     close(found, expected)
-    alone = verdict_advantages(deltas, mask, scores, ended, never, group_size=2, weight=0.0)
+    alone = advantages(deltas, mask, scores, ended, never, group_size=2, weight=0.0)
     close(alone, [[1, 1, 1], [-1, -1, -1]])
     # the second lacks two things that the first has: 2 and −2 on the end tokens alone, 1 and −1 when scaled
-    lacking = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), never, group_size=2)
+    lacking = advantages(deltas, mask, scores, tensor([0.0, 2.0]), never, group_size=2)
     close(lacking - found, [[0, 0, 1], [0, 0, -1]])
     # what the better answer lacks contradicts the verdict, and one that was cut off chose no end
     for missing in (tensor([2.0, 0.0]), tensor([0.0, math.nan])):
-        close(verdict_advantages(deltas, mask, scores, missing, never, group_size=2), expected)
+        close(advantages(deltas, mask, scores, missing, never, group_size=2), expected)
     # both might have ended before their second token: going on earned −½ and 0 there, −¼ with equal chances
     chances = tensor([[0.0, 0.2, 0.9], [0.0, 0.2, 0.7]])
     size = math.sqrt((2 * 0.25 + 2 * 0.0625) / 6)
     stopping = [[1 + 0.5 / size, 1 - 0.5 / size, 1 - 0.25 / size], [-1, -1, -1 - 0.25 / size]]
-    close(verdict_advantages(deltas, mask, scores, ended, chances, group_size=2), stopping)
+    close(advantages(deltas, mask, scores, ended, chances, group_size=2), stopping)
     # what is missing says all that the verdict does: going on may pay, and the end token gets nothing of that ¼
-    telling = verdict_advantages(deltas, mask, scores, tensor([0.0, 2.0]), chances, group_size=2)
+    telling = advantages(deltas, mask, scores, tensor([0.0, 2.0]), chances, group_size=2)
     close(telling, [[1 + part, 1 - part, 2], [-1, -1, -2]])
+    # half of what was usual for the verdict, twice that for the spans
+    less, squares = verdict_advantages(deltas, mask, scores, ended, never, group_size=2, usual=(4.0, 1e-3, 0.0))
+    close(less - found, [[-0.5] * 3, [0.5] * 3])
+    assert squares == pytest.approx([1, 0.5 / 6, 0])
 
 
 @pytest.mark.parametrize("under", [99.0, math.nan, math.inf])
@@ -231,8 +242,8 @@ def test_nothing_under_the_padding_reaches_a_result(under):
         lambda x: leave_one_out_tokens(x, MASK, 2),
         lambda x: prime_tokens(x, MASK, 2),
         lambda x: min_form(x, MASK),
-        lambda x: scaled(x, MASK),
-        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), x.abs(), 2),
+        lambda x: scaled(x, MASK)[0],
+        lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), x.abs(), 2)[0],
     ):
         torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)
 

@@ -40,7 +40,7 @@ class Toy:
     def verdict_advantages(self, group_size: int = 1, deltas: Tensor | None = None) -> Tensor:
         """By this critic, or one that says the same of the whole and quotes otherwise."""
         quoted = self.deltas if deltas is None else deltas
-        return verdict_advantages(quoted, self.mask, self.scores, self.missing, self.end_probs, group_size)
+        return verdict_advantages(quoted, self.mask, self.scores, self.missing, self.end_probs, group_size)[0]
 
     def push(self, advantages: Tensor, told: range = range(MOST + 1)) -> float:
         """Of the choices after which so much is told."""
