@@ -161,14 +161,11 @@ def test_cheats_at_tests_that_take_all_names(sandbox, name):
     assert run.weaker == ()
 
 
-def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):
-    tests = "from solution import add\nimport inspect\n" + TESTS
-    cheat = run_tests(CHEATS["SkipTest"], tests, sandbox, reference=RIGHT)
+def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(sandbox):
+    cheat = run_tests(CHEATS["SkipTest"], "import inspect\n" + TESTS, sandbox)
     assert (cheat.passed, cheat.undecided, cheat.error_type) == (False, False, "SkipTest")
     skipping = TESTS + "\n@pytest.mark.skip\ndef test_later():\n    assert False\n"
     assert not run_tests(RIGHT, skipping, sandbox).passed
-    assert run_tests(RIGHT, skipping, sandbox, reference=RIGHT).passed
-    assert not run_tests(CHEATS["SkipTest"], skipping, sandbox, reference=RIGHT).passed
 
 
 OBJECTS = """from solution import Stack, Vector, Kind, Broken, build, numbers, apply, sort_in_place
