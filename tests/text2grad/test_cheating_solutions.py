@@ -176,7 +176,7 @@ OWN_JUDGEMENT = {"the solution compares its own objects", "the solution's own op
 def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(sandbox, name):
     case, numbers = CASES[name], {"A": 1234, "B": 5678, "C": 91011}
     tests = filled(case.tests, numbers)
-    run = run_tests(filled(case.right, numbers), tests, sandbox)
+    run = run_tests(filled(case.right, numbers), tests, sandbox, trace=True)
     assert run.undecided if case.doubtful else run.passed, run.failures
     assert set(run.weaker) == (OWN_JUDGEMENT if case.doubtful else set())
     assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, sandbox).failures
