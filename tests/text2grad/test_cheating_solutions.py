@@ -98,7 +98,6 @@ def add(a, b): return 0""",
     "another type of exception": f"class TypeError(Exception): pass\n{FIRST}raise TypeError",
 }
 
-
 OTHER_TESTS = """import math
 import pytest
 from solution import *
@@ -136,30 +135,19 @@ def sandbox() -> Sandbox:
     return Sandbox(seconds=60)
 
 
-@pytest.fixture(scope="module")
-def runs(sandbox):
-    codes = {"right": RIGHT, **CHEATS}
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(codes, pool.map(lambda code: run_tests(code, TESTS, sandbox), codes.values()), strict=True))
-
-
-def test_a_right_solution_passes_and_the_verdict_is_a_strong_one(runs):
-    assert runs["right"].passed, runs["right"]
-    assert runs["right"].weaker == ()
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_fails(runs, name):
-    assert not runs[name].passed
-    assert runs[name].weaker == (), "it made the verdict a weaker one"
-    assert runs[name].error_type
-
-
-@pytest.mark.parametrize("name", ["right", *OTHERS])
-def test_cheats_at_tests_that_take_all_names(sandbox, name):
-    run = run_tests({"right": RIGHT, **OTHERS}[name], OTHER_TESTS, sandbox)
-    assert run.passed == (name == "right"), run
-    assert run.weaker == ()
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        pytest.param(code, tests, id=name)
+        for tests, codes in ((TESTS, CHEATS), (OTHER_TESTS, OTHERS))
+        for name, code in {"right": RIGHT, **codes}.items()
+    ],
+)
+def test_a_cheat_fails_and_a_right_solution_passes(sandbox, code, tests):
+    run = run_tests(code, tests, sandbox)
+    assert run.passed == (code == RIGHT), run
+    assert run.weaker == (), "it made the verdict a weaker one"
+    assert bool(run.error_type) == (code != RIGHT)
 
 
 def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(sandbox):
