@@ -173,8 +173,8 @@ def test_errors():
     with Account("Eve") as account:
         assert account.pay(1).total() == B + A
     assert account.total() == A
-    account.fee = C
-    assert account.total() == C
+    account.fee = account.limit = C
+    assert account.total() == account.limit == C
 """,
     ),
     "values of its own": Case(

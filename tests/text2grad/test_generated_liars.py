@@ -1,6 +1,6 @@
 """Generated wrong solutions that lie to their tests, thousands of them: none passes, and the critic approves of none.
 
-The slow test runs 18 900 of them, and 2100 right ones. ``python -m tests.text2grad.test_generated_liars FIRST COUNT``
+The slow test runs 20 250 of them, and 2250 right ones. ``python -m tests.text2grad.test_generated_liars FIRST COUNT``
 runs a part by seeds.
 """
 
@@ -45,7 +45,7 @@ def judged(first: int, count: int) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("count", [80, pytest.param(21_000, marks=LONG)])
+@pytest.mark.parametrize("count", [80, pytest.param(22_500, marks=LONG)])
 def test_no_lie_passes_and_right_solutions_do(count):
     """In an interpreter that has run nothing else: boxes are forks, and inherit what other tests left."""
     seen = json.loads(run_command(sys.executable, "-m", __name__, 0, count, timeout=4 * 3600).stdout)
