@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,23 +20,19 @@ STYLE = {
     "axes.linewidth": 0.6,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
-    "pdf.fonttype": 42,
     "svg.hashsalt": "text2grad",
 }
 """Matplotlib's settings: ``with pyplot.rc_context(STYLE)``."""
-_DATES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def save_figure(figure: Figure, stem: str | Path, suffixes: Sequence[str] = (".svg", ".png")) -> list[Path]:
-    """Write a figure to ``stem`` with each suffix, and close it; returns the paths."""
+def save_figure(figure: Figure, stem: str | Path) -> None:
+    """Write a figure to ``stem``.svg and ``stem``.png, and close it."""
     from matplotlib import pyplot
 
-    stem = Path(stem)
-    paths = [stem.with_name(stem.name + suffix) for suffix in suffixes]
-    for path in paths:
+    for kind, metadata in (("svg", {"Date": None}), ("png", None)):
+        path = Path(f"{stem}.{kind}")
         check_output(path)
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=path.suffix[1:], dpi=150, metadata=_DATES.get(path.suffix))
+        figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
         save_bytes(path, drawn.getvalue())
     pyplot.close(figure)
-    return paths

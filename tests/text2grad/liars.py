@@ -40,15 +40,24 @@ def test_kinds():
 """,
     ),
     "errors": Case(
-        "def root(x):\n    if x < 0:\n        raise ValueError(f'no root of {x}')\n    return x * A + B\n",
+        """class Negative(ValueError):
+    def __init__(self, x):
+        super().__init__(f"no root of {x}")
+        self.x = x
+def root(x):
+    if x < 0:
+        raise Negative(x)
+    return x * A + B
+""",
         [("* A", ""), ("< 0", "< -10"), ("ValueError", "KeyError")],
         """import pytest
-from solution import root
+from solution import Negative, root
 def test_value():
     assert root(3) == 3 * A + B
 def test_error():
-    with pytest.raises(ValueError, match="no root of -1"):
+    with pytest.raises(Negative, match="no root of -1") as caught:
         root(-1)
+    assert caught.value.x == -1
     try:
         root(-2)
     except ValueError as error:
@@ -92,6 +101,9 @@ def test_label():
 def test_best():
     assert best([(1, B), (2, B + C)], key=lambda pair: pair[1]) == (2, B + C)
     assert best([3, -A], key=abs) == -A
+    assert best([[1], [2]], key=lambda row: row.append(B) or row[0])[0] == 2
+    kinds = [10**30, 1.5, None, (1, {2}), {"a": b"x"}]
+    assert [best([value], key=str) for value in kinds] == kinds and apply(iter([5, 6]).__next__, []) == []
     assert apply(lambda x, y=B: x + y, [1, 2]) == [1 + B + A, 2 + B + A]
     seen = []
     def note(x):
@@ -111,6 +123,8 @@ def test_steps():
     found = steps(B)
     assert next(found) == 0 and next(found) == A
     assert sum(islice(steps(C), 4)) == 6 * A and max(steps(4)) == 3 * A
+    found = steps(3)
+    assert next(found) == 0 and list(found) == [A, 2 * A]
 """,
     ),
     "classes": Case(
@@ -118,6 +132,9 @@ def test_steps():
     fee = A
     def __init__(self, owner):
         self.owner, self.entries = owner, []
+    @classmethod
+    def of(cls, amount):
+        return cls("Zoe").pay(amount)
     def pay(self, amount):
         if amount < 0:
             raise ValueError("negative")
@@ -147,7 +164,8 @@ def test_account():
     assert account.owner == "Ann" and Account.fee == A
     account.pay(2).pay(C)
     assert account.total() == 2 * B + C * B + A
-    assert list(account) == [2 * B, C * B]
+    assert list(account) == [2 * B, C * B] == [entry for entry in account] and len(account) == 2
+    assert Account.of(C).total() == C * B + A and len(Account("Bob")) == 0 and list(Account("Bob")) == []
     assert isinstance(account, Account) and type(account).__name__ == "Account"
 def test_errors():
     with pytest.raises(ValueError):
@@ -155,12 +173,16 @@ def test_errors():
     with Account("Eve") as account:
         assert account.pay(1).total() == B + A
     assert account.total() == A
-    account.fee = C
-    assert account.total() == C
+    account.fee = account.limit = C
+    assert account.total() == account.limit == C
 """,
     ),
     "values of its own": Case(
-        """class Vector:
+        """import enum
+class Kind(enum.Enum):
+    RED = 1
+    BLUE = 2
+class Vector:
     def __init__(self, x, y):
         self.x, self.y = x, y
     def __add__(self, other):
@@ -171,12 +193,14 @@ def test_errors():
         return (self.x, self.y) == (other.x, other.y)
 """,
         [("+ A", ""), ("self.y * n", "self.y"), ("self.x + other.x", "0")],
-        """from solution import Vector
+        """from solution import Kind, Vector
 def test_vectors():
     assert (Vector(1, 2) + Vector(B, C)).y == 2 + C + A
     assert Vector(1, 2) + Vector(B, 4) == Vector(1 + B, 6 + A)
     assert Vector(1, 2) * C == Vector(C, 2 * C) and not Vector(1, 2) == Vector(2, 1)
     assert (Vector(1, 2) + Vector(B, C)).x == 1 + B
+    assert Kind.RED is Kind.RED and Kind.RED != Kind.BLUE and [kind.name for kind in Kind] == ["RED", "BLUE"]
+    assert isinstance(Kind.RED, Kind) and not isinstance(Vector(1, 2), Kind)
 """,
         doubtful=True,
     ),

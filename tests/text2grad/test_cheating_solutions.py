@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.text2grad.liars import CASES, filled
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
@@ -97,7 +98,6 @@ def add(a, b): return 0""",
     "another type of exception": f"class TypeError(Exception): pass\n{FIRST}raise TypeError",
 }
 
-
 OTHER_TESTS = """import math
 import pytest
 from solution import *
@@ -135,125 +135,39 @@ def sandbox() -> Sandbox:
     return Sandbox(seconds=60)
 
 
-@pytest.fixture(scope="module")
-def runs(sandbox):
-    codes = {"right": RIGHT, **CHEATS}
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(codes, pool.map(lambda code: run_tests(code, TESTS, sandbox), codes.values()), strict=True))
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        pytest.param(code, tests, id=name)
+        for tests, codes in ((TESTS, CHEATS), (OTHER_TESTS, OTHERS))
+        for name, code in {"right": RIGHT, **codes}.items()
+    ],
+)
+def test_a_cheat_fails_and_a_right_solution_passes(sandbox, code, tests):
+    run = run_tests(code, tests, sandbox)
+    assert run.passed == (code == RIGHT), run
+    assert run.weaker == (), "it made the verdict a weaker one"
+    assert bool(run.error_type) == (code != RIGHT)
 
 
-def test_a_right_solution_passes_and_the_verdict_is_a_strong_one(runs):
-    assert runs["right"].passed, runs["right"]
-    assert runs["right"].weaker == ()
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_fails(runs, name):
-    assert not runs[name].passed
-    assert runs[name].weaker == (), "it made the verdict a weaker one"
-    assert runs[name].error_type
-
-
-@pytest.mark.parametrize("name", ["right", *OTHERS])
-def test_cheats_at_tests_that_take_all_names(sandbox, name):
-    run = run_tests({"right": RIGHT, **OTHERS}[name], OTHER_TESTS, sandbox)
-    assert run.passed == (name == "right"), run
-    assert run.weaker == ()
-
-
-def test_a_skip_in_one_process_is_a_failure_unless_the_reference_skips_as_well(sandbox):
-    tests = "from solution import add\nimport inspect\n" + TESTS
-    cheat = run_tests(CHEATS["SkipTest"], tests, sandbox, reference=RIGHT)
+def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(sandbox):
+    cheat = run_tests(CHEATS["SkipTest"], "import inspect\n" + TESTS, sandbox)
     assert (cheat.passed, cheat.undecided, cheat.error_type) == (False, False, "SkipTest")
     skipping = TESTS + "\n@pytest.mark.skip\ndef test_later():\n    assert False\n"
     assert not run_tests(RIGHT, skipping, sandbox).passed
-    assert run_tests(RIGHT, skipping, sandbox, reference=RIGHT).passed
-    assert not run_tests(CHEATS["SkipTest"], skipping, sandbox, reference=RIGHT).passed
 
 
-OBJECTS = """from solution import Stack, Vector, Kind, Broken, build, numbers, apply, sort_in_place
-import pytest
-
-def test_objects():
-    stack = Stack([1])
-    stack.push(2)
-    assert len(stack) == 2 and stack.pop() == 2
-    assert len(stack) == 1 and list(stack) == [1] == [x for x in stack]
-    assert len(build()) == 0 and list(build()) == []
-    assert isinstance(stack, Stack) and type(stack).__name__ == "Stack"
-    assert not isinstance(build(), Vector) and isinstance(build(), Stack)
-    stack.limit = 7
-    assert stack.limit == 7 and Stack.default == 3 and Stack.of(5).pop() == 5
-
-def test_operators():
-    assert (Vector(1, 2) + Vector(3, 4)).x == 4
-    assert Vector(1, 2) * 3 == Vector(3, 6)
-    assert Kind.RED is Kind.RED and Kind.RED != Kind.BLUE and [k.name for k in Kind] == ["RED", "BLUE"]
-
-def test_errors():
-    with pytest.raises(Broken, match="no 3") as caught:
-        Stack([]).pop_many(3)
-    assert caught.value.count == 3
-    with pytest.raises(ValueError):
-        Stack([]).pop_many(-1)
-    with pytest.raises(KeyError):
-        Stack([]).pop_many("x")
-
-def test_values():
-    given = [3, 1, 2]
-    assert sort_in_place(given) is None and given == [1, 2, 3]
-    assert list(numbers(3)) == [0, 1, 2]
-    found = numbers(3)
-    assert next(found) == 0 and list(found) == [1, 2]
-    assert apply(lambda x, y=1: x + y, [1, 2]) == [2, 3]
-    assert apply(iter([5, 6]).__next__, []) == []
-    grid = [[1], [2]]
-    assert apply(lambda row: row.append(0), grid) == [None, None]
-    assert apply(str, [10**30, 1.5, None, (1, {2})]) == [str(10**30), "1.5", "None", "(1, {2})"]
-    assert apply(str, [{"a": b"x"}]) == ["{'a': b'x'}"]
-"""
-SOLUTION = """import enum
-class Broken(ValueError):
-    def __init__(self, count):
-        super().__init__(f"no {count}")
-        self.count = count
-class Stack:
-    default = 3
-    def __init__(self, items): self.items = items
-    @classmethod
-    def of(cls, item): return cls([item])
-    def push(self, item): self.items.append(item)
-    def pop(self): return self.items.pop()
-    def __len__(self): return len(self.items)
-    def __iter__(self): return iter(self.items)
-    def pop_many(self, count):
-        if count == "x": raise KeyError(count)
-        raise Broken(count)
-class Vector:
-    def __init__(self, x, y): self.x, self.y = x, y
-    def __add__(self, other): return Vector(self.x + other.x, self.y + other.y)
-    def __mul__(self, n): return Vector(self.x * n, self.y * n)
-    def __eq__(self, other): return (self.x, self.y) == (other.x, other.y)
-class Kind(enum.Enum):
-    RED = 1
-    BLUE = 2
-def build(): return Stack([])
-def numbers(n):
-    for i in range(n): yield i
-def apply(f, items): return [f(item) for item in items]
-def sort_in_place(items): items.sort()
-"""
+OWN_JUDGEMENT = {"the solution compares its own objects", "the solution's own operators are told plain values"}
 
 
-def test_objects_of_the_solution_are_tested_from_outside_and_believed_where_they_do_not_lie(sandbox):
-    run = run_tests(SOLUTION, OBJECTS, sandbox)
-    assert run.undecided, [(test.name, test.message, test.error) for test in run.failures]
-    assert set(run.weaker) == {
-        "the solution compares its own objects",
-        "the solution's own operators are told plain values",
-    }
-    wrong = run_tests(SOLUTION.replace("self.items.pop()", "self.items.pop(0)"), OBJECTS, sandbox)
-    assert [test.name for test in wrong.failures] == ["test_objects"]
+@pytest.mark.parametrize("name", CASES)
+def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(sandbox, name):
+    case, numbers = CASES[name], {"A": 1234, "B": 5678, "C": 91011}
+    tests = filled(case.tests, numbers)
+    run = run_tests(filled(case.right, numbers), tests, sandbox, trace=True)
+    assert run.undecided if case.doubtful else run.passed, run.failures
+    assert set(run.weaker) == (OWN_JUDGEMENT if case.doubtful else set())
+    assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, sandbox).failures
 
 
 @pytest.mark.slow

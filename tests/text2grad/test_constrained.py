@@ -53,16 +53,15 @@ def random_judgements(tokenizer, constraint, responses: list[str], limit: int, s
     taste = torch.zeros(len(tokenizer))
     likes = [i for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))) if token[0] in '"],']
     taste[likes] = 6.0
-    return [_one_judgement(constraint.matcher(text), taste, limit, generator) for text in responses]
-
-
-def _one_judgement(matcher, taste: torch.Tensor, limit: int, generator: torch.Generator) -> list[int]:
-    ids: list[int] = []
-    while not matcher.done and len(ids) < limit:
-        scores = taste + 10 * torch.rand(len(taste), generator=generator)
-        ids.append(int(scores.masked_fill(matcher.forbidden(), float("-inf")).argmax()))
-        matcher.write(ids[-1])
-    return ids + matcher.closing()
+    written: list[list[int]] = []
+    for matcher in map(constraint.matcher, responses):
+        ids: list[int] = []
+        while not matcher.done and len(ids) < limit:
+            scores = taste + 10 * torch.rand(len(taste), generator=generator)
+            ids.append(int(scores.masked_fill(matcher.forbidden(), float("-inf")).argmax()))
+            matcher.write(ids[-1])
+        written.append(ids + matcher.closing())
+    return written
 
 
 def test_a_random_model_writes_only_judgements_whose_spans_ground(case):

@@ -1,6 +1,7 @@
 """Generated wrong solutions that lie to their tests, thousands of them: none passes, and the critic approves of none.
 
-The slow test runs 20 000 of them; ``python -m tests.text2grad.test_generated_liars FIRST COUNT`` runs a part by seeds.
+The slow test runs 20 250 of them, and 2250 right ones. ``python -m tests.text2grad.test_generated_liars FIRST COUNT``
+runs a part by seeds.
 """
 
 import json
@@ -15,61 +16,42 @@ from tests.text2grad.forked_boxes import ForkedBoxes
 from tests.text2grad.liars import drawn, filled, liar
 from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.feedback import FeedbackError
-from text2grad.sandbox.unit_tests import TestRun as Run
-from text2grad.sandbox.unit_tests import run_tests
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the boxes are forks that Linux can wait for")
 LONG = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 _BATCH = 50  # programs that one call of the critic judges
 
 
-def judged_liars(first: int, count: int) -> Counter[str]:
-    """What became of wrong solutions by their seeds; stops at one that its critic does not reject."""
+def judged(first: int, count: int) -> Counter[str]:
+    """What became of solutions by their seeds, each tenth a right one; stops at one that gets what it does not earn."""
     critic, seen = CodeCritic(ForkedBoxes(), workers=1), Counter()
     for start in range(first, first + count, _BATCH):
         seeds = range(start, min(start + _BATCH, first + count))
-        codes, records = [], []
+        codes, records, earned = [], [], []
         for seed in seeds:
             chance = random.Random(seed)
             case, numbers = drawn(chance)
-            codes.append(liar(chance, case, numbers))
+            codes.append(liar(chance, case, numbers) if seed % 10 else filled(case.right, numbers))
             records.append({"question": "q", "test": filled(case.tests, numbers)})
-        for seed, feedback in zip(seeds, critic(["q"] * len(codes), codes, records), strict=True):
+            right = "not judged" if case.doubtful else "approved"
+            earned.append(["rejected", "not judged"] if seed % 10 else [right])
+        for seed, feedback, outcomes in zip(seeds, critic(["q"] * len(codes), codes, records), earned, strict=True):
             if isinstance(feedback, FeedbackError):
-                seen["not judged"] += 1
-                continue
-            assert feedback.poor and feedback.score < 1, f"seed {seed} is approved: {feedback.critique}"
-            seen["rejected"] += 1
+                outcome = "not judged"
+            else:
+                outcome = "rejected" if feedback.poor and feedback.score < 1 else "approved"
+            assert outcome in outcomes, f"seed {seed} is {outcome}: {feedback}"
+            seen[outcome] += 1
     return seen
 
 
-def judged_right_ones(first: int, count: int) -> Counter[str]:
-    """What became of right solutions; stops at one that fails."""
-    boxes, seen = ForkedBoxes(), Counter()
-    for seed in range(first, first + count):
-        case, numbers = drawn(random.Random(seed))
-        run: Run = run_tests(filled(case.right, numbers), filled(case.tests, numbers), boxes)
-        assert run.undecided if case.doubtful else run.passed, f"seed {seed}: {run}"
-        seen["undecided" if run.undecided else "passed"] += 1
-    return seen
-
-
-@pytest.mark.parametrize(
-    ("kind", "count", "outcome", "least"),
-    [
-        ("liars", 60, "rejected", 45),
-        ("right", 30, "passed", 20),
-        pytest.param("liars", 20_000, "rejected", 45, marks=LONG),
-        pytest.param("right", 1000, "passed", 20, marks=LONG),
-    ],
-)
-def test_no_lie_passes_and_right_solutions_do(kind, count, outcome, least):
+@pytest.mark.parametrize("count", [80, pytest.param(22_500, marks=LONG)])
+def test_no_lie_passes_and_right_solutions_do(count):
     """In an interpreter that has run nothing else: boxes are forks, and inherit what other tests left."""
-    judged = json.loads(run_command(sys.executable, "-m", __name__, 0, count, kind, timeout=4 * 3600).stdout)
-    print(judged)
-    assert judged[outcome] > least
+    seen = json.loads(run_command(sys.executable, "-m", __name__, 0, count, timeout=4 * 3600).stdout)
+    print(seen)
+    assert seen["rejected"] > 45 and seen["approved"] > 4
 
 
 if __name__ == "__main__":
-    judged = judged_right_ones if sys.argv[3:] == ["right"] else judged_liars
     print(json.dumps(judged(int(sys.argv[1]), int(sys.argv[2]))))

@@ -10,7 +10,6 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.weights import save_model, trainable
 from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
 from text2grad.losses.kl import sampled_kl
-from text2grad.losses.ppo import nl_gradient
 from text2grad.models import load_model
 
 FAMILIES = ["llama", "mistral", "qwen3", "gemma2", "gpt2"]
@@ -156,7 +155,10 @@ def test_an_unjudged_rollout_moves_nothing(tmp_path):
 
 
 def test_first_step_is_along_the_nl_gradient(tmp_path):
-    """With A = δ, no entropy and π = π_old, the step is along g_NL / N of definition 1, one backward per token."""
+    """With A = δ, no entropy and π = π_old, the step is along g_NL / N, one backward per token.
+
+    Definition 1, section 3.1: g_NL = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}).
+    """
     trainer, rollouts = ready_trainer(tmp_path, lora_r=4)
     trainer.config.entropy_coef = 0.0
     judged = [rollout for rollout in rollouts if rollout.counts]
@@ -171,24 +173,20 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
                     total -= part / count
     batch = trainer.batch_of_test
     batch.advantages = batch.given
-    judged = batch.select([0, 1, 3])
-    logprobs, deltas = trainer.learner.scorer(*judged.inputs()).logprobs, judged.given
-    own = [-g / count for g in nl_gradient(logprobs, deltas, parameters)]
-    assert relative_error(own, expected) < 1e-6
     assert relative_error(gradients_of_one_update(trainer)["policy"], expected) < 1e-6
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_scores_are_the_models_own(tmp_path, family):
-    """Log-probabilities, entropy and full KL of a padded batch, against the bare model on each response alone."""
+@pytest.mark.parametrize(("family", "lora_r"), [*((family, 4) for family in FAMILIES), ("llama", 0)])
+def test_scores_are_the_models_own(tmp_path, family, lora_r):
+    """Log-probabilities, entropy and full KL of a padded batch, against the bare models on each response alone."""
     # Gemma's eager attention turns a padded row of float64 into NaN (its softmax is in float32).
-    trainer, rollouts = ready_trainer(tmp_path, family=family, dtype="float32" if family == "gemma2" else "float64")
+    dtype = "float32" if family == "gemma2" else "float64"
+    trainer, rollouts = ready_trainer(tmp_path, family=family, dtype=dtype, lora_r=lora_r)
     rtol, atol = (1e-4, 1e-5) if family == "gemma2" else (1e-6, 1e-9)
-    model = trainer.learner.scorer.model
+    model, reference = trainer.learner.scorer.model, load_model(trainer.config.model, dtype)
     for rollout in rollouts:
         log_probs = token_distributions(model, rollout, 0.7)
-        with model.disable_adapter():
-            ref_log_probs = token_distributions(model, rollout, 0.7)
+        ref_log_probs = token_distributions(reference, rollout, 0.7)
         chosen = torch.tensor(rollout.response_ids)[:, None]
         expected = {
             "old_logprobs": log_probs.gather(1, chosen)[:, 0],
@@ -259,12 +257,3 @@ def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path
     torch.testing.assert_close(again.ref_logprobs, batch.ref_logprobs)
     assert again.kl.max() > 1e-4
     assert [name for name, p in trainer.learner.scorer.named_parameters() if p.requires_grad] == names
-
-
-def test_all_weights_are_measured_against_a_frozen_copy(tmp_path):
-    trainer, rollouts = ready_trainer(tmp_path, lora_r=0)
-    reference = load_model(trainer.config.model, torch.float64)
-    for rollout in rollouts:
-        chosen = torch.tensor(rollout.response_ids)[:, None]
-        expected = token_distributions(reference, rollout, 0.7).gather(1, chosen)[:, 0]
-        torch.testing.assert_close(rollout.ref_logprobs, expected.detach())

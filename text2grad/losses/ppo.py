@@ -1,9 +1,7 @@
-"""The objectives: the clipped PPO terms (section 3.5), and the NL-Gradient of definition 1 that they follow.
+"""The objectives: the clipped PPO terms (section 3.5). Without a clip they follow the NL-Gradient of definition 1.
 
 Losses come back per token, ``[B, T]``, so that the caller decides over which tokens of which ranks to average.
 """
-
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -45,15 +43,3 @@ def capped_ratio(logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> 
     """
     ratio = torch.exp(logprobs - sampled_with).detach().clamp(max=limit)
     return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)
-
-
-def nl_gradient(logprobs: Tensor, deltas: Tensor, parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """g = Σ_t δ_t · ∇_θ log π_θ(y_t | x, y_{<t}), one tensor per parameter. Source: definition 1, section 3.1.
-
-    This is the definition. Training does not call it: tests hold the gradient of the loss above against it.
-
-    Args:
-        logprobs: log π of the sampled tokens, still attached to their graph.
-        deltas: δ_t, of the same shape; 0 on padding.
-    """
-    return torch.autograd.grad((deltas * logprobs).sum(), list(parameters))

@@ -41,14 +41,13 @@ _INTROSPECTION = {
 """Names in a test file that reach for the process, the files or the inner life of the solution."""
 
 
-def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False, reference: str | None = None) -> TestRun:
+def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> TestRun:
     """Run ``tests`` (a pytest file) against ``code``, which it finds as the module ``solution``.
 
     The tests see all the solution's names, as if they stood in one file with it: many of KodCode's count on that.
 
     Args:
         trace: follow what each test executes (``Test.trace``), at the price of a slower run.
-        reference: a solution that is known to be right. Tests that it skips may be skipped.
     """
     reason = needs_one_process(tests)
     if not reason:
@@ -56,8 +55,6 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False, refe
         reason = run.unsupported
     if reason:
         run = _run_together(code, tests, sandbox, trace, reason)
-    if run.skipped and reference is not None and len(run.failures) == len(run.skipped):
-        run = replace(run, may_skip=run_tests(reference, tests, sandbox).skipped)
     return run
 
 

@@ -96,10 +96,11 @@ class Follower:
         return self.follow
 
     def clear(self) -> None:
-        """What was called so far did what its test wanted."""
-        for call in self.calls:
+        """What was called so far did what its test wanted; of a call that is still open that is not known."""
+        ended = len(self.calls) - bool(self.stack)  # a callable of the tests may assert while the solution runs
+        for call in self.calls[:ended]:
             self.cleared.update(call["order"].keys())
-        self.calls = []
+        del self.calls[:ended]
 
     def end(self, passed: bool) -> dict[str, Any]:
         sys.settrace(None)
