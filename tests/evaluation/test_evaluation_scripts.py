@@ -88,10 +88,13 @@ def test_programs_for_held_out_questions(tmp_path):
     model = tiny_model(tmp_path / "model")
     save_json(tmp_path / "q.json", [QUESTION])
     flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
-    flags += ["--max_new_tokens", "6", "--limit", "1"]
-    run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
-    for name in ("humaneval.result.json", "result.json"):
-        assert load_result(tmp_path / "out" / name)["metrics"]["pass@1"]["n"] == 1
+    flags += ["--max_new_tokens", "6", "--limit", "2", "--num_samples", "2", "--temperature", "1", "--base_only"]
+    run("kodcode/evaluate_kodcode.sh", *flags, "--data_path", tmp_path / "q.json")
+    samples = load_json(tmp_path / "out" / "humaneval.jsonl")
+    assert [row["task_id"] for row in samples] == ["HumanEval/0", "HumanEval/0", "HumanEval/1", "HumanEval/1"]
+    for name, problems in (("humaneval.result.json", 2), ("result.json", 1)):
+        figure = load_result(tmp_path / "out" / name)["metrics"]["pass@1"]
+        assert (figure["n"], figure["value"]) == (problems, 0)
 
 
 @pytest.mark.slow
