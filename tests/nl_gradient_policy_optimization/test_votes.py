@@ -40,12 +40,12 @@ def test_an_opinion_depends_on_its_number_and_the_response_alone():
 
 
 def test_delta_is_the_mean_of_the_opinions_that_did_not_fail():
-    first = RolloutFeedback([1.0, -1.0, -7.0], [1.0, -1.0, -1.0], critique="a", poor=["x"])
-    second = RolloutFeedback([0.0, -1.0, -5.0], [0.0, -1.0, 1.0], critique="b")
+    first = RolloutFeedback([1.0, -1.0, -7.0], [1.0, -1.0, -1.0], critique="a", poor=["x"], score=0.5)
+    second = RolloutFeedback([0.0, -1.0, -5.0], [0.0, -1.0, 1.0], critique="b", score=-1.0)
     failed = RolloutFeedback([0.0] * 3, error="cut off")
     mean = mean_feedback([failed, first, second])
     assert mean.rewards == [0.5, -1.0, -6.0] and mean.deltas == [0.5, -1.0, 0.0]
-    assert (mean.critique, mean.poor, mean.error) == ("a", ["x"], None)
+    assert (mean.critique, mean.poor, mean.error, mean.score) == ("a", ["x"], None, -0.25)
     assert mean_feedback([failed, first]) is first and mean_feedback([failed, failed]) is failed
 
 
