@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
+from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.baselines import dpo, pairs, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
@@ -273,15 +275,19 @@ def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_pat
     assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("placement", ["last_sum", "last_mean"])
+@pytest.mark.parametrize("placement", ["last_sum", "last_mean", "last_verdict"])
 def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
     config = tiny_config(tmp_path, reward_placement=placement)
     spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, config)
     gathered = config.algorithm.wrap(spread, SLF5K, config)
     for row in (rollout(GOOD), rollout(BAD)):
         (expected,), (found,) = spread([row]), gathered([row])
-        total = sum(expected.rewards) / (1 if placement == "last_sum" else len(expected.rewards))
-        assert total and found.rewards == [0.0] * (len(expected.rewards) - 1) + [pytest.approx(total)]
+        total, size = sum(expected.rewards), len(expected.rewards)
+        value = {"last_sum": total, "last_mean": total / size, "last_verdict": expected.score}[placement]
+        assert value and found.rewards == [0.0] * (size - 1) + [pytest.approx(value)]
+    if placement == "last_verdict":
+        with pytest.raises(InputError, match="no critic"):
+            on_last_token(replace(expected, score=None), placement)
 
 
 def test_configs_are_settings_that_exist():

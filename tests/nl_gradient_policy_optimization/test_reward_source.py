@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms.critique import critique_example
-from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, load_teacher_prompt
 from nl_gradient_policy_optimization.collector import Collector
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -78,15 +77,6 @@ def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     assert shaped.rewards[-1] == plain.rewards[-1] - 0.5
     assert shaped.rewards[:-1] == plain.rewards[:-1]
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
-
-
-def test_placement():
-    given = RolloutFeedback([1.0, -1.0, 1.0, 1.0], score=-0.25)
-    assert on_last_token(given, "last_sum") == [0, 0, 0, 2]
-    assert on_last_token(given, "last_mean") == [0, 0, 0, 0.5]
-    assert on_last_token(given, "last_verdict") == [0, 0, 0, -0.25]
-    with pytest.raises(InputError, match="no critic"):
-        on_last_token(RolloutFeedback([1.0]), "last_verdict")
 
 
 def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
