@@ -1,6 +1,5 @@
 """Signals, failing critics, a second process and damaged checkpoints: nothing is lost, and the result is the same."""
 
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from tests.processes import run_ranks
 from tests.tiny_runs import ScriptedRewards, rows, tiny_config
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.journal.run_folder import claimed
-from text2grad.records import load_json
+from text2grad.records import load_json, save_json
 
 STEPS = 4
 
@@ -127,7 +126,7 @@ def _flip(path: Path) -> None:
 DAMAGES = {
     "a byte of the weights": lambda folder: _flip(folder / "policy" / "adapter_model.safetensors"),
     "a byte of the optimiser": lambda folder: _flip(folder / "optimizer.pt"),
-    "another β": lambda folder: _edit(folder / "state.json", kl_coef=0.5),
+    "another β": lambda folder: save_json(folder / "state.json", load_json(folder / "state.json") | {"kl_coef": 0.5}),
     "no state": lambda folder: (folder / "state.json").unlink(),
     "a list": lambda folder: (folder / "state.json").write_text("[]"),
     "an empty object": lambda folder: (folder / "state.json").write_text("{}"),
@@ -135,10 +134,6 @@ DAMAGES = {
     "a number of 5000 digits": lambda folder: (folder / "state.json").write_text(f'{{"step": {"1" * 5000}}}'),
     "a file in its place": lambda folder: (shutil.rmtree(folder), folder.write_text("")),
 }
-
-
-def _edit(path: Path, **changes) -> None:
-    path.write_text(json.dumps(load_json(path) | changes))
 
 
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
