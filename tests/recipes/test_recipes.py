@@ -55,25 +55,21 @@ def test_an_unknown_option_is_refused():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", METHODS)
-def test_the_small_version_repeats_nothing(task, tmp_path):
+def test_the_small_version_measures_every_method_and_repeats_nothing(task, tmp_path):
+    """Every method is in the report, side by side, and two processes sampled what policies learnt."""
     recipe(task, "--smoke", "--run_dir", str(tmp_path))
-    check_results(task, tmp_path)
+    results = [json.loads(file.read_text()) for file in (tmp_path / "evaluation").rglob("result.json")]
+    assert {result["system"] for result in results} == METHODS[task]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {system["name"] for system in report["tables"][0]["systems"]} == METHODS[task]
+    assert "<html" in (tmp_path / "report.html").read_text()[:500]
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert bool(manifest["shared"]) == (task == "slf5k")
+    for method in {"text2grad", "ppo", "ppo_delta", "prm_ppo"} & METHODS[task]:
+        rows = [json.loads(line) for line in (tmp_path / method / "rollouts.jsonl").read_text().splitlines()]
+        assert {row["step"] for row in rows} == {1, 2} and len(rows) == 2 * 2 * 2
+    assert list(tmp_path.rglob("adapter_model.safetensors"))
     kept = {file: file.read_bytes() for file in tmp_path.rglob("rollouts.jsonl")}
     assert kept
     recipe(task, "--smoke", "--run_dir", str(tmp_path))
     assert {file: file.read_bytes() for file in kept} == kept
-
-
-def check_results(task: str, folder: Path) -> None:
-    """Every method was evaluated, the report has them side by side, and two processes sampled what policies learnt."""
-    results = [json.loads(file.read_text()) for file in (folder / "evaluation").rglob("result.json")]
-    assert {result["system"] for result in results} == METHODS[task]
-    report = json.loads((folder / "report.json").read_text())
-    assert {system["name"] for system in report["tables"][0]["systems"]} == METHODS[task]
-    assert "<html" in (folder / "report.html").read_text()[:500]
-    manifest = json.loads((folder / "data" / "manifest.json").read_text())
-    assert bool(manifest["shared"]) == (task == "slf5k")
-    for method in {"text2grad", "ppo", "ppo_delta", "prm_ppo"} & METHODS[task]:
-        rows = [json.loads(line) for line in (folder / method / "rollouts.jsonl").read_text().splitlines()]
-        assert {row["step"] for row in rows} == {1, 2} and len(rows) == 2 * 2 * 2
-    assert list(folder.rglob("adapter_model.safetensors"))
