@@ -219,6 +219,13 @@ def full(disk: Path) -> Path:
     return path
 
 
+def flip_byte(path: Path) -> None:
+    """Damage that leaves a file's length as it was."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def _start(environment: dict[str, str], function: Callable, arguments: tuple) -> None:
     os.environ.update(environment)
     function(*arguments)

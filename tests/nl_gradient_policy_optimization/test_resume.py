@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.optimize import optimize, prepare
-from tests.processes import die, die_after, full, killed_at_random, run_alone, run_ranks
+from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, cut_after_one_step, rows, tiny_config, untimed
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.journal.checksums import checksums
@@ -310,15 +310,9 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
     optimize("slf5k", config, ScriptedRewards())
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 DAMAGES = {
-    "a byte of the weights": lambda folder: _flip(folder / "policy" / "adapter_model.safetensors"),
-    "a byte of the optimiser": lambda folder: _flip(folder / "optimizer.pt"),
+    "a byte of the weights": lambda folder: flip_byte(folder / "policy" / "adapter_model.safetensors"),
+    "a byte of the optimiser": lambda folder: flip_byte(folder / "optimizer.pt"),
     "another β": lambda folder: save_json(folder / "state.json", load_json(folder / "state.json") | {"kl_coef": 0.5}),
     "no state": lambda folder: (folder / "state.json").unlink(),
     "a list": lambda folder: (folder / "state.json").write_text("[]"),
@@ -346,7 +340,7 @@ def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
         assert f"skipping {newest}: " in capsys.readouterr().out, what
         assert newest.with_name("checkpoint-3.damaged").exists() and not newest.exists(), what
     newest.with_name("checkpoint-3.damaged").rename(newest)
-    _flip(newest.with_name("checkpoint-2") / "optimizer.pt")  # now two are damaged
+    flip_byte(newest.with_name("checkpoint-2") / "optimizer.pt")  # now two are damaged
     capsys.readouterr()
     trainer = optimize("slf5k", config, ScriptedRewards())
     assert "checkpoint-2: its file optimizer.pt is damaged" in capsys.readouterr().out
@@ -359,7 +353,7 @@ def test_with_no_whole_checkpoint_the_logs_of_before_are_kept(tmp_path, capsys):
     optimize("slf5k", config, ScriptedRewards())
     run_folder = Path(config.output_dir)
     before = (run_folder / "rollouts.jsonl").read_bytes()
-    _flip(run_folder / "checkpoint-1" / "optimizer.pt")
+    flip_byte(run_folder / "checkpoint-1" / "optimizer.pt")
     optimize("slf5k", config, ScriptedRewards())
     assert "no checkpoint is whole: starting over" in capsys.readouterr().err
     assert (run_folder / "rollouts.before.jsonl").read_bytes() == before
@@ -371,7 +365,7 @@ def test_a_damaged_policy_is_refused_and_made_again(tmp_path):
     optimize("slf5k", config, ScriptedRewards())
     policy = Path(config.output_dir) / "policy"
     whole = (policy / "adapter_model.safetensors").read_bytes()
-    _flip(policy / "adapter_model.safetensors")
+    flip_byte(policy / "adapter_model.safetensors")
     other = tiny_config(tmp_path, model=str(policy), output_dir=str(tmp_path / "more"), max_steps=1)
     with pytest.raises(InputError, match=r"adapter_model.safetensors is damaged .*checkpoint-1/policy"):
         optimize("slf5k", other, ScriptedRewards())
