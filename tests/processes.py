@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
+from subprocess import Popen
+from typing import Any, cast
 
 ROOT = Path(__file__).parent.parent
 PRELOADED = [
@@ -40,12 +41,22 @@ def run_command(
     *command: object, code: int = 0, cwd: Path = ROOT, timeout: float = 1800, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as it is typed, with this Python first on PATH; its exit code has to be ``code``."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, **variables}
-    words = list(map(str, command))
+    words, environment = list(map(str, command)), _with_this_python(variables)
     done = subprocess.run(words, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False)
     assert done.returncode == code, (done.stdout + done.stderr)[-5000:]
     return done
+
+
+def start_command(*command: object, cwd: Path = ROOT, output: Any = subprocess.PIPE, **variables: str) -> Popen[str]:
+    """Start a command in a session of its own, with this Python first on PATH; its errors go where its output goes."""
+    return Popen(
+        list(map(str, command)), cwd=cwd, env=_with_this_python(variables), text=True, stdin=subprocess.DEVNULL,
+        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def _with_this_python(variables: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
 
 
 class Server:
@@ -61,16 +72,13 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.command = [str(self.port if word == "PORT" else word) for word in command]
-        self.log, self.health, self.environment = log, self.url + health, {**os.environ, **variables}
-        self.process: subprocess.Popen | None = None
+        self.log, self.health, self.variables = log, self.url + health, variables
+        self.process: Popen | None = None
 
     def start(self, seconds: float = 1500) -> "Server":
         """Wait until it answers, or so long; 0: do not wait."""
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            self.process = start_command(*self.command, output=log, **self.variables)
         end = time.monotonic() + seconds
         while seconds and not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:

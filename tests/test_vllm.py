@@ -1,16 +1,14 @@
 """The stages against vLLM itself: a served annotator, judge, reward model and policy."""
 
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
-from tests.processes import ROOT, Server
+from tests.processes import Server, start_command
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
@@ -54,15 +52,13 @@ def tiny_policy(folder: Path) -> str:
     return tiny_model(folder, hidden_size=128, head_dim=32)
 
 
-def policy_run(folder: Path, **settings: object) -> subprocess.Popen:
+def policy_run(folder: Path, **settings: object) -> Popen:
     sizes = {"max_new_tokens": 16, "micro_batch_size": 4, "ppo_epochs": 1}
     chosen = tiny_flags(folder, model=folder / "policy", output_dir=folder / "run", **sizes, **settings)
-    command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py"), *chosen]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return start_command("python", "nl_gradient_policy_optimization/slf5k/train.py", *chosen, OMP_NUM_THREADS="1")
 
 
-def when_finished(folder: Path, step: int, run: subprocess.Popen) -> None:
+def when_finished(folder: Path, step: int, run: Popen) -> None:
     """Wait until the run has logged so many steps."""
     log = folder / "run" / "metrics.jsonl"
     while not (log.exists() and len(log.read_text().splitlines()) >= step):

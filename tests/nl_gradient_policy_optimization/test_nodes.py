@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folde
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
 from tests.conftest import ROOT
-from tests.processes import free_port, run_ranks
+from tests.processes import free_port, run_ranks, start_command
 from tests.tiny_runs import deepspeed_file, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
 
@@ -118,19 +117,11 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
         max_steps=STEPS, save_every=1, rollouts_per_device=2, gradient_checkpointing=False, **settings,
     )  # fmt: skip
     variables = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NODES": str(nodes),
-        "NODE_RANK": str(rank),
-        "PROCESSES": str(2 // nodes),
-        "MASTER_ADDR": f"127.0.0.{1 if nodes == 1 else 2}",
-        "MASTER_PORT": str(port),
-        "MAX_RESTARTS": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *chosen]
+        "NODES": str(nodes), "NODE_RANK": str(rank), "PROCESSES": str(2 // nodes), "MAX_RESTARTS": "0",
+        "MASTER_ADDR": f"127.0.0.{1 if nodes == 1 else 2}", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
-        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *chosen, output=log, **variables)
 
 
 def cut_power(machine: subprocess.Popen) -> None:

@@ -1,20 +1,17 @@
 """The shell scripts under DeepSpeed: two CPU ranks, ZeRO-2 and ZeRO-3 with offload, against one process."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import ROOT
 from tests.nl_gradient_policy_optimization.test_nodes import cut_power
 from tests.nl_reward_model.test_reward_model import losses, same_result
-from tests.processes import flags, free_port
+from tests.processes import ROOT, flags, free_port, start_command
 from tests.reward_records import RECORDS, prompt_file, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -35,19 +32,13 @@ def arguments(folder: Path, task_name: str, output: str, **changes) -> list[str]
     return flags(**values)
 
 
-def launch(task_name: str, given: list[str], zero: int) -> subprocess.Popen:
-    variables = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "MASTER_PORT": str(free_port()), "RANKS": "2",
-        "ZERO": str(zero),
-    }  # fmt: skip
-    return subprocess.Popen(
-        ["bash", f"deepspeed_train_{task_name}.sh", *given], cwd=ROOT / "nl_reward_model" / task_name, env=variables,
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+def launch(task_name: str, given: list[str], zero: int) -> Popen:
+    place = ROOT / "nl_reward_model" / task_name
+    variables = {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), "RANKS": "2", "ZERO": str(zero)}
+    return start_command("bash", f"deepspeed_train_{task_name}.sh", *given, cwd=place, **variables)
 
 
-def finish(process: subprocess.Popen) -> None:
+def finish(process: Popen) -> None:
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output[-3000:]
 
