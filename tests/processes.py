@@ -108,24 +108,24 @@ class Server:
             return False
 
 
-def run_forked(
-    script: str, args: Sequence[str], environment: Mapping[str, str], timeout: float = 600
-) -> subprocess.CompletedProcess[str]:
-    """Run a script of the repository from its root, as ``python SCRIPT ARGS...`` would.
+def run_forked(script: str, *args: object, code: int = 0, **settings: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of the repository from its root, as ``python SCRIPT ARGS...`` would but for the time of imports.
 
-    Variables of the hub's library count no more: it has been loaded.
+    Its exit code has to be ``code``; keywords are flags. Variables of the hub's library count no more: it has been
+    loaded.
     """
-    command = [sys.executable, str(ROOT / script), *args]
+    command = [sys.executable, str(ROOT / script), *map(str, args), *flags(**settings)]
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder, "out"), Path(folder, "err")
-        process = _context().Process(target=_run_script, args=(command[1:], dict(environment), outputs))
+        process = _context().Process(target=_run_script, args=(command[1:], dict(os.environ), outputs))
         process.start()
-        process.join(timeout)
+        process.join(600)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(command, timeout)
+            raise subprocess.TimeoutExpired(command, 600)
         said = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
-    return subprocess.CompletedProcess(command, process.exitcode, *said)
+    assert process.exitcode == code, said[1][-3000:]
+    return subprocess.CompletedProcess(command, code, *said)
 
 
 def _run_script(command: list[str], environment: dict[str, str], outputs: tuple[Path, Path]) -> None:
