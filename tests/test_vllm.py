@@ -8,7 +8,7 @@ from subprocess import Popen
 
 import pytest
 
-from tests.processes import Server, start_command
+from tests.processes import start_command
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
@@ -22,12 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory) -> Iterator[Server]:
-    with vllm_server("smollm2", tmp_path_factory.mktemp("smollm")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]]:
     """A served reward model: its spec, its folder, and the records that it knows by heart."""
     real_vllm()
@@ -37,10 +31,11 @@ def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]
         yield f"{server.url}/v1#reward_model", folder, known
 
 
-def test_a_served_judge_says_how_probable_its_verdicts_are(smollm):
-    client = ChatClient.from_spec(f"{smollm.url}/v1#smollm2", timeout=600)
+def test_a_served_judge_says_how_probable_its_verdicts_are(tmp_path):
     question = "Which is the better summary, m or M? Answer with one letter."
-    reply = client.complete([{"role": "user", "content": question}], logprobs=5, max_tokens=1)
+    with vllm_server("smollm2", tmp_path) as server:
+        client = ChatClient.from_spec(f"{server.url}/v1#smollm2", timeout=600)
+        reply = client.complete([{"role": "user", "content": question}], logprobs=5, max_tokens=1)
     assert reply.logprobs is not None
     (alternatives,) = reply.logprobs
     assert len(alternatives) == 5 and reply.text in alternatives
