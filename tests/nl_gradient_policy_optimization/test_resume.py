@@ -11,6 +11,7 @@ from contextlib import nullcontext, redirect_stderr
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
+from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, cut_after_one_step, rows, tiny_config, untimed
@@ -240,22 +242,16 @@ def interrupted(folder: Path, name: str, what: str = "", rank: int = 0, late: bo
         **settings,
     )  # fmt: skip
 
-    def main() -> None:
-        if late:
-            trainer = prepare("slf5k", config, ScriptedRewards())
-            update = trainer.learner.update
+    update = Learner.update
 
-            def told(batch, step, *steps):
-                if step == 3:
-                    os.kill(os.getpid(), signal.Signals[what])
-                return update(batch, step, *steps)
+    def told(learner, batch, step, *steps):
+        if step == 3:
+            os.kill(os.getpid(), signal.Signals[what])
+        return update(learner, batch, step, *steps)
 
-            trainer.learner.update = told
-            trainer.train()
-        else:
-            optimize("slf5k", config, SignalledRewards(what, rank) if what else ScriptedRewards())
-
-    command(main)()
+    rewards = SignalledRewards(what, rank) if what and not late else ScriptedRewards()
+    with patch.object(Learner, "update", told if late else update):
+        command(lambda: optimize("slf5k", config, rewards))()
 
 
 def code_of(folder: Path, name: str, what: str = "", late: bool = False, ahead: bool = False) -> int:
