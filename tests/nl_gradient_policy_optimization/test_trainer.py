@@ -237,12 +237,10 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
     ("settings", "message"),
     [
         ({"patience": 3}, "--patience is no setting"),
-        ({"teacher": "gate", "reward_placement": "last_sum"}, "different algorithms"),
         ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
         ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
         ({"teacher": "every"}, "--teacher"),
         ({"teacher": "all", "algorithm": "verdict_teacher"}, "--teacher all learns from no verdict"),
-        ({"teacher_scale": 0.3}, "add --algorithm teacher"),
         ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be at most 1"),
         ({"teacher": "gate", "teacher_scale": 0}, "--teacher_scale must be above 0"),
         ({"teacher": "all", "teacher_top_k": 0}, "--teacher_top_k must be at least 1"),
