@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
@@ -20,6 +19,7 @@ from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
 from tests.conftest import ROOT
 from tests.test_flags import without
+from tests.text2grad.test_packed import adapted
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, tiny_config
 from text2grad.configs import parse
@@ -224,11 +224,7 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
 def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_steps=2, lora=start == "adapter")
     if start == "adapter":
-        adapter = get_peft_model(load_model(config.model, "float32"), LoraConfig(target_modules="all-linear", r=4))
-        for name, weight in adapter.named_parameters():
-            if "lora_B" in name:
-                weight.data.normal_()
-        adapter.save_pretrained(tmp_path / "adapter")
+        adapted(load_model(config.model, "float32")).save_pretrained(tmp_path / "adapter")
         config.model = str(tmp_path / "adapter")
     dpo.train(config)
     metrics = load_json(tmp_path / "run" / "result.json")["metrics"]
