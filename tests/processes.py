@@ -55,6 +55,13 @@ def start_command(*command: object, cwd: Path = ROOT, output: Any = subprocess.P
     )  # fmt: skip
 
 
+def all_said(process: Popen[str], code: int = 0, timeout: float = 1800) -> str:
+    """The whole output of a started command, which has to end with ``code``."""
+    said = process.communicate(timeout=timeout)[0]
+    assert process.returncode == code, said[-3000:]
+    return said
+
+
 def _with_this_python(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
 

@@ -1,7 +1,6 @@
 """The package: its lock, and that its wheel works where nothing else is installed."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault_server import FaultServer
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, start_command
 from text2grad.critics import load_critic
 from text2grad.records import load_json, save_json
 
@@ -147,10 +146,7 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
         said = _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, path=installed)
         assert "in a checkout of the repository, python nl_reward_model/train_rm.py" in said
         assert load_json(folder / "a.annotated.json")["t3_1"]["good_spans"] == ["good"]
-        serving = subprocess.Popen(
-            [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        serving = start_command(*text2grad, "serve", *flags, "--port", "0", cwd=folder, PYTHONPATH=str(installed))
         try:
             address = re.search(r"served:\S+", serving.stdout.readline())[0]
             (given,) = load_critic(address, "slf5k")(["A post."], ["A good summary."])

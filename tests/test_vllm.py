@@ -8,7 +8,7 @@ from subprocess import Popen
 
 import pytest
 
-from tests.processes import start_command
+from tests.processes import all_said, start_command
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
@@ -70,8 +70,7 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
         run = policy_run(tmp_path, **settings, vllm_timeout=40)
         when_finished(tmp_path, 2, run)
         server.kill()
-        said = run.communicate(timeout=600)[0]
-        assert run.returncode == 2 and f"{server.url} has not answered for 40 s" in said, said
+        assert f"{server.url} has not answered for 40 s" in all_said(run, 2)
         finished = len(rows(tmp_path / "run" / "metrics.jsonl"))
         assert (tmp_path / "run" / f"checkpoint-{finished}").is_dir()
         before = rows(tmp_path / "run" / "rollouts.jsonl")
@@ -82,8 +81,7 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
         server.kill()
         time.sleep(3)
         server.start(seconds=0)
-        said = run.communicate(timeout=1800)[0]
-        assert run.returncode == 0, said
+        all_said(run)
     finally:
         server.kill()
     log = rows(tmp_path / "run" / "metrics.jsonl")
@@ -104,9 +102,7 @@ def test_a_served_reward_model_is_a_critic_with_rollouts_ahead(tmp_path, reward_
     served = load_critic(spec, "slf5k", prompt=str(prompt), timeout=600)(*asked)
     assert served == load_critic(str(folder), "slf5k")(*asked)
     settings = {"critic": spec, "critic_prompt": prompt, "rollouts_ahead": True, "max_critic_failures": 1}
-    run = policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600)
-    said = run.communicate(timeout=1800)[0]
-    assert run.returncode == 0, said
+    all_said(policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600))
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
     critiques = {record["textual_feedback"] for record in known.values()}
     read = [row for row in rollouts if row["error"] is None]

@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp
 from nl_gradient_policy_optimization.optimize import make_accelerator
-from tests.processes import ROOT, flags, run_command, start_command
+from tests.processes import ROOT, all_said, flags, run_command, start_command
 from tests.tiny_runs import rows, tiny_config, tiny_flags
 from text2grad.configs import parse
 from text2grad.errors import InputError
@@ -198,20 +198,15 @@ def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ran
         programs = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
         return [program.decode(errors="replace") for program in programs if str(tmp_path / name).encode() in program]
 
-    whole = started("whole")
-    output, _ = whole.communicate(timeout=1200)
-    assert whole.returncode == 0, output[-3000:]
+    all_said(started("whole"))
     process, log = started("run"), tmp_path / "run" / "metrics.jsonl"
     while not (log.exists() and len(rows(log)) >= 3) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 128 + number, output[-3000:]
+    all_said(process, 128 + number)
     assert not working("run")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert 3 <= int(checkpoint.name.partition("-")[2]) < steps
-    process = started("run")
-    output, _ = process.communicate(timeout=1200)
-    assert process.returncode == 0 and "going on after step" in output, output[-3000:]
+    assert "going on after step" in all_said(started("run"))
     done = [(tmp_path / name / "rollouts.jsonl").read_bytes() for name in ("whole", "run")]
     assert done[0] == done[1]
