@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -52,7 +51,7 @@ def copied(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(copied) -> zipfile.ZipFile:
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, "dist"], cwd=copied, check=True, capture_output=True, timeout=120)
+    run_command(sys.executable, "-c", build, "dist", cwd=copied, timeout=120)
     (path,) = (copied / "dist").glob("*.whl")
     return zipfile.ZipFile(path)
 
@@ -66,7 +65,7 @@ def test_token_rewards_need_no_torch():
         "from text2grad.token_rewards import token_rewards\n"
         "print('imported')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_command(sys.executable, "-c", program, timeout=60)
     assert (done.stdout, done.stderr) == ("imported\n", "")
 
 

@@ -15,7 +15,7 @@ from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folde
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
 from tests.conftest import ROOT
-from tests.processes import free_port, run_ranks, start_command
+from tests.processes import free_port, run_command, run_ranks, start_command
 from tests.tiny_runs import deepspeed_file, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
 
@@ -95,11 +95,8 @@ def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     (root / "env.sh").touch()
     (root / STAGE.name).symlink_to(STAGE)
     variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "worker-[3-4]", "SLURM_JOB_ID": "20007"}
-    done = subprocess.run(
-        ["bash", str(STAGE / "cluster" / "slurm.sh"), "slf5k", "--seed", "3"],
-        cwd=root, env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **variables}, text=True,
-        capture_output=True, check=True,
-    )  # fmt: skip
+    variables["PATH"] = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = run_command("bash", STAGE / "cluster" / "slurm.sh", "slf5k", "--seed", 3, cwd=root, **variables)
     started = done.stdout.splitlines()
     assert len(started) == 2
     for node, line in enumerate(started):
