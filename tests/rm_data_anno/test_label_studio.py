@@ -31,6 +31,7 @@ from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 
+SCRIPT = "rm_data_anno/label_studio.py"
 HOSTILE = [
     "Naïve 🐶🎉 dog.\r\nIt barks 🐶 all night…",
     "e\u0301te\u0301 and été are not the same\r\rbut look alike",
@@ -146,15 +147,14 @@ def people_of(export, rows) -> list[PersonsAnnotation]:
 
 def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     data, export = files(tmp_path)
-    script = "rm_data_anno/label_studio.py"
-    run_script(script, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
+    run_script(SCRIPT, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
     tasks = load_json(tmp_path / "tasks.json")
     assert tasks[0]["data"] == {"id": "t3_a", "prompt": "My dog barks.", "response": POST["generated_summary"]}
     assert '<Label value="poor"' in (tmp_path / "tasks.interface.xml").read_text()
 
     out = tmp_path / "annotated.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out)
-    run_script(script, *arguments)
+    run_script(SCRIPT, *arguments)
     (record,) = load_json(out).values()
     assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
     assert record["textual_feedback"] == record["feedback"] == "Right about the dog.\nThe last part is invented."
@@ -171,7 +171,7 @@ def test_critiques_alone_go_to_the_branch_that_asks_a_model_for_spans(tmp_path, 
     data, export = files(tmp_path)
     out = tmp_path / "critiques.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out, "--spans", "false")
-    done = run_script("rm_data_anno/label_studio.py", *arguments)
+    done = run_script(SCRIPT, *arguments)
     assert "--prompt human_feedback" in done.stdout
     (record,) = load_json(out).values()
     assert record == {**POST, "feedback": "Right about the dog.\nThe last part is invented."}
@@ -335,9 +335,6 @@ class Person:
         answer = self.browser.request(method, self.url + path, json=body, headers=headers, timeout=120)
         assert answer.ok, f"{path}: {answer.status_code} {answer.text[:500]}"
         return answer.json() if answer.content else None
-
-
-SCRIPT = "rm_data_anno/label_studio.py"
 
 
 def marks(response: str, seed: str) -> list[tuple[str, int, int]]:
