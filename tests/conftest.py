@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, flags, run_forked
+from tests.processes import ROOT, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -33,17 +33,8 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def run_script():
-    """Run an entry script from the repository's root, as a user does but for the time that imports take.
-
-    Its exit code has to be ``code``; keywords are flags.
-    """
-
-    def run(script: str, *args: object, code: int = 0, **settings: object) -> subprocess.CompletedProcess[str]:
-        done = run_forked(script, [*map(str, args), *flags(**settings)], os.environ)
-        assert done.returncode == code, done.stderr[-3000:]
-        return done
-
-    return run
+    """Run an entry script as a user does: see :func:`~tests.processes.run_forked`."""
+    return run_forked
 
 
 @pytest.fixture

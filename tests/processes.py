@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
+from subprocess import Popen
+from typing import Any, cast
 
 ROOT = Path(__file__).parent.parent
 PRELOADED = [
@@ -40,12 +41,29 @@ def run_command(
     *command: object, code: int = 0, cwd: Path = ROOT, timeout: float = 1800, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as it is typed, with this Python first on PATH; its exit code has to be ``code``."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, **variables}
-    words = list(map(str, command))
+    words, environment = list(map(str, command)), _with_this_python(variables)
     done = subprocess.run(words, cwd=cwd, env=environment, text=True, capture_output=True, timeout=timeout, check=False)
     assert done.returncode == code, (done.stdout + done.stderr)[-5000:]
     return done
+
+
+def start_command(*command: object, cwd: Path = ROOT, output: Any = subprocess.PIPE, **variables: str) -> Popen[str]:
+    """Start a command in a session of its own, with this Python first on PATH; its errors go where its output goes."""
+    return Popen(
+        list(map(str, command)), cwd=cwd, env=_with_this_python(variables), text=True, stdin=subprocess.DEVNULL,
+        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def all_said(process: Popen[str], code: int = 0, timeout: float = 1800) -> str:
+    """The whole output of a started command, which has to end with ``code``."""
+    said = process.communicate(timeout=timeout)[0]
+    assert process.returncode == code, said[-3000:]
+    return said
+
+
+def _with_this_python(variables: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
 
 
 class Server:
@@ -61,16 +79,13 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.command = [str(self.port if word == "PORT" else word) for word in command]
-        self.log, self.health, self.environment = log, self.url + health, {**os.environ, **variables}
-        self.process: subprocess.Popen | None = None
+        self.log, self.health, self.variables = log, self.url + health, variables
+        self.process: Popen | None = None
 
     def start(self, seconds: float = 1500) -> "Server":
         """Wait until it answers, or so long; 0: do not wait."""
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            self.process = start_command(*self.command, output=log, **self.variables)
         end = time.monotonic() + seconds
         while seconds and not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -100,24 +115,24 @@ class Server:
             return False
 
 
-def run_forked(
-    script: str, args: Sequence[str], environment: Mapping[str, str], timeout: float = 600
-) -> subprocess.CompletedProcess[str]:
-    """Run a script of the repository from its root, as ``python SCRIPT ARGS...`` would.
+def run_forked(script: str, *args: object, code: int = 0, **settings: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of the repository from its root, as ``python SCRIPT ARGS...`` would but for the time of imports.
 
-    Variables of the hub's library count no more: it has been loaded.
+    Its exit code has to be ``code``; keywords are flags. Variables of the hub's library count no more: it has been
+    loaded.
     """
-    command = [sys.executable, str(ROOT / script), *args]
+    command = [sys.executable, str(ROOT / script), *map(str, args), *flags(**settings)]
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder, "out"), Path(folder, "err")
-        process = _context().Process(target=_run_script, args=(command[1:], dict(environment), outputs))
+        process = _context().Process(target=_run_script, args=(command[1:], dict(os.environ), outputs))
         process.start()
-        process.join(timeout)
+        process.join(600)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(command, timeout)
+            raise subprocess.TimeoutExpired(command, 600)
         said = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
-    return subprocess.CompletedProcess(command, process.exitcode, *said)
+    assert process.exitcode == code, said[1][-3000:]
+    return subprocess.CompletedProcess(command, code, *said)
 
 
 def _run_script(command: list[str], environment: dict[str, str], outputs: tuple[Path, Path]) -> None:
@@ -217,6 +232,13 @@ def full(disk: Path) -> Path:
         while True:
             file.write(bytes(4096))
     return path
+
+
+def flip_byte(path: Path) -> None:
+    """Damage that leaves a file's length as it was."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def _start(environment: dict[str, str], function: Callable, arguments: tuple) -> None:

@@ -52,12 +52,6 @@ def command(monkeypatch):
     return run
 
 
-def letters_csv(path: Path) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("id", "letter"), *((key, letter) for key, letter, _ in LETTERS)])
-    return path
-
-
 def feedback_of(body: dict) -> str:
     """A reply to the task's own annotation prompt, whose last line is the response."""
     words = body["messages"][0]["content"].splitlines()[-1].split()
@@ -91,6 +85,8 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
     model = tiny_model(folder / "tiny")
     records = folder / "letters.json"
     save_json(records, [{"id": k, "letter": x, "reply": y} for k, x, y in LETTERS])
+    with (folder / "letters.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "letter"), *((key, letter) for key, letter, _ in LETTERS)])
     task = ("--task", "my_task.py")
 
     with FaultServer(feedback_of) as server:
@@ -124,7 +120,7 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
 
     command(
         "nl_gradient_policy_optimization/optimize.py", *task, "--model", model, "--critic", "rm",
-        "--data_path", letters_csv(folder / "letters.csv"), "--output_dir", "policy",
+        "--data_path", "letters.csv", "--output_dir", "policy",
     )  # fmt: skip
     about = load_json(folder / "policy" / "run.json")
     assert about["task"] == "letters" and about["config"]["max_new_tokens"] == 8

@@ -1,10 +1,8 @@
 """The package: its lock, and that its wheel works where nothing else is installed."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault_server import FaultServer
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, start_command
 from text2grad.critics import load_critic
 from text2grad.records import load_json, save_json
 
@@ -53,7 +51,7 @@ def copied(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(copied) -> zipfile.ZipFile:
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, "dist"], cwd=copied, check=True, capture_output=True, timeout=120)
+    run_command(sys.executable, "-c", build, "dist", cwd=copied, timeout=120)
     (path,) = (copied / "dist").glob("*.whl")
     return zipfile.ZipFile(path)
 
@@ -67,7 +65,7 @@ def test_token_rewards_need_no_torch():
         "from text2grad.token_rewards import token_rewards\n"
         "print('imported')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_command(sys.executable, "-c", program, timeout=60)
     assert (done.stdout, done.stderr) == ("imported\n", "")
 
 
@@ -147,10 +145,7 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
         said = _run(*text2grad, "annotate", *flags, "--data_path", "a.json", cwd=folder, path=installed)
         assert "in a checkout of the repository, python nl_reward_model/train_rm.py" in said
         assert load_json(folder / "a.annotated.json")["t3_1"]["good_spans"] == ["good"]
-        serving = subprocess.Popen(
-            [*text2grad, "serve", *flags, "--port", "0"], cwd=folder, env=os.environ | {"PYTHONPATH": str(installed)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        serving = start_command(*text2grad, "serve", *flags, "--port", "0", cwd=folder, PYTHONPATH=str(installed))
         try:
             address = re.search(r"served:\S+", serving.stdout.readline())[0]
             (given,) = load_critic(address, "slf5k")(["A post."], ["A good summary."])

@@ -1,16 +1,14 @@
 """The stages against vLLM itself: a served annotator, judge, reward model and policy."""
 
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
-from tests.processes import ROOT, Server
+from tests.processes import all_said, start_command
 from tests.reward_records import memorised
 from tests.tiny import tiny_model
 from tests.tiny_runs import rows, tiny_flags
@@ -24,12 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory) -> Iterator[Server]:
-    with vllm_server("smollm2", tmp_path_factory.mktemp("smollm")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]]:
     """A served reward model: its spec, its folder, and the records that it knows by heart."""
     real_vllm()
@@ -39,10 +31,11 @@ def reward_model(tmp_path_factory) -> Iterator[tuple[str, Path, dict[str, dict]]
         yield f"{server.url}/v1#reward_model", folder, known
 
 
-def test_a_served_judge_says_how_probable_its_verdicts_are(smollm):
-    client = ChatClient.from_spec(f"{smollm.url}/v1#smollm2", timeout=600)
+def test_a_served_judge_says_how_probable_its_verdicts_are(tmp_path):
     question = "Which is the better summary, m or M? Answer with one letter."
-    reply = client.complete([{"role": "user", "content": question}], logprobs=5, max_tokens=1)
+    with vllm_server("smollm2", tmp_path) as server:
+        client = ChatClient.from_spec(f"{server.url}/v1#smollm2", timeout=600)
+        reply = client.complete([{"role": "user", "content": question}], logprobs=5, max_tokens=1)
     assert reply.logprobs is not None
     (alternatives,) = reply.logprobs
     assert len(alternatives) == 5 and reply.text in alternatives
@@ -54,15 +47,13 @@ def tiny_policy(folder: Path) -> str:
     return tiny_model(folder, hidden_size=128, head_dim=32)
 
 
-def policy_run(folder: Path, **settings: object) -> subprocess.Popen:
+def policy_run(folder: Path, **settings: object) -> Popen:
     sizes = {"max_new_tokens": 16, "micro_batch_size": 4, "ppo_epochs": 1}
     chosen = tiny_flags(folder, model=folder / "policy", output_dir=folder / "run", **sizes, **settings)
-    command = [sys.executable, str(ROOT / "nl_gradient_policy_optimization" / "slf5k" / "train.py"), *chosen]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return start_command("python", "nl_gradient_policy_optimization/slf5k/train.py", *chosen, OMP_NUM_THREADS="1")
 
 
-def when_finished(folder: Path, step: int, run: subprocess.Popen) -> None:
+def when_finished(folder: Path, step: int, run: Popen) -> None:
     """Wait until the run has logged so many steps."""
     log = folder / "run" / "metrics.jsonl"
     while not (log.exists() and len(log.read_text().splitlines()) >= step):
@@ -79,8 +70,7 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
         run = policy_run(tmp_path, **settings, vllm_timeout=40)
         when_finished(tmp_path, 2, run)
         server.kill()
-        said = run.communicate(timeout=600)[0]
-        assert run.returncode == 2 and f"{server.url} has not answered for 40 s" in said, said
+        assert f"{server.url} has not answered for 40 s" in all_said(run, 2)
         finished = len(rows(tmp_path / "run" / "metrics.jsonl"))
         assert (tmp_path / "run" / f"checkpoint-{finished}").is_dir()
         before = rows(tmp_path / "run" / "rollouts.jsonl")
@@ -91,8 +81,7 @@ def test_a_policy_samples_from_a_server_that_is_killed_twice(tmp_path):
         server.kill()
         time.sleep(3)
         server.start(seconds=0)
-        said = run.communicate(timeout=1800)[0]
-        assert run.returncode == 0, said
+        all_said(run)
     finally:
         server.kill()
     log = rows(tmp_path / "run" / "metrics.jsonl")
@@ -113,9 +102,7 @@ def test_a_served_reward_model_is_a_critic_with_rollouts_ahead(tmp_path, reward_
     served = load_critic(spec, "slf5k", prompt=str(prompt), timeout=600)(*asked)
     assert served == load_critic(str(folder), "slf5k")(*asked)
     settings = {"critic": spec, "critic_prompt": prompt, "rollouts_ahead": True, "max_critic_failures": 1}
-    run = policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600)
-    said = run.communicate(timeout=1800)[0]
-    assert run.returncode == 0, said
+    all_said(policy_run(tmp_path, **settings, max_steps=3, critic_timeout=600))
     rollouts = rows(tmp_path / "run" / "rollouts.jsonl")
     critiques = {record["textual_feedback"] for record in known.values()}
     read = [row for row in rollouts if row["error"] is None]

@@ -10,7 +10,6 @@ import pytest
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
-from tests.tiny import tiny_model
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -178,18 +177,6 @@ def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_pa
     metrics = score(run_script, tmp_path, rows, *flags)["metrics"]
     assert metrics["pass@1"]["value"] == 1
     assert metrics["plus_pass@1"]["value"] == 0.5
-
-
-@needs_evalplus
-@pytest.mark.slow
-def test_a_model_writes_samples_that_can_be_scored(run_script, tmp_path):
-    model = tiny_model(tmp_path / "model")
-    flags = ["--dataset", "humaneval", "--base_only", "--model", model, "--limit", "2", "--num_samples", "2"]
-    flags += ["--temperature", "1", "--max_new_tokens", "8", "--output_path", tmp_path / "own.jsonl", "--device", "cpu"]
-    run_script("evaluation/kodcode/evalplus_samples.py", *flags)
-    rows = load_json(tmp_path / "own.jsonl")
-    assert [row["task_id"] for row in rows] == ["HumanEval/0", "HumanEval/0", "HumanEval/1", "HumanEval/1"]
-    assert score(run_script, tmp_path, rows, "--base_only")["metrics"]["pass@1"]["value"] == 0
 
 
 @needs_evalplus

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from evaluation import suite
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, all_said, run_command, start_command
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.records import load_json, save_json
@@ -88,10 +86,13 @@ def test_programs_for_held_out_questions(tmp_path):
     model = tiny_model(tmp_path / "model")
     save_json(tmp_path / "q.json", [QUESTION])
     flags = ["--model", model, "--system", "tiny", "--output_dir", tmp_path / "out"]
-    flags += ["--max_new_tokens", "6", "--limit", "1"]
-    run("kodcode/evaluate_kodcode.sh", *flags, "--base_only", "--data_path", tmp_path / "q.json")
-    for name in ("humaneval.result.json", "result.json"):
-        assert load_result(tmp_path / "out" / name)["metrics"]["pass@1"]["n"] == 1
+    flags += ["--max_new_tokens", "6", "--limit", "2", "--num_samples", "2", "--temperature", "1", "--base_only"]
+    run("kodcode/evaluate_kodcode.sh", *flags, "--data_path", tmp_path / "q.json")
+    samples = load_json(tmp_path / "out" / "humaneval.jsonl")
+    assert [row["task_id"] for row in samples] == ["HumanEval/0", "HumanEval/0", "HumanEval/1", "HumanEval/1"]
+    for name, problems in (("humaneval.result.json", 2), ("result.json", 1)):
+        figure = load_result(tmp_path / "out" / name)["metrics"]["pass@1"]
+        assert (figure["n"], figure["value"]) == (problems, 0)
 
 
 @pytest.mark.slow
@@ -192,14 +193,10 @@ def test_each_suite_lists_its_flags():
 def test_a_signal_ends_the_suite_and_its_command(posts, tmp_path):
     """The command gets it and ends; nothing else is started."""
     with FaultServer(lambda body: time.sleep(2) or "late") as server:
-        flags = ["--model", "m", "--base_url", server.url, "--data_path", str(posts)]
-        command = [
-            sys.executable, "evaluation/suite.py", "--suite", "slf5k", *OUT[2:], "--output_dir", tmp_path, *flags,
-        ]  # fmt: skip
-        suite = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        while not server.requests and suite.poll() is None:
+        flags = ["--model", "m", "--base_url", server.url, "--data_path", posts, "--output_dir", tmp_path, *OUT[2:]]
+        process = start_command("python", "evaluation/suite.py", "--suite", "slf5k", *flags)
+        while not server.requests and process.poll() is None:
             time.sleep(0.05)
-        suite.send_signal(signal.SIGTERM)
-        out, error = suite.communicate(timeout=120)
-    assert suite.returncode == 128 + signal.SIGTERM, (out, error)
-    assert "did not run" not in out and error.count("interrupted") >= 1
+        process.send_signal(signal.SIGTERM)
+        said = all_said(process, 128 + signal.SIGTERM, timeout=120)
+    assert "did not run" not in said and "interrupted" in said

@@ -13,9 +13,10 @@ from scipy.stats import chisquare
 from evaluation.generate import GenerateConfig, generate
 from evaluation.results import load_responses
 from tests.processes import die_after, killed_at_random, run_alone
+from tests.text2grad.test_packed import adapted
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
-from text2grad.models import model_identity
+from text2grad.models import load_model, load_tokenizer, model_identity
 from text2grad.models.answering import LocalPolicy, OwnRandomness, SamplingConfig
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
@@ -130,17 +131,10 @@ def test_answers_are_read_from_a_table_and_by_their_own_ids(tmp_path):
 
 
 def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path):
-    from peft import LoraConfig, get_peft_model
-
-    from text2grad.models import load_model, load_tokenizer
-
-    adapted = get_peft_model(load_model(model, torch.float32), LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
-    for name, parameter in adapted.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.5)
-    adapted.save_pretrained(tmp_path / "adapter")
+    made = adapted(load_model(model, torch.float32))
+    made.save_pretrained(tmp_path / "adapter")
     load_tokenizer(model).save_pretrained(tmp_path / "adapter")
-    merged = adapted.merge_and_unload()  # in float32: merge_adapter rounds to bfloat16, and random models are brittle
+    merged = made.merge_and_unload()  # in float32: merge_adapter rounds to bfloat16, and random models are brittle
     merged.save_pretrained(tmp_path / "merged")
     load_tokenizer(model).save_pretrained(tmp_path / "merged")
     unmerged = run(str(tmp_path / "adapter"), posts, tmp_path / "a.json")

@@ -1,13 +1,7 @@
 """The judge harness against scripted judges whose preferences, biases and faults are known."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +13,6 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
-from tests.processes import flags, run_command
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import save_json
@@ -55,14 +48,12 @@ def scripted(bias: float = 0.0, tie: float = 0.0):
     return answer
 
 
-def judged(server: FaultServer, systems, output: Path, orders: str = "both", **options) -> dict:
-    pair = WinRateConfig(
-        task="slf5k", data_path=str(systems[0]), system="own", baseline=str(systems[1]), baseline_system="other",
-        output_path=str(output), orders=orders, step=40,
-    )  # fmt: skip
-    config = JudgeConfig(judge=f"{server.url}#scripted", **options)
-    with open_judge(config, output) as judge:
-        return compare_pairwise(judge, pair)
+def judged(server: FaultServer, systems, output: Path, pair: dict | None = None, **options) -> dict:
+    """The verdicts on two files; ``pair`` is settings of the comparison, ``options`` are the judge's."""
+    given = {"task": "slf5k", "data_path": str(systems[0]), "system": "own", "baseline": str(systems[1]), "step": 40}
+    given |= {"baseline_system": "other", "output_path": str(output)} | (pair or {})
+    with open_judge(JudgeConfig(judge=f"{server.url}#scripted", **options), output) as judge:
+        return compare_pairwise(judge, WinRateConfig(**given))
 
 
 def test_a_position_bias_is_found_and_undone(systems, tmp_path):
@@ -101,7 +92,7 @@ def test_a_judge_that_only_looks_at_the_place_says_nothing(systems, tmp_path):
 
 def test_one_order_is_drawn_at_random_and_halves_the_price(systems, tmp_path):
     with FaultServer(scripted(tie=0.3)) as server:
-        result = judged(server, systems, tmp_path / "r.json", orders="one")
+        result = judged(server, systems, tmp_path / "r.json", {"orders": "one"})
     assert len(server.requests) == PAIRS
     orders = Counter(order for verdicts in result["verdicts"].values() for order in verdicts)
     assert 70 < orders["ab"] < 130
@@ -154,38 +145,6 @@ def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
     assert last["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
 
 
-def test_killed_and_rerun_judges_nothing_twice(systems, tmp_path):
-    answered: Counter[str] = Counter()
-    held, seen = threading.Event(), threading.Event()
-
-    def answer(body: dict) -> str:
-        answered[body["messages"][0]["content"]] += 1
-        return scripted()(body)
-
-    def hold(body: dict) -> None:
-        if len(server.requests) == 60:
-            seen.set()
-            held.wait(60)
-            raise BrokenPipeError  # its asker is dead by now
-
-    output = tmp_path / "r.json"
-    with FaultServer(answer, on_request=hold) as server:
-        script = Path(__file__).parents[2] / "evaluation" / "judge.py"
-        given = {"task": "slf5k", "responses": systems[0], "system": "own", "baseline": systems[1]}
-        given |= {"baseline_system": "other", "output_path": output, "judge": f"{server.url}#m", "concurrency": 1}
-        command = [sys.executable, str(script), *flags(**given)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert seen.wait(120)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        held.set()
-        time.sleep(0.1)
-        assert not output.exists() and sum(answered.values()) == 59
-        run_command(*command)
-    assert len(answered) == 2 * PAIRS and set(answered.values()) == {1}
-    assert load_result(output)["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
-
-
 def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path):
     with FaultServer(scripted()) as server:
         judged(server, systems, tmp_path / "r.json")
@@ -204,14 +163,12 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
 def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
     x = {"slf5k": "post", "kodcode": "question", "ultrafeedback": "prompt"}[task]
-    for name, text in (("a", "Answer ${one} $5."), ("b", "Answer two.")):
-        save_json(tmp_path / f"{name}.json", [get_task(task).with_response({x: "What is {this}?"}, text)])
+    files = (tmp_path / "a.json", tmp_path / "b.json")
+    for file, text in zip(files, ("Answer ${one} $5.", "Answer two."), strict=True):
+        save_json(file, [get_task(task).with_response({x: "What is {this}?"}, text)])
     asked = []
     with FaultServer(lambda body: asked.append(body["messages"][0]["content"]) or '{"winner": "tie"}') as server:
-        pair = {"task": task, "data_path": str(tmp_path / "a.json"), "baseline": str(tmp_path / "b.json")}
-        pair |= {"system": "a", "baseline_system": "b", "output_path": str(tmp_path / "r.json")}
-        with open_judge(JudgeConfig(judge=f"{server.url}#m"), pair["output_path"]) as judge:
-            compare_pairwise(judge, WinRateConfig(**pair))
+        judged(server, files, tmp_path / "r.json", {"task": task})
     assert len(asked) == 2
     assert all("What is {this}?" in text and "Answer ${one} $5." in text for text in asked)
     assert {text.index("Answer two.") > text.index("$5.") for text in asked} == {True, False}
@@ -256,7 +213,7 @@ def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run
 def test_a_password_in_the_judges_address_is_written_nowhere(systems, tmp_path):
     with FaultServer(scripted()) as server:
         server.url = server.url.replace("http://", "http://me:hunter2@")
-        judged(server, systems, tmp_path / "r.json", "one")
+        judged(server, systems, tmp_path / "r.json", {"orders": "one"})
     assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir())
 
 
@@ -283,12 +240,7 @@ def compared(folder: Path, server: FaultServer, mine: list[str | None], theirs: 
             rows[f"r{number}"] = {"post": f"post {number}", "generated_summary": f"sum {number}", "predicted": said}
             rows[f"r{number}"] |= changed if name == "theirs" or "post" in changed else {}
         save_json(folder / f"{name}.json", rows)
-    pair = WinRateConfig(
-        task="slf5k", data_path=str(folder / "mine.json"), system="a", baseline=str(folder / "theirs.json"),
-        baseline_system="b", output_path=str(folder / "out.json"), feedback=True,
-    )  # fmt: skip
-    with open_judge(JudgeConfig(judge=f"{server.url}#judge"), pair.output_path) as judge:
-        return compare_pairwise(judge, pair)
+    return judged(server, (folder / "mine.json", folder / "theirs.json"), folder / "out.json", {"feedback": True})
 
 
 def test_feedback_is_compared_as_responses_are(tmp_path):

@@ -288,14 +288,11 @@ def test_fastchats_own_prompts_can_be_used(files, tmp_path):
     assert result["metrics"]["score"]["value"] == 4
 
 
-@pytest.mark.parametrize("reply", ["", "Seven.", "[[0]]", "[[11]]", "[7"])
-def test_what_is_no_grade_is_refused(reply):
-    with pytest.raises(ValueError):
-        read_rating(reply)
-
-
-def test_the_last_grade_counts():
+def test_the_last_grade_counts_and_what_is_none_is_refused():
     assert read_rating("[[2]] would be harsh, so [[ 7.5 ]]")["rating"] == 7.5
+    for reply in ("", "Seven.", "[[0]]", "[[11]]", "[7"):
+        with pytest.raises(ValueError):
+            read_rating(reply)
 
 
 def test_categories_outside_mt_benchs_are_reported_too():

@@ -3,13 +3,14 @@
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
+from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.baselines import dpo, pairs, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
@@ -17,8 +18,11 @@ from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
 from tests.conftest import ROOT
+from tests.test_flags import without
+from tests.text2grad.test_packed import adapted
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, tiny_config
+from text2grad.configs import parse
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -220,11 +224,7 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
 def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_steps=2, lora=start == "adapter")
     if start == "adapter":
-        adapter = get_peft_model(load_model(config.model, "float32"), LoraConfig(target_modules="all-linear", r=4))
-        for name, weight in adapter.named_parameters():
-            if "lora_B" in name:
-                weight.data.normal_()
-        adapter.save_pretrained(tmp_path / "adapter")
+        adapted(load_model(config.model, "float32")).save_pretrained(tmp_path / "adapter")
         config.model = str(tmp_path / "adapter")
     dpo.train(config)
     metrics = load_json(tmp_path / "run" / "result.json")["metrics"]
@@ -273,31 +273,31 @@ def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_pat
     assert (tmp_path / "run" / "policy" / "adapter_model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("placement", ["last_sum", "last_mean"])
+@pytest.mark.parametrize("placement", ["last_sum", "last_mean", "last_verdict"])
 def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
     config = tiny_config(tmp_path, reward_placement=placement)
     spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, config)
     gathered = config.algorithm.wrap(spread, SLF5K, config)
     for row in (rollout(GOOD), rollout(BAD)):
         (expected,), (found,) = spread([row]), gathered([row])
-        total = sum(expected.rewards) / (1 if placement == "last_sum" else len(expected.rewards))
-        assert total and found.rewards == [0.0] * (len(expected.rewards) - 1) + [pytest.approx(total)]
+        total, size = sum(expected.rewards), len(expected.rewards)
+        value = {"last_sum": total, "last_mean": total / size, "last_verdict": expected.score}[placement]
+        assert value and found.rewards == [0.0] * (size - 1) + [pytest.approx(value)]
+    if placement == "last_verdict":
+        with pytest.raises(InputError, match="no critic"):
+            on_last_token(replace(expected, score=None), placement)
 
 
 def test_configs_are_settings_that_exist():
     kinds = {"sft": sft.SFTSettings, "dpo": dpo.DPOSettings, "scalar_reward": scalar_reward.ScalarRewardSettings}
-    kinds |= {"reflect": reflect.ReflectConfig, "pairs": PairsConfig}
+    kinds["reflect"] = reflect.ReflectConfig
     for task in ("slf5k", "kodcode", "ultrafeedback"):
         for path in sorted((BASELINES / task).glob("*.yaml")):
             first = path.read_text().splitlines()[0]
             launcher, method, named = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
             assert (ROOT / launcher).is_file() and (method, named) == (path.stem, task), first
-            fields = kinds[path.stem].__dataclass_fields__
-            shared = path.parent.parent / path.name
-            text = path.read_text() + (shared.read_text() if shared.is_file() else "")
-            assert ("extends: " in path.read_text()) == shared.is_file(), path
-            unknown = set(re.findall(r"^(\w+):", text, re.M)) - {*fields, "extends"}
-            assert not unknown, (path, unknown)
+            assert ("extends: " in path.read_text()) == (BASELINES / path.name).is_file(), path
+            parse(kinds[path.stem], args=without(kinds[path.stem], ""), default_config=path)
 
 
 # Reflection

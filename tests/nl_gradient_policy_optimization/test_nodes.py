@@ -1,18 +1,78 @@
-"""Several machines: two launches with a rank each, and the job file for Slurm."""
+"""Several processes and machines: what they agree on, two launches with a rank each, and the job file for Slurm."""
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
+from nl_gradient_policy_optimization.optimize import prepare
+from tests import reward_records
 from tests.conftest import ROOT
-from tests.processes import free_port
-from tests.tiny_runs import rows, tiny_flags, untimed
+from tests.processes import free_port, run_command, run_ranks, start_command
+from tests.tiny_runs import deepspeed_file, rows, tiny_config, tiny_flags, untimed
+from text2grad.errors import InputError
+
+
+def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
+    """A request may be sent seven times, for three times the limit on silence each, with 901 seconds between."""
+    patient = PolicyConfig(critic="http://host/v1#m", critic_concurrency=8, rollouts_per_device=12)
+    waits = 7 * 3 * 120 + 6 * 901
+    assert process_group(patient, False).timeout == PATIENCE + waits * 2 * 2 * PATIENCE.resolution * 1_000_000
+    both = patient.changed(audit_critic="openai:gpt-4o", critic_timeout=10.0, critic_retries=0)
+    assert (process_group(both, True).timeout - PATIENCE).total_seconds() == 2 * 2 * 2 * 30
+    voting = both.changed(critic_votes=3, critic_temperature=0.7)
+    assert (process_group(voting, True).timeout - PATIENCE).total_seconds() == 4 * 2 * 2 * 30
+    assert process_group(both, True).backend == "gloo"
+    assert process_group(PolicyConfig(), False).timeout == PATIENCE
+
+
+def _look(folder: str, shared: bool) -> None:
+    dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    mine = Path(folder) / "run" if shared else Path(folder) / f"machine{rank}" / "run"
+    os.environ["LOCAL_WORLD_SIZE"] = "2"  # no file system to wait for
+    told = ""
+    try:
+        check_shared_folder(mine)
+    except InputError as error:
+        told = str(error)
+    (Path(folder) / f"{rank}.txt").write_text(told)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_machines_without_a_common_folder_are_named_on_every_rank(tmp_path, shared):
+    assert run_ranks(_look, 2, str(tmp_path), shared) == [0, 0]
+    told = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)]
+    if shared:
+        assert told == ["", ""] and not list((tmp_path / "run").iterdir())
+    else:
+        for rank, text in enumerate(told):
+            assert f"machine{rank}" in text and "(rank 1) do not see what rank 0" in text and "share" in text
+
+
+def _judged_in_process(folder: str, critic: str) -> None:
+    config = tiny_config(Path(folder), rollouts_per_device=2, max_steps=1, critic=critic, max_critic_failures=1.0)
+    config.deepspeed = deepspeed_file(Path(folder), 3)
+    trainer = prepare("slf5k", config)
+    trainer.train()
+    trainer.accelerator.end_training()
+
+
+@pytest.mark.slow
+def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path):
+    folder, _ = reward_records.memorised()
+    tiny_config(tmp_path)
+    deepspeed_file(tmp_path, 3)
+    assert run_ranks(_judged_in_process, 2, str(tmp_path), str(folder)) == [0, 0]
+
 
 STAGE = ROOT / "nl_gradient_policy_optimization"
 STEPS = 16  # enough that a kill which takes a second or two falls in the middle
@@ -35,11 +95,8 @@ def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     (root / "env.sh").touch()
     (root / STAGE.name).symlink_to(STAGE)
     variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "worker-[3-4]", "SLURM_JOB_ID": "20007"}
-    done = subprocess.run(
-        ["bash", str(STAGE / "cluster" / "slurm.sh"), "slf5k", "--seed", "3"],
-        cwd=root, env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **variables}, text=True,
-        capture_output=True, check=True,
-    )  # fmt: skip
+    variables["PATH"] = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = run_command("bash", STAGE / "cluster" / "slurm.sh", "slf5k", "--seed", 3, cwd=root, **variables)
     started = done.stdout.splitlines()
     assert len(started) == 2
     for node, line in enumerate(started):
@@ -57,19 +114,11 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
         max_steps=STEPS, save_every=1, rollouts_per_device=2, gradient_checkpointing=False, **settings,
     )  # fmt: skip
     variables = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NODES": str(nodes),
-        "NODE_RANK": str(rank),
-        "PROCESSES": str(2 // nodes),
-        "MASTER_ADDR": f"127.0.0.{1 if nodes == 1 else 2}",
-        "MASTER_PORT": str(port),
-        "MAX_RESTARTS": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = ["bash", str(STAGE / "slf5k" / "train_slf5k.sh"), *chosen]
+        "NODES": str(nodes), "NODE_RANK": str(rank), "PROCESSES": str(2 // nodes), "MAX_RESTARTS": "0",
+        "MASTER_ADDR": f"127.0.0.{1 if nodes == 1 else 2}", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
-        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *chosen, output=log, **variables)
 
 
 def cut_power(machine: subprocess.Popen) -> None:

@@ -9,17 +9,7 @@ import torch
 
 from nl_gradient_policy_optimization import probe_spans
 from nl_gradient_policy_optimization.optimize import prepare
-from nl_gradient_policy_optimization.probe_spans import (
-    ALONE,
-    METHODS,
-    ProbeSettings,
-    advantages_of,
-    compared,
-    gradient,
-    probe,
-    table,
-    worth,
-)
+from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table, worth
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.processes import run_command
 from tests.tiny_runs import ScriptedRewards, credited, tiny_config, tiny_flags
@@ -50,7 +40,7 @@ class Judged:
 def judged(folder: Path, per_prompt: int = 4, lying: bool = False, batches: int = 6) -> dict:
     sizes = {"rollouts_per_device": 32, "micro_batch_size": 32, "rollouts_per_prompt": per_prompt, "lora_r": 8}
     config = tiny_config(folder, algorithm="verdict", max_new_tokens=12, **sizes)
-    return probe(ProbeSettings(truth_batches=4 * batches, batches=batches), "slf5k", config, Judged(lying))
+    return probe_spans.probe(ProbeSettings(truth_batches=4 * batches, batches=batches), "slf5k", config, Judged(lying))
 
 
 def cosine(found: dict, method: str) -> float:
@@ -75,7 +65,7 @@ def test_a_methods_advantages_are_those_of_its_own_run(tmp_path, label):
     name, settings = METHODS[label]
     shared = {"rollouts_per_device": 8, "rollouts_per_prompt": 4, "kl_coef": 0.0, "kl_target": None}
     first = prepare("slf5k", tiny_config(tmp_path / "probe", algorithm="verdict", **shared), Judged())
-    found = advantages_of(compared(first)[label], probe_spans.feedback(first, 1))
+    found = probe_spans.advantages_of(probe_spans.compared(first)[label], probe_spans.feedback(first, 1))
     own = prepare("slf5k", tiny_config(tmp_path / "own", algorithm=name, **settings, **shared), Judged())
     torch.testing.assert_close(found, credited(own, probe_spans.feedback(own, 1)).advantages)
 
@@ -86,7 +76,7 @@ def test_the_gradient_is_that_of_an_update(tmp_path):
     batch = probe_spans.feedback(trainer, 1)
     batch.advantages = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(0)) * batch.mask
     batch.returns = torch.zeros_like(batch.mask)
-    found = gradient(trainer, batch, batch.advantages)
+    found = probe_spans.gradient(trainer, batch, batch.advantages)
     outputs = trainer.learner.losses(batch)
     weights = [each for each in trainer.learner.scorer.parameters() if each.requires_grad]
     expected = torch.autograd.grad((outputs.policy * batch.mask).sum() / batch.mask.sum(), weights)

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from nl_gradient_policy_optimization.algorithms.critique import critique_example
-from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, load_teacher_prompt
 from nl_gradient_policy_optimization.collector import Collector
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize
-from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
+from nl_gradient_policy_optimization.rewards import CriticRewards
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt, make_rollout
 from nl_gradient_policy_optimization.sampling import TransformersSampler
 from tests import reward_records
@@ -37,47 +36,38 @@ from text2grad.token_rewards import token_rewards
 FINE = json.dumps({"textual_feedback": "Fine.", "good_spans": [], "poor_spans": []})
 
 
-class Critic:
-    """Fails for some responses, praises their first word for the others."""
+def judged(*rollouts: Rollout, **settings):
+    """By a critic that fails for bad responses and praises the first word of others; and the records that it saw."""
+    seen = []
 
-    name = "test critic"
-
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, prompts, responses, records=None):
-        self.seen += zip(prompts, responses, records, strict=True)
+    def critic(prompts, responses, records):
+        seen.extend(records)
         return [
-            FeedbackError("no JSON")
-            if response.startswith("bad")
-            else Feedback("Fine.", [response.split()[0]], ["zzz"])
-            for response in responses
+            FeedbackError("no JSON") if text.startswith("bad") else Feedback("Fine.", [text.split()[0]], ["zzz"])
+            for text in responses
         ]
 
-
-def judged(*rollouts: Rollout, **settings):
-    critic = Critic()
-    source = CriticRewards(critic, get_task("slf5k"), PolicyConfig(**settings))
-    return source(rollouts), critic
+    return CriticRewards(critic, get_task("slf5k"), PolicyConfig(**settings))(rollouts), seen
 
 
 def test_a_critique_becomes_rewards_on_the_sampled_tokens():
     said = rollout("my sister and my car")
-    (judgement,), critic = judged(said)
+    (judgement,), records = judged(said)
     praised = [i for i, (start, end) in enumerate(said.spans) if end <= 2 and end > start]
     assert [i for i, reward in enumerate(judgement.rewards) if reward == 1] == praised
     assert judgement.rewards == judgement.deltas
     assert (judgement.matched, judgement.unmatched, judgement.critique, judgement.poor) == (1, 1, "Fine.", ["zzz"])
-    assert critic.seen[0][2]["generated_summary"] == "my sister and my car"  # records carry this response
+    assert (judgement.score, judgement.score_source) == (pytest.approx(4 / 3 - 1), "derived")  # one right, one wrong
+    assert records[0]["generated_summary"] == "my sister and my car"  # records carry this response
 
 
 def test_failed_and_empty_responses():
-    results, critic = judged(rollout("bad answer"), rollout(""), rollout(" \n"), rollout("my car"))
+    results, records = judged(rollout("bad answer"), rollout(""), rollout(" \n"), rollout("my car"))
     assert results[0].error == "no JSON" and not any(results[0].rewards)
     assert results[1].rewards == [-1.0] and results[1].error is None
     assert results[2].rewards[-1] == -1.0 and not any(results[2].rewards[:-1])
     assert "empty" in results[2].critique
-    assert [response for _, response, _ in critic.seen] == ["bad answer", "my car"]
+    assert [record["generated_summary"] for record in records] == ["bad answer", "my car"]
 
 
 def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
@@ -87,22 +77,6 @@ def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     assert shaped.rewards[-1] == plain.rewards[-1] - 0.5
     assert shaped.rewards[:-1] == plain.rewards[:-1]
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
-
-
-def test_placement():
-    given = RolloutFeedback([1.0, -1.0, 1.0, 1.0], score=-0.25)
-    assert on_last_token(given, "last_sum") == [0, 0, 0, 2]
-    assert on_last_token(given, "last_mean") == [0, 0, 0, 0.5]
-    assert on_last_token(given, "last_verdict") == [0, 0, 0, -0.25]
-    with pytest.raises(InputError, match="no critic"):
-        on_last_token(RolloutFeedback([1.0]), "last_verdict")
-
-
-def test_a_verdict_is_given_or_derived_and_votes_have_the_mean_of_theirs():
-    (given,), _ = judged(rollout("word in the text"))
-    assert (given.score, given.score_source) == (pytest.approx(4 / 3 - 1), "derived")  # one right, one wrong
-    votes = [RolloutFeedback([0.0], [0.0], score=score, score_source="given") for score in (0.5, -1.0)]
-    assert mean_feedback([*votes, RolloutFeedback([0.0], error="no reply")]).score == -0.25
 
 
 def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
@@ -152,7 +126,7 @@ def test_a_test_log_that_nobody_would_see_is_refused():
 
     wanted = PolicyConfig(run_tests=True)
     with pytest.raises(InputError, match="records of slf5k have no unit tests"):
-        CriticRewards(Critic(), get_task("slf5k"), wanted)
+        CriticRewards(judge, get_task("slf5k"), wanted)
     with pytest.raises(InputError, match=r"programmatic would not see the log.*\$\{log\}"):
         CriticRewards(load_critic("programmatic", "kodcode"), get_task("kodcode"), wanted)
     program = rollout("def add(a, b):\n    return a + b\n", record=ADDING)

@@ -1,20 +1,17 @@
 """The shell scripts under DeepSpeed: two CPU ranks, ZeRO-2 and ZeRO-3 with offload, against one process."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import ROOT
 from tests.nl_gradient_policy_optimization.test_nodes import cut_power
 from tests.nl_reward_model.test_reward_model import losses, same_result
-from tests.processes import flags, free_port
+from tests.processes import ROOT, all_said, flags, free_port, start_command
 from tests.reward_records import RECORDS, prompt_file, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -35,28 +32,17 @@ def arguments(folder: Path, task_name: str, output: str, **changes) -> list[str]
     return flags(**values)
 
 
-def launch(task_name: str, given: list[str], zero: int) -> subprocess.Popen:
-    variables = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "MASTER_PORT": str(free_port()), "RANKS": "2",
-        "ZERO": str(zero),
-    }  # fmt: skip
-    return subprocess.Popen(
-        ["bash", f"deepspeed_train_{task_name}.sh", *given], cwd=ROOT / "nl_reward_model" / task_name, env=variables,
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-
-def finish(process: subprocess.Popen) -> None:
-    output, _ = process.communicate(timeout=1500)
-    assert process.returncode == 0, output[-3000:]
+def launch(task_name: str, given: list[str], zero: int) -> Popen:
+    place = ROOT / "nl_reward_model" / task_name
+    variables = {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), "RANKS": "2", "ZERO": str(zero)}
+    return start_command("bash", f"deepspeed_train_{task_name}.sh", *given, cwd=place, **variables)
 
 
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize("task_name", RECORDS)
 def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, zero):
     """The same batches: two ranks of one record each, or two records accumulated in one process."""
-    finish(launch(task_name, arguments(tmp_path, task_name, "two"), zero))
+    all_said(launch(task_name, arguments(tmp_path, task_name, "two"), zero))
     alone = arguments(tmp_path, task_name, "one", gradient_accumulation_steps=2)
     run_script(f"nl_reward_model/{task_name}/train_rm.py", *alone)
     two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
@@ -74,7 +60,7 @@ def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, ze
 @pytest.mark.parametrize("zero", [2, 3])
 def test_killed_ranks_go_on_exactly(tmp_path, zero):
     changes = {"max_steps": 4, "lora_dropout": 0.1, "judge_records": 0}
-    finish(launch("slf5k", arguments(tmp_path, "slf5k", "whole", **changes), zero))
+    all_said(launch("slf5k", arguments(tmp_path, "slf5k", "whole", **changes), zero))
     killed = launch("slf5k", arguments(tmp_path, "slf5k", "killed", **changes), zero)
     deadline = time.monotonic() + 1200
     while not (tmp_path / "killed" / "checkpoint-2" / "reward_model.json").exists():
@@ -82,6 +68,6 @@ def test_killed_ranks_go_on_exactly(tmp_path, zero):
         time.sleep(0.05)
     cut_power(killed)
     assert not (tmp_path / "killed" / "reward_model.json").exists()
-    finish(launch("slf5k", arguments(tmp_path, "slf5k", "killed", **changes), zero))
+    all_said(launch("slf5k", arguments(tmp_path, "slf5k", "killed", **changes), zero))
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
     assert same_result(tmp_path / "killed", tmp_path / "whole")

@@ -20,7 +20,7 @@ from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
 from nl_reward_model.monitor import feedback_metrics
 from nl_reward_model.train_rm import train
-from tests.processes import die, die_after, full, killed_at_random, run_alone
+from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone
 from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
 from tests.tiny import tiny_model
 from text2grad.configs import parse
@@ -201,10 +201,7 @@ def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
     assert run_alone(run, tmp_path, "hurt", LORA, None, 2, told) == 143
     assert sorted(path.name for path in hurt.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
     assert not (hurt / "reward_model.json").exists()
-    optimizer = hurt / "checkpoint-3" / "optimizer.pt"
-    content = bytearray(optimizer.read_bytes())
-    content[len(content) // 2] ^= 1
-    optimizer.write_bytes(content)
+    flip_byte(hurt / "checkpoint-3" / "optimizer.pt")
     assert run_alone(run, tmp_path, "hurt", LORA) == 0
     out = (tmp_path / "printed.txt").read_text()
     assert f"skipping {hurt / 'checkpoint-3'}: its file optimizer.pt is damaged" in out

@@ -1,14 +1,23 @@
-"""The recipes: their commands are ones that the stages take, and the small version of each ends in a report."""
+"""The recipes' commands are ones that the stages take; a campaign runs the most telling first and goes on."""
+
+from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from nl_gradient_policy_optimization.config import PolicyConfig
+from recipes.campaign import Campaign, CampaignConfig, _shown, over_seeds
 from tests.processes import ROOT, run_command
 from text2grad.configs import parse
+from text2grad.errors import InputError
+from text2grad.records import load_json
 
 METHODS = {
     "slf5k": {"sft", "text2grad", "ppo", "ppo_delta", "prm_ppo", "dpo", "reflect"},
@@ -55,25 +64,136 @@ def test_an_unknown_option_is_refused():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", METHODS)
-def test_the_small_version_repeats_nothing(task, tmp_path):
+def test_the_small_version_measures_every_method_and_repeats_nothing(task, tmp_path):
+    """Every method is in the report, side by side, and two processes sampled what policies learnt."""
     recipe(task, "--smoke", "--run_dir", str(tmp_path))
-    check_results(task, tmp_path)
+    results = [json.loads(file.read_text()) for file in (tmp_path / "evaluation").rglob("result.json")]
+    assert {result["system"] for result in results} == METHODS[task]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {system["name"] for system in report["tables"][0]["systems"]} == METHODS[task]
+    assert "<html" in (tmp_path / "report.html").read_text()[:500]
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert bool(manifest["shared"]) == (task == "slf5k")
+    for method in {"text2grad", "ppo", "ppo_delta", "prm_ppo"} & METHODS[task]:
+        rows = [json.loads(line) for line in (tmp_path / method / "rollouts.jsonl").read_text().splitlines()]
+        assert {row["step"] for row in rows} == {1, 2} and len(rows) == 2 * 2 * 2
+    assert list(tmp_path.rglob("adapter_model.safetensors"))
     kept = {file: file.read_bytes() for file in tmp_path.rglob("rollouts.jsonl")}
     assert kept
     recipe(task, "--smoke", "--run_dir", str(tmp_path))
     assert {file: file.read_bytes() for file in kept} == kept
 
 
-def check_results(task: str, folder: Path) -> None:
-    """Every method was evaluated, the report has them side by side, and two processes sampled what policies learnt."""
-    results = [json.loads(file.read_text()) for file in (folder / "evaluation").rglob("result.json")]
-    assert {result["system"] for result in results} == METHODS[task]
-    report = json.loads((folder / "report.json").read_text())
-    assert {system["name"] for system in report["tables"][0]["systems"]} == METHODS[task]
-    assert "<html" in (folder / "report.html").read_text()[:500]
-    manifest = json.loads((folder / "data" / "manifest.json").read_text())
-    assert bool(manifest["shared"]) == (task == "slf5k")
-    for method in {"text2grad", "ppo", "ppo_delta", "prm_ppo"} & METHODS[task]:
-        rows = [json.loads(line) for line in (folder / method / "rollouts.jsonl").read_text().splitlines()]
-        assert {row["step"] for row in rows} == {1, 2} and len(rows) == 2 * 2 * 2
-    assert list(folder.rglob("adapter_model.safetensors"))
+# Campaigns
+
+
+STUB = """
+import json, pathlib, sys, time
+out, value = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+seconds = float((out.parent.parent / "seconds.txt").read_text())
+with open(out.parent / "order.txt", "a") as file:
+    print(out.name, file=file)
+if sys.argv[3:] != ["--fast"] and not (out / "begun").exists():
+    (out / "begun").touch()
+    time.sleep(seconds)
+figure = {"value": value, "low": value, "high": value}
+less = {"pass@1": {"difference": 0.25, "low": 0, "high": 0.5, "p": 0.5}}
+compared = {} if out.name == "base" else {"compared_with": {"system": "base", "differences": less}}
+result = {"metrics": {"pass@1": figure}, "errors": {"TypeError": 1}, **compared}
+(out / "result.json").write_text(json.dumps(result))
+"""
+
+
+def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
+    (folder / "stub.py").write_text(STUB)
+    (folder / "seconds.txt").write_text(str(seconds))
+    methods = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
+    about = {
+        "sizes": {"size": 1},
+        "prepare": ["python -c pass"],
+        "train": ["python -c pass {data} {policy} {seed}"],
+        "measure": [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"],
+        "methods": methods,
+    }
+    given = {"data_path": "data.json", "output_dir": str(folder / "run"), "model": "m", "seeds": [1, 2]}
+    return Campaign(CampaignConfig(**{**about, **given, **settings}))
+
+
+def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsys):
+    assert campaign(tmp_path, set=["size=7"]).run()
+    order = (tmp_path / "run/order.txt").read_text().split()
+    assert order == ["base", "first-seed1", "second-seed1", "first-seed2", "second-seed2"]
+    figures = load_json(tmp_path / "run/figures.json")
+    assert list(figures) == order and figures["base"]["metrics"]["pass@1"]["value"] == 0.7
+    shown = capsys.readouterr().out
+    assert "first-seed1   0.700 [0.700, 0.700]  0.250 [0.000, 0.500]" in shown
+    with pytest.raises(InputError, match=r"base: begun with other settings .* 0.7.* then, .* 0.1.* now"):
+        campaign(tmp_path).run()
+    assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"], set=["size=7"]).run()
+    assert (tmp_path / "run/order.txt").read_text().split() == [*order, "second-seed3"]
+
+
+def test_methods_are_compared_on_the_seeds_they_share():
+    def run(value: float) -> dict:
+        return {"metrics": {"pass@1": {"value": value}}}
+
+    figures = {"base": run(0.5), "a-seed1": run(0.6), "a-seed2": run(0.8), "b-seed1": run(0.5), "b-seed2": run(0.6)}
+    figures |= {"b-seed3": run(0.1), "c-seed9": run(0.2)}
+    heading, a, b, c = over_seeds(figures, ["base", "a", "b", "c"], "pass@1")
+    assert heading == ["method", "seeds", "pass@1", "less a"]
+    assert a[:2] == ["a", 2] and a[2].value == pytest.approx(0.7) and a[3] == ""
+    assert b[:2] == ["b", 3] and b[2].value == pytest.approx(0.4)
+    assert b[3].n == 2 and b[3].value == pytest.approx(-0.15)
+    half = 12.7062 * 0.05  # t of one degree of freedom times the standard error of -0.1 and -0.2
+    assert b[3].low == pytest.approx(-0.15 - half, abs=1e-4)
+    nothing = {"metrics": {"pass@1": {"value": None, "low": None, "high": None}}}
+    assert _shown(nothing["metrics"]["pass@1"]) == "–" and _shown(None) == c[3] == ""
+    for figures, method in (({"base": run(0.5)}, "base"), ({"base": nothing, "a-seed1": nothing}, "a")):
+        assert over_seeds(figures, [method], "pass@1") == [["method", "seeds", "pass@1", ""]]
+
+
+def test_time_is_up_and_the_same_command_goes_on(tmp_path):
+    begun = time.monotonic()
+    assert not campaign(tmp_path, seconds=600, minutes=0.1).run()
+    assert time.monotonic() - begun < 60 and not (tmp_path / "run/first-seed1").exists()
+    assert campaign(tmp_path, seconds=0).run()
+    assert len(load_json(tmp_path / "run/figures.json")) == 5
+
+
+def test_a_signal_ends_the_command_that_runs(tmp_path):
+    made = campaign(tmp_path, seconds=600, only=["first"])
+    (tmp_path / "run/base").mkdir(parents=True)
+    (tmp_path / "run/base/begun").touch()
+    threading.Timer(4, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert (tmp_path / "run/first-seed1/begun").exists() and not made.running
+
+
+def test_a_failed_run_stops_no_other(tmp_path, capsys):
+    broken = campaign(tmp_path, jobs=2)
+    broken.config.methods["first"] = {"train": ["python -c 1/0"]}
+    assert not broken.run()
+    assert sorted(load_json(tmp_path / "run/figures.json")) == ["base", "second-seed1", "second-seed2"]
+    assert "first-seed1 ended with 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}])
+def test_names_that_are_not_there_are_refused(tmp_path, settings):
+    with pytest.raises(InputError, match=r"first, second|size"):
+        campaign(tmp_path, **settings)
+
+
+@pytest.mark.parametrize("name", ["kodcode_small", "kodcode_easy", "real_posts"])
+def test_a_recipes_commands_are_whole(tmp_path, name):
+    """Every name in braces has a value, and every script is there."""
+    file = ROOT / f"recipes/{name}.yaml"
+    args = ["--config", str(file), "--data_path", "d.json", "--output_dir", str(tmp_path)]
+    made = Campaign(parse(CampaignConfig, args=args))
+    names = {**made.names, "seed": 1, "name": "n", "out": "o", "policy": "p", "flags": "", "against": ""}
+    config = made.config
+    own = [line for about in config.methods.values() if isinstance(about, dict) for line in about["train"]]
+    lines = [*config.prepare, *config.train, *config.measure, *own]
+    for line in lines:
+        words = line.format(**names).split()
+        assert words[0] in ("mkdir", "cp") or (ROOT / words[1]).is_file(), line

@@ -1,13 +1,22 @@
-"""People's annotations from Label Studio: exact offsets however its export counts, agreement, adjudication."""
+"""People's annotations from Label Studio: exact offsets however it counts, agreement, adjudication; and a real one."""
 
 import json
+import os
+import random
+import re
+import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nl_reward_model.train_rm import train
 from rm_data_anno.adjudication import PersonsAnnotation, adjudicated, agreement, overlap
 from rm_data_anno.label_studio import (
+    INTERFACE,
     LabelStudioConfig,
     annotated_record,
     elsewhere,
@@ -16,10 +25,13 @@ from rm_data_anno.label_studio import (
     write_tasks,
 )
 from rm_data_anno.text_offsets import CONVENTIONS, Convention, chosen_convention, interval, positions
+from tests.processes import Server
+from tests.reward_records import settings as reward_settings
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 from text2grad.tasks import get_task
 
+SCRIPT = "rm_data_anno/label_studio.py"
 HOSTILE = [
     "Naïve 🐶🎉 dog.\r\nIt barks 🐶 all night…",
     "e\u0301te\u0301 and été are not the same\r\rbut look alike",
@@ -135,15 +147,14 @@ def people_of(export, rows) -> list[PersonsAnnotation]:
 
 def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     data, export = files(tmp_path)
-    script = "rm_data_anno/label_studio.py"
-    run_script(script, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
+    run_script(SCRIPT, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
     tasks = load_json(tmp_path / "tasks.json")
     assert tasks[0]["data"] == {"id": "t3_a", "prompt": "My dog barks.", "response": POST["generated_summary"]}
     assert '<Label value="poor"' in (tmp_path / "tasks.interface.xml").read_text()
 
     out = tmp_path / "annotated.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out)
-    run_script(script, *arguments)
+    run_script(SCRIPT, *arguments)
     (record,) = load_json(out).values()
     assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
     assert record["textual_feedback"] == record["feedback"] == "Right about the dog.\nThe last part is invented."
@@ -160,7 +171,7 @@ def test_critiques_alone_go_to_the_branch_that_asks_a_model_for_spans(tmp_path, 
     data, export = files(tmp_path)
     out = tmp_path / "critiques.json"
     arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out, "--spans", "false")
-    done = run_script("rm_data_anno/label_studio.py", *arguments)
+    done = run_script(SCRIPT, *arguments)
     assert "--prompt human_feedback" in done.stdout
     (record,) = load_json(out).values()
     assert record == {**POST, "feedback": "Right about the dog.\nThe last part is invented."}
@@ -296,3 +307,84 @@ def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path
         assert str(export) in str(error)
     else:
         assert not any(person.decides for person in people)
+
+
+# With a real Label Studio, and people who work in it through its API
+
+
+def label_studio(executable: str, folder: Path) -> Server:
+    command = [executable, "start", "--no-browser", "--port", "PORT", "--data-dir", folder]
+    log = folder / "server.log"
+    return Server(command, log, health="/api/version", COLLECT_ANALYTICS="false", PYTHONPATH="")
+
+
+class Person:
+    """Someone who signed up, with a browser's cookies."""
+
+    def __init__(self, server: Server, email: str):
+        self.url, self.browser = server.url, requests.Session()
+        page = f"{self.url}/user/signup/"
+        secret = re.search(r'csrfmiddlewaretoken" value="([^"]+)"', self.browser.get(page, timeout=120).text)
+        form = {"email": email, "password": "a-long-password", "csrfmiddlewaretoken": secret[1]}
+        self.browser.post(page, form, headers={"Referer": self.url}, timeout=120).raise_for_status()
+        self.id = self.call("GET", "/api/current-user/whoami")["id"]
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        token = next((cookie.value for cookie in self.browser.cookies if "csrf" in cookie.name.lower()), "")
+        headers = {"Referer": self.url, "X-CSRFToken": token}
+        answer = self.browser.request(method, self.url + path, json=body, headers=headers, timeout=120)
+        assert answer.ok, f"{path}: {answer.status_code} {answer.text[:500]}"
+        return answer.json() if answer.content else None
+
+
+def marks(response: str, seed: str) -> list[tuple[str, int, int]]:
+    """Two spans that somebody might mark: from anywhere to anywhere, but no half of a line break."""
+    draw = random.Random(seed)
+    cuts = [at for at in range(len(response) + 1) if response[at - 1 : at + 1] != "\r\n" or at == 0]
+    a, b, c, d = sorted(draw.sample(cuts, 4))
+    return [("good", a, b), ("poor", c, d)]
+
+
+@pytest.mark.slow
+def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_script):
+    place = os.environ.get("TEXT2GRAD_LABEL_STUDIO")
+    if not place:
+        pytest.skip("set TEXT2GRAD_LABEL_STUDIO to the executable of an environment with `pip install label-studio`")
+    data, out = tmp_path / "responses.json", tmp_path / "annotated.json"
+    records = {f"t3_{n}": {"post": f"Post {n}.", "generated_summary": f"{HOSTILE[n % 5]} {n}"} for n in range(50)}
+    save_json(data, records)
+    arguments = ("--task", "slf5k", "--data_path", data)
+    run_script(SCRIPT, *arguments, "--output_path", tmp_path / "tasks.json")
+    said: dict[str, list[PersonsAnnotation]] = {}
+    with label_studio(place, tmp_path) as server:
+        people = [Person(server, f"{uuid.uuid4().hex}@example.org") for _ in range(2)]
+        project = people[0].call("POST", "/api/projects", {"title": "summaries", "label_config": INTERFACE})["id"]
+        people[0].call("POST", f"/api/projects/{project}/import", load_json(tmp_path / "tasks.json"))
+        tasks = people[1].call("GET", f"/api/tasks?project={project}&page_size=100")["tasks"]
+        assert len(tasks) == 50
+        for task in tasks:
+            record_id = task["data"]["id"]
+            response = records[record_id]["generated_summary"]
+            for number, person in enumerate(people):
+                spans = marks(response, f"{record_id} {number}")
+                said.setdefault(record_id, []).append(PersonsAnnotation(str(person.id), f"{record_id} {number}", spans))
+                result = regions(response, f"{record_id} {number}", spans)
+                person.call("POST", f"/api/tasks/{task['id']}/annotations/", {"result": result})
+        export = people[0].call("GET", f"/api/projects/{project}/export?exportType=JSON")
+    save_json(tmp_path / "export.json", export)
+    run_script(SCRIPT, *arguments, "--export", tmp_path / "export.json", "--output_path", out)
+
+    annotated = load_json(out)
+    assert list(annotated) == list(records)
+    for record_id, record in annotated.items():
+        wanted = adjudicated(said[record_id], records[record_id]["generated_summary"])
+        found = [(each["label"], each["start"], each["end"]) for each in record["annotation"]["spans"]]
+        assert found == sorted(wanted.places, key=lambda mark: mark[1:])
+        assert record["textual_feedback"] == wanted.critique
+        for label in ("good", "poor"):
+            assert all(quote in records[record_id]["generated_summary"] for quote in record[f"{label}_spans"])
+    report = load_json(f"{out}.report.json")
+    assert report["agreement"]["records"] == 50 and report["agreement"]["annotators_each"] == 2
+    assert any(record["good_spans"] or record["poor_spans"] for record in annotated.values())
+    train("slf5k", reward_settings(tmp_path, str(out), max_steps=1))
+    assert (tmp_path / "reward_model" / "reward_model.json").is_file()
