@@ -22,7 +22,7 @@ def rollout(critique: str, error: str | None = None) -> Rollout:
     )
 
 
-def test_an_example_is_the_chat_and_the_critique():
+def test_a_written_critiques_example_is_the_chat_and_the_critique():
     task, tok = get_task("slf5k"), tokenizer("byte")
     example = critique_example(rollout("Too short."), task, tok)
     text = tok.decode(example.prompt_ids)
@@ -31,7 +31,7 @@ def test_an_example_is_the_chat_and_the_critique():
     assert critique_example(rollout("Too short.", error="cut off"), task, tok).response_ids == [tok.eos_token_id]
 
 
-def test_the_loss_by_hand():
+def test_the_loss_of_written_critiques_by_hand():
     """Two critiques of three and one tokens, each with its end token, and a rollout without any."""
     examples = [replace(rollout(""), response_ids=ids) for ids in ([7, 8, 9, 2], [7, 2], [2])]
     probabilities = torch.tensor([[0.5, 0.5, 0.25, 1.0], [0.125, 0.5, 1, 1], [0.01, 1, 1, 1]])
@@ -39,7 +39,7 @@ def test_the_loss_by_hand():
     assert writing_loss(examples, lambda rows: probabilities.log()).item() == pytest.approx(expected)
 
 
-def test_updates_bring_it_down(tmp_path):
+def test_updates_bring_the_loss_of_written_critiques_down(tmp_path):
     config = tiny_config(tmp_path, critique_coef=1.0, lora_r=0, max_steps=5, kl_coef=0.0)
     trainer = prepare("slf5k", config, SpokenRewards(silent=["post-2"]))
     trainer.train()
@@ -53,7 +53,7 @@ def test_updates_bring_it_down(tmp_path):
     assert "critique/loss" not in off and off["ledger/backward_tokens"] < found[0]["ledger/backward_tokens"]
 
 
-def test_advantages_by_hand():
+def test_advantages_of_two_attempts_by_hand():
     """Two prompts of two attempts each: the first one's rewards are 1 and 3, then 5 and 6 after the critique."""
     scores, counts = torch.tensor([1.0, 3.0, 0.0, 0.0, 5.0, 6.0, -1.0, 0.0]), torch.ones(8)
     y0, y1 = attempt_advantages(scores, counts, 2, "rltf_sd")

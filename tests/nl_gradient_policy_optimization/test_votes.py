@@ -148,7 +148,7 @@ def feedback(deltas: list[float] | None, trusted: list[float] | None, **fields) 
     return RolloutFeedback(rewards=[0.0] * length, deltas=deltas, trusted=seen, **fields)
 
 
-def test_the_figures_of_a_step_by_hand():
+def test_the_audits_figures_of_a_step_by_hand():
     given = [
         feedback([1.0, 1.0, -1.0, 0.0, 0.0], [1.0, -1.0, -1.0, -1.0, 0.0]),
         feedback([1.0, 0.0], [1.0, 1.0]),
@@ -187,7 +187,7 @@ def audited(share: float, seed: int) -> set[int]:
     return {number for number in range(2000) if rewards.audits(numbered(number))}
 
 
-def test_the_lot_falls_on_the_share_of_rollouts_and_depends_on_the_seed_alone():
+def test_audits_fall_on_the_share_of_rollouts_and_depends_on_the_seed_alone():
     assert 60 < len(audited(0.05, 1)) < 140  # 100 of 2000; beyond four standard deviations otherwise
     assert audited(0.05, 1) == audited(0.05, 1) != audited(0.05, 2)
     assert audited(0.05, 1) < audited(0.5, 1) and len(audited(1.0, 1)) == 2000
