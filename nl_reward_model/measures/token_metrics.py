@@ -26,6 +26,7 @@ _TRUE = ("+1", "0", "-1")
 _PREDICTED = (*_TRUE, "none")
 
 PLACEMENTS = 20  # of the shuffled spans of each record
+_ROUNDING = 1e-12  # a variance below this share of the mean square is none
 
 
 def labels(
@@ -153,9 +154,12 @@ def flip_rate(sums: np.ndarray) -> np.ndarray:
 
 
 def correlation(sums: np.ndarray) -> np.ndarray:
-    """Pearson's r from the sums ``[..., 6]`` of 1, x, y, x², y² and xy."""
+    """Pearson's r from the sums ``[..., 6]`` of 1, x, y, x², y² and xy; NaN where x or y does not vary."""
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
-    return _divide(n * xy - x * y, np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0)))
+    varies = [(n * square - one * one, n * square) for one, square in ((x, xx), (y, yy))]
+    # of equal values, rounding leaves a little, or a little less than nothing
+    (x_varies, y_varies) = (np.where(of > _ROUNDING * whole, of, np.nan) for of, whole in varies)
+    return (n * xy - x * y) / np.sqrt(x_varies * y_varies)
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -234,6 +234,14 @@ def test_what_no_span_holds_is_compared_where_annotations_have_it():
     assert found["verdict_correlation"]["value"] == pytest.approx(expected)
     assert found["missing_f1"]["value"] == pytest.approx(2 * 1 / (4 + 1))
     assert whole_metrics([(said[0], Feedback("c", ["a"], []))], task, ["p"]) == {}
+    for always in (0.1, 0.3, 0.6, 0.7):  # whose sums leave more or less than nothing
+        alike = [(Feedback("c", score=always), truth) for truth in truths]
+        assert whole_metrics(alike, task, "pqr")["verdict_correlation"] == {
+            "value": None,
+            "low": None,
+            "high": None,
+            "n": 3,
+        }
     quotes_only = [Feedback("c", ["a"], []), Feedback("c", [], ["b"]), Feedback("c", ["a"], [])]
     assert [*whole_metrics(list(zip(quotes_only, truths, strict=True)), task, "pqr")] == ["verdict_correlation"]
 
