@@ -23,7 +23,7 @@ from text2grad.models.answering import (
     load_policy,
 )
 from text2grad.prompts import POLICY_PROMPT, asking
-from text2grad.records import Records, check_output, load_records, save_json, save_records
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 
@@ -160,11 +160,8 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
             about |= {name: value for name, value in reply.items() if name != "text"}
             answered = task.with_response(task.training_prompts(record), reply["text"])
             written[answer_id] = {**answered, "generation": about}
-    output = source.like(written)
-    if config.num_samples == 1:
-        save_records(config.output_path, output)
-    else:
-        save_json(config.output_path, dict(output))
+    output = Records(written, source.path, source.keyed or config.num_samples > 1)
+    save_records(config.output_path, output)
     _print_counts(outcome, chats, fitted, config)
     return output
 

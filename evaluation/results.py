@@ -267,7 +267,7 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         if problem := fault(record):
             raise InputError(f"{where}: {problem}; correct or remove that record")
         made = record.get("generation") or {}
-        kinds = {"finished": bool, "id": str, "model": str}
+        kinds = {"finished": bool, "id": str, "prompt_id": str, "model": str}
         if not isinstance(made, dict) or any(
             not isinstance(made.get(name, kind()), kind) for name, kind in kinds.items()
         ):

@@ -112,7 +112,17 @@ def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     }
 
 
-@pytest.mark.parametrize("made", [{"id": []}, {"id": 5}, {"finished": 1}, {"model": {}}, "text"], ids=str)
+def test_several_answers_fit_a_file_of_rows(model, posts, tmp_path):
+    """The ending decides the shape of the file, and every answer keeps its id."""
+    sampling = {"temperature": 1.0, "max_new_tokens": 2}
+    answers = run(model, posts, tmp_path / "a.jsonl", num_samples=2, sampling=sampling)
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == len(answers) == 2 * len(POSTS)
+    assert list(load_responses(tmp_path / "a.jsonl", get_task("slf5k"))) == list(answers)
+
+
+@pytest.mark.parametrize(
+    "made", [{"id": []}, {"id": 5}, {"prompt_id": []}, {"finished": 1}, {"model": {}}, "text"], ids=str
+)
 def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
     save_json(tmp_path / "a.json", [{"post": "My dog.", "generated_summary": "A dog.", "generation": made}])
     with pytest.raises(InputError, match="record 0: its 'generation'"):
