@@ -100,24 +100,27 @@ class Figure:
         known = {name: [self.rows[key] for key in keys if key in self.rows] for name, keys in groups.items()}
         return Figure({name: np.sum(rows, axis=0).tolist() for name, rows in known.items() if rows}, self.combine)
 
+    def by_prompt(self) -> Figure:
+        """The same figure with the rows of all answers to one prompt summed."""
+        return self.grouped(grouped(self.rows, prompt_of))
+
     def value(self) -> float:
-        return float(COMBINE[self.combine](self._matrix().sum(axis=0)))
+        return float(COMBINE[self.combine](np.sum(list(self.rows.values()), axis=0)))
 
     def estimate(self) -> Estimate:
         """The figure with its 95 % percentile bootstrap over prompts."""
-        return bootstrap(self._matrix(), COMBINE[self.combine], groups=[prompt_of(key) for key in self.rows])
+        return bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
 
     def summary(self) -> dict[str, Any]:
         """What a result file says of the figure; ``n`` is the number of prompts."""
         found = self.estimate()
-        return {"value": _json(self.value()), "low": _json(found.low), "high": _json(found.high), "n": found.n}
-
-    def _matrix(self) -> np.ndarray:
-        return np.array(list(self.rows.values()), dtype=float)
+        return {"value": _json(found.value), "low": _json(found.low), "high": _json(found.high), "n": found.n}
 
 
 def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[str, dict[str, Any]]:
-    """Paired bootstrap of ``first`` − ``second`` on the records that both have, metric by metric.
+    """Paired bootstrap of ``first`` − ``second`` on the prompts that both answer, metric by metric.
+
+    A prompt counts with all its answers, which the two may have in different numbers.
 
     Returns:
         metric -> difference, its 95 % interval, two-sided p (twice the smaller share of resamples on either side of
@@ -128,12 +131,12 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
         other = second.get(name)
         if other is None or figure.combine != other.combine:
             continue
-        shared = [key for key in figure.rows if key in other.rows]
+        sides = figure.by_prompt().rows, other.by_prompt().rows
+        shared = [prompt for prompt in sides[0] if prompt in sides[1]]
         if not shared:
             continue
-        own, others = ([side.rows[key] for key in shared] for side in (figure, other))
-        prompts = [prompt_of(key) for key in shared]
-        found, p = paired_difference(own, others, COMBINE[figure.combine], groups=prompts)
+        own, others = ([rows[prompt] for prompt in shared] for rows in sides)
+        found, p = paired_difference(own, others, COMBINE[figure.combine])
         interval = {"low": _json(found.low), "high": _json(found.high)}
         differences[name] = {"difference": _json(found.value), **interval, "p": p, "n": found.n}
     return differences

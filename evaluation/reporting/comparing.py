@@ -151,13 +151,13 @@ def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
     per_file = [_confirmed(result) for result in results]
     pooled = {}
     for name, first in per_file[0].items():
-        figures = [figures[name] for figures in per_file if name in figures]
+        figures = [figures[name].by_prompt().rows for figures in per_file if name in figures]
         if len(figures) != len(results):
             continue
-        keys = [key for key in first.rows if all(key in figure.rows for figure in figures)]
-        rows = {key: np.sum([figure.rows[key] for figure in figures], axis=0).tolist() for key in keys}
-        if rows:
-            pooled[name] = Figure(rows, first.combine).grouped(grouped(rows, prompt_of))
+        prompts = [prompt for prompt in figures[0] if all(prompt in rows for rows in figures)]
+        if prompts:
+            sums = {prompt: np.sum([rows[prompt] for rows in figures], axis=0).tolist() for prompt in prompts}
+            pooled[name] = Figure(sums, first.combine)
     return pooled
 
 

@@ -117,6 +117,10 @@ def test_comparisons_from_files_equal_those_in_memory(tmp_path):
     from_files = compare(systems["two"][1], systems["one"][1])
     for name, row in in_memory.items():
         assert from_files[name] == pytest.approx(row, rel=1e-6)
+    prompts = Figure.mean(dict.fromkeys(keys, 1.0))
+    answers = Figure.mean({f"{key}@{sample}": float(sample) for key in keys for sample in range(4)})
+    several = compare({"words": answers}, {"words": prompts})["words"]
+    assert (several["difference"], several["n"]) == (0.5, 40)  # four answers to a prompt against one
     stored = json.loads((tmp_path / "one.json").read_text())
     mean = np.mean([record["rougeL"] for record in stored["records"].values()])
     assert stored["metrics"]["rougeL"]["value"] == pytest.approx(mean)
