@@ -26,6 +26,7 @@ from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packag
 from evaluation.slf5k.trivial import print_rows, trivial_answers
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
+from text2grad.records import fingerprint
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -61,6 +62,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
     by_critic, extra = critic_figures(config, records, task)
     if references:
         extra["trivial"] = _trivial(config, task, records, posts, references)
+        extra["trivial_of"] = fingerprint([posts, references])
     result = compare_and_save(config, task, {**by_critic, **figures}, records, extra)
     if references:
         print_rows(config.system, result["metrics"], result["trivial"])
@@ -82,7 +84,7 @@ def _figures(config: SummaryEvaluationConfig, responses: Texts, posts: Texts, re
 def _trivial(
     config: SummaryEvaluationConfig, task: Task, records: Mapping[str, Record], posts: Texts, references: Texts
 ) -> dict[str, Any]:
-    """The trivial rows; those of ``--compare_with`` where they were measured on the same posts in the same way.
+    """The trivial rows; those of ``--compare_with`` where they were measured on the same texts in the same way.
 
     δ is theirs only by the programmatic critic, which costs nothing.
     """
@@ -90,7 +92,7 @@ def _trivial(
         other = load_result(config.compare_with)
         names = ("encoder", "logprob_model", "critic", "tokenizer")
         same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
-        if same and other.get("trivial") and other.get("prompts", {}) == posts:
+        if same and other.get("trivial") and other.get("trivial_of") == fingerprint([posts, references]):
             return other["trivial"]
 
     rows = {}

@@ -303,8 +303,10 @@ def test_log_probability_and_perplexity_are_those_of_transformers_own_loss(tmp_p
 
 def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, references):
     tokens = tiny_model(tmp_path / "model")
-    for name in ("base", "text2grad"):
+    for name in ("base", "text2grad", "corrected"):
         answered = {key: {**row, "generated_summary": references[key]} for key, row in list(records.items())[:4]}
+        if name == "corrected":
+            answered = {key: {**row, "ideal_human_summary": "Two words."} for key, row in answered.items()}
         for number, row in enumerate(answered.values()):
             row["generation"] = {"id": f"t3_{number}", "model": f"{name}@0123456789ab"}
         save_json(tmp_path / f"{name}.json", answered)
@@ -314,8 +316,9 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
             compare_with=None if name == "base" else str(tmp_path / "base.result.json"),
         )  # fmt: skip
         evaluate_summaries(config)
-    results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]
+    results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad", "corrected")]
     assert results[0]["trivial"] == results[1]["trivial"] and results[0]["models"] == ["base@0123456789ab"]
+    assert results[2]["trivial"][REFERENCE]["words"]["value"] == 2  # not those of other references
     report, _ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
     shown = report["tables"][0]["trivial"]
     rows = {row["name"]: row["values"] for row in shown["rows"]}
