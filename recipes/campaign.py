@@ -112,6 +112,8 @@ class Campaign:
         if (out / COMMANDS).is_file():
             check_same_settings(out, load_json(out / COMMANDS), now)
         if (out / "result.json").is_file():
+            if method == BASE:  # the first: an earlier call may have ended before it wrote the figures of its last run
+                self._figures()
             return True
         save_json(out / COMMANDS, now)
         if not self._commands(commands, out / "log.txt", names):

@@ -131,6 +131,9 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
         campaign(tmp_path).run()
     assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"], set=["size=7"]).run()
     assert (tmp_path / "run/order.txt").read_text().split() == [*order, "second-seed3"]
+    (tmp_path / "run/figures.json").unlink()  # killed before it was written
+    assert campaign(tmp_path, set=["size=7"]).run()
+    assert list(load_json(tmp_path / "run/figures.json")) == [*order, "second-seed3"]
 
 
 def test_methods_are_compared_on_the_seeds_they_share():
