@@ -103,8 +103,9 @@ def prepare(config: TestCaseConfig) -> None:
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
     say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {output}")
+    failed = output.with_name(f"{output.name}.failed.json")
+    failed.unlink(missing_ok=True)  # of an earlier call
     if outcome.failures:
-        failed = output.with_name(f"{output.name}.failed.json")
         save_json(failed, outcome.failures)
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
     if len(outcome.failures) > config.max_failures * len(records):

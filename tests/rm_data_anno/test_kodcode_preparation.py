@@ -98,6 +98,9 @@ def test_a_record_without_tests_is_listed(tmp_path, capsys):
     assert len(json.loads((tmp_path / "data.tested.json").read_text())) == 1
     assert "no 'test'" in (tmp_path / "data.tested.json.failed.json").read_text()
     prepare(Config(str(path), seconds=60, max_failures=0.5))  # so that one of them does not end a recipe
+    path.write_text(json.dumps([record(1), record(2)]))
+    prepare(Config(str(path), seconds=60))
+    assert not (tmp_path / "data.tested.json.failed.json").exists()  # nothing has failed any more
 
 
 @pytest.fixture
