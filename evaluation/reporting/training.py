@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.reporting.runs import Run
+from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.wording import known_metrics, method_name
 from evaluation.results import grouped
 
@@ -94,8 +94,8 @@ def series(run: Run, name: str) -> dict[int, float]:
         totals = {step: matched[step] + unmatched[step] for step in matched if step in unmatched}
         return {step: matched[step] / total for step, total in totals.items() if total}
     if name == "seconds/total":
-        parts = [run.series(key) for key in run.metrics[0] if key.startswith("seconds/")]
-        return {step: sum(part[step] for part in parts) for step in run.steps if all(step in part for part in parts)}
+        rows = {row["step"]: [row[key] for key in row if key.startswith("seconds/")] for row in run.metrics}
+        return {step: sum(parts) for step, parts in rows.items() if parts and all(map(is_number, parts))}
     return run.series(name)
 
 

@@ -82,6 +82,7 @@ def test_curves_and_ends_by_hand(tmp_path):
             {"step": s, "entropy": s + offset, "spans/matched": 3, "spans/unmatched": 1, "seconds/a": s, "seconds/b": 1}
             for s in range(1, 61)
         ]
+        cycles[59]["seconds/c"] = 60  # a phase that the run did not have when it began
         save_json(folder / "metrics.jsonl", cycles)
         loaded.append(load_run(folder))
     (variant,) = training.variants(loaded)
@@ -93,7 +94,8 @@ def test_curves_and_ends_by_hand(tmp_path):
     ends = {"first": 4.5, "last": 58.5, "last_low": 57.5, "last_high": 59.5, "change": 54.0}
     assert training.ends(variant, "entropy") == pytest.approx(ends)
     assert training.curve(variant, "spans/found")["mean"] == pytest.approx([0.75] * 60)
-    assert training.ends(variant, "seconds/total")["first"] == pytest.approx(4.5)
+    seconds = training.ends(variant, "seconds/total")
+    assert (seconds["first"], seconds["last"]) == (pytest.approx(4.5), pytest.approx(58.5 + 10))
 
 
 def test_results_are_pooled_over_seeds_and_compared_prompt_by_prompt(tmp_path):
