@@ -78,6 +78,30 @@ def test_grpo_gets_an_advantage_for_each_token(grpo):
     assert advantages.abs().sum() > 0
 
 
+def test_a_response_without_feedback_counts_neither_for_its_outcome_nor_in_the_log(tmp_path):
+    seen: list[dict] = []
+
+    def praise(prompts, responses):
+        return [Feedback("c", [text]) if row % 2 else FeedbackError("no reply") for row, text in enumerate(responses)]
+
+    class Watched(TokenGRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            seen.append(super()._generate_and_score_completions(inputs))
+            return dict(seen[-1])
+
+    def lengths(completions, **_):
+        return [float(len(each[0]["content"])) for each in completions]
+
+    trainer = Watched(
+        model(seed=1), lengths, critic=praise, outcome_weight=1.0, args=settings(GRPOConfig, tmp_path),
+        train_dataset=ROWS, processing_class=tokenizer(),
+    )  # fmt: skip
+    trainer.train()
+    advantages = seen[0]["advantages"]
+    assert advantages[1::2].any() and not advantages[::2].any()
+    assert trainer.state.log_history[0]["text2grad/delta"] > 0.9
+
+
 def test_grpo_moves_the_policy_along_its_token_advantages(grpo):
     trainer, batch = grpo
     before, after = logprobs(model(seed=1), batch), logprobs(trainer.model.eval(), batch)

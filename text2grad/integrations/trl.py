@@ -96,10 +96,10 @@ class TokenGRPOTrainer(GRPOTrainer):
             mask = mask * output["tool_mask"]  # the policy did not write what a tool wrote
         judged = judge_rows(self.token_judge, inputs, output["completion_ids"], output["completion_mask"])
         deltas = padded([each.rewards for each in judged], mask.shape[1]) * mask.cpu()
-        known = torch.tensor([[0.0] if each.failed else [1.0] for each in judged])
-        self._log_feedback(judged, deltas, mask)
-        advantages = self._in_groups(deltas.to(mask.device), mask * known.to(mask.device))
-        output["advantages"] = advantages + self.outcome_weight * output["advantages"].unsqueeze(1)
+        known = mask * torch.tensor([[0.0] if each.failed else [1.0] for each in judged]).to(mask.device)
+        self._log_feedback(judged, deltas, known)
+        outcomes = self.outcome_weight * output["advantages"].unsqueeze(1)
+        output["advantages"] = self._in_groups(deltas.to(mask.device), known) + outcomes * known
         return output
 
     def _in_groups(self, deltas: Tensor, mask: Tensor) -> Tensor:
@@ -110,11 +110,12 @@ class TokenGRPOTrainer(GRPOTrainer):
         first = self.accelerator.process_index * len(deltas)
         return advantages[first : first + len(deltas), : deltas.shape[1]]
 
-    def _log_feedback(self, judged: Sequence[TokenFeedback], deltas: Tensor, mask: Tensor) -> None:
+    def _log_feedback(self, judged: Sequence[TokenFeedback], deltas: Tensor, known: Tensor) -> None:
+        """Shares per token are of the responses that have feedback."""
         failed = [each.error for each in judged if each.failed]
         if len(failed) > self.max_failures * len(judged):
             raise StopRunError(f"{len(failed)} of {len(judged)} responses have no feedback; the first: {failed[0]}")
-        tokens = mask.sum().clamp(min=1).item()
+        tokens = known.sum().clamp(min=1).item()
         found = sum(each.matched for each in judged)
         offered = found + sum(each.unmatched for each in judged)
         figures = {
