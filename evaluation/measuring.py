@@ -20,6 +20,7 @@ from evaluation.results import (
 )
 from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS, load_critic, version_of
+from text2grad.critics.chat import ChatCritic
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.feedback import FeedbackError, verdict
 from text2grad.journal import map_records
@@ -95,6 +96,7 @@ def critic_figures(
             "critic": model_identity(config.critic) if Path(config.critic).is_dir() else config.critic,
             "task": task.name,
             **version_of(critic),
+            **({"prompt": critic.prompt.fingerprint} if isinstance(critic, ChatCritic) else {}),
         },
         batch_size=8,
         retry_failed=config.retry_failed,

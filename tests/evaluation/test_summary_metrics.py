@@ -19,11 +19,13 @@ from evaluation.slf5k.metrics import bleu, copied_words, facts_told, longest_cop
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import trivial_answers
 from tests.conftest import ROOT
+from tests.fault_server import FaultServer
 from tests.tiny import tiny_model, tokenizer
 from text2grad.critics import load_critic
+from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json, load_records, save_json
-from text2grad.tasks import get_task
+from text2grad.tasks import PlainTask, get_task
 from text2grad.token_rewards import span_intervals
 
 
@@ -144,6 +146,23 @@ def test_dense_scores_are_counted(tmp_path, by_critic):
     records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
     found = by_critic(records, f"{tmp_path / 'critic.py'}:judge")
     assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
+
+
+def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkeypatch):
+    prompts = tmp_path / "prompts" / "annotation"
+    prompts.mkdir(parents=True)
+    task = PlainTask("letters")
+    task.folder = tmp_path
+    monkeypatch.setattr(measuring, "_tokenizer", lambda _: tokenizer("byte"))
+    records = {"a": {"prompt": "Who?", "response": "Nobody."}}
+    with FaultServer(lambda body: json.dumps({"textual_feedback": "c", "good_spans": [], "poor_spans": []})) as server:
+        settings = {"data_path": "", "system": "s", "output_path": str(tmp_path / "r.json")}
+        config = MeasureConfig(**settings, critic=f"{server.url}#m")
+        (prompts / "cot.txt").write_text("Judge ${response} to ${prompt}.")
+        assert critic_figures(config, records, task)[0]["critic_failures"].value() == 0
+        (prompts / "cot.txt").write_text("Judge ${response} to ${prompt} harshly.")
+        with pytest.raises(InputError, match=r"begun with other settings .*prompt"):
+            critic_figures(config, records, task)
 
 
 def test_a_silent_answer_has_no_delta(by_critic):
