@@ -46,38 +46,29 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
         data_path: annotated records to take the truth from, by id, in place of what the rows carry.
 
     Raises:
-        InputError: a row without the model's feedback or without an annotation.
+        InputError: a row without the model's feedback, without an annotation, or with one of another response.
     """
-    rows = load_records(path, task)
-    if data_path is not None and Path(data_path) != Path(path):
-        annotated = load_records(data_path, task)
-        lost = [record_id for record_id in rows if record_id not in annotated]
-        if lost:
-            raise InputError(
-                f"{data_path}: has no record {lost[0]!r}, which {path} holds; give the file that 2_infer.py read"
-            )
-        fields = task.fields
-        names = (fields.critique, fields.good, fields.poor, fields.scores, fields.missing, fields.score)
-        rows = rows.like(
-            {
-                record_id: {
-                    **{name: value for name, value in row.items() if name not in names},
-                    **{name: annotated[record_id][name] for name in names if name in annotated[record_id]},
-                }
-                for record_id, row in rows.items()
-            }
-        )
+    rows, truths = load_records(path, task), load_records(data_path or path, task)
     for record_id, row in rows.items():
+        truth = truths.get(record_id)
         if "predicted" not in row:
             raise InputError(
                 f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
             )
-        if task.fields.critique not in row and task.fields.poor not in row:
+        if truth is None or task.response(truth) != task.response(row):
+            raise InputError(
+                f"{data_path}: has no record {record_id!r} with the response that it has in {path}; give the file that "
+                "2_infer.py read"
+            )
+        if task.fields.critique not in truth and task.fields.poor not in truth:
             raise InputError(
                 f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
                 "with; give 2_infer.py annotated records"
             )
-    return rows
+    said = ("prediction", "predicted", "parse_error")
+    return rows.like(
+        {key: {**truths[key], **{name: row[name] for name in said if name in row}} for key, row in rows.items()}
+    )
 
 
 def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:

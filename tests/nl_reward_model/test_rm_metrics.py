@@ -234,14 +234,10 @@ def test_what_no_span_holds_is_compared_where_annotations_have_it():
     assert found["verdict_correlation"]["value"] == pytest.approx(expected)
     assert found["missing_f1"]["value"] == pytest.approx(2 * 1 / (4 + 1))
     assert whole_metrics([(said[0], Feedback("c", ["a"], []))], task, ["p"]) == {}
+    undefined = {"value": None, "low": None, "high": None, "n": 3}
     for always in (0.1, 0.3, 0.6, 0.7):  # whose sums leave more or less than nothing
         alike = [(Feedback("c", score=always), truth) for truth in truths]
-        assert whole_metrics(alike, task, "pqr")["verdict_correlation"] == {
-            "value": None,
-            "low": None,
-            "high": None,
-            "n": 3,
-        }
+        assert whole_metrics(alike, task, "pqr")["verdict_correlation"] == undefined
     quotes_only = [Feedback("c", ["a"], []), Feedback("c", [], ["b"]), Feedback("c", ["a"], [])]
     assert [*whole_metrics(list(zip(quotes_only, truths, strict=True)), task, "pqr")] == ["verdict_correlation"]
 
@@ -304,6 +300,10 @@ def test_files_that_cannot_be_compared_are_refused(tmp_path):
     save_json(tmp_path / "all.json", rows)
     with pytest.raises(InputError, match="'r2'"):
         load_feedback_rows(tmp_path / "all.json", task, tmp_path / "annotated.json")
+    other = {key: {**row, "generated_summary": "Another response."} for key, row in rows.items()}
+    save_json(tmp_path / "other.json", other)
+    with pytest.raises(InputError, match=r"other.json: has no record 'r0' with the response"):
+        load_feedback_rows(tmp_path / "all.json", task, tmp_path / "other.json")
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
     with pytest.raises(InputError, match="no feedback of a model"):
         load_feedback_rows(tmp_path / "bare.json", task)
