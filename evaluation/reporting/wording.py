@@ -76,8 +76,10 @@ def wording(name: str) -> Wording:
     if name.startswith("kl/"):
         says = "KL divergence from the reference model, in nats per response."
         return Wording(f"KL to the reference ({name[3:]})", says)
-    if name.startswith("pass@"):
-        return Wording(name, f"Probability that one of {name[5:]} samples solves a problem.", +1, "share")
+    if name.startswith(("pass@", "plus_pass@")):  # EvalPlus' additional tests
+        label = f"{name[5:]}, additional tests too" if name.startswith("plus_") else name
+        says = f"Probability that one of {name.rpartition('@')[2]} samples solves a problem."
+        return Wording(label, says, +1, "share")
     if name.startswith("seconds/"):
         return Wording(name[8:].replace("_", " ").capitalize(), "", -1, "seconds")
     return Wording(name.replace("_", " ").replace("/", " / "))

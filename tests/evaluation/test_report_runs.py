@@ -11,7 +11,7 @@ from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_run
-from evaluation.reporting.wording import show, show_change, show_interval
+from evaluation.reporting.wording import show, show_change, show_interval, wording
 from tests import report_files
 from tests.report_files import HOSTILE, hand_made, pack_of, result_file, unpack, write_hostile, write_run
 from tests.text2grad.test_input_fuzz import injured
@@ -241,6 +241,11 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
 def test_figures_are_written_for_people(value, style, text, change):
     assert (show(value, style), show_change(value, style)) == (text, change)
     assert show_interval(-0.4, 0.3, "share") == "−40.0 to 30.0 %"
+
+
+def test_more_tests_and_samples_keep_the_direction_of_pass_at_k():
+    for name in ("pass@5", "plus_pass@1"):
+        assert (wording(name).better, wording(name).style) == (1, "share")
 
 
 def test_injured_run_folders_are_read_or_named(tmp_path):
