@@ -22,7 +22,8 @@ from text2grad.safety.redaction import is_misplaced
 
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
 _USUAL: dict[str, dict[str, float]] = {
-    "per_device_train_batch_size": {"above": 0}, "limit": {"above": 0},
+    "per_device_train_batch_size": {"above": 0}, "batch_size": {"above": 0}, "limit": {"above": 0},
+    "workers": {"above": 0},
     "max_new_tokens": {"above": 0}, "max_prompt_tokens": {"above": 0},
     "seed": {"at_least": 0, "below": 2**32}, "learning_rate": {"at_least": 0}, "temperature": {"at_least": 0},
     "top_p": {"above": 0, "at_most": 1}, "lora_r": {"at_least": 0, "at_most": 9999},

@@ -17,6 +17,8 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 def pass_figures(verdicts: Mapping[str, Sequence[bool]], ks: Sequence[int], prefix: str = "") -> dict[str, Figure]:
     """``pass@k`` for each k, the mean over problems; ``verdicts`` holds one verdict per sample by problem."""
     fewest = min(map(len, verdicts.values()))
+    if min(ks) < 1:
+        raise InputError(f"--k {min(ks)}: must be at least 1")
     if max(ks) > fewest:
         raise InputError(f"--k {max(ks)}: a problem has only {fewest} samples; generate more with --num_samples")
     return {

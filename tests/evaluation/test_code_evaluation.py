@@ -28,9 +28,10 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(samples, correct)
         assert pass_at_k(samples, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
 
 
-def test_pass_at_k_beyond_the_samples_is_refused():
-    with pytest.raises(InputError, match="--num_samples"):
-        pass_figures({"a": [True, False], "b": [True]}, [2])
+@pytest.mark.parametrize(("k", "told"), [(2, "--num_samples"), (0, "--k 0: must be at least 1")])
+def test_pass_at_k_beyond_the_samples_is_refused(k, told):
+    with pytest.raises(InputError, match=told):
+        pass_figures({"a": [True, False], "b": [True]}, [k])
 
 
 def kodcode_file(path, programs: dict[str, list[str]]):

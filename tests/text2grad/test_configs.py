@@ -1,6 +1,6 @@
 """How settings are read: choices, aliases, and the file of a task's own settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,13 @@ def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     refused(tmp_path / "a.yaml", "form: long\n", r"--form 'long' does not exist; choose one of cot, no_cot$")
     text = help_text(Settings)
     assert "--form {cot,no_cot}" in text and "--size N, --extent N" in text
+
+
+@pytest.mark.parametrize("name", ["batch_size", "workers"])
+def test_what_several_commands_count_is_above_zero_in_each(name):
+    kind = make_dataclass("Several", [(name, int, setting(8, "so many"))])
+    with pytest.raises(InputError, match=f"--{name} must be above 0, not 0"):
+        parse(kind, args=[f"--{name}", "0"])
 
 
 def test_a_file_goes_over_the_one_that_it_extends(tmp_path):
