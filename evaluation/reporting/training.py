@@ -49,11 +49,18 @@ def variants(runs: list[Run]) -> list[Variant]:
         label = method_name(first.method)
         if len(rivals) > 1:
             differs = [f"{name} {value}" for name, value in _differences(first, rivals).items()]
-            label += f" ({', '.join(differs) if len(differs) <= 2 else first.name})"
+            label += f" ({', '.join(differs) if len(differs) <= 2 else _folder(first, rivals)})"
         members.sort(key=lambda run: run.seed)
         result.append(Variant(label, first.task, first.method, members))
     tasks = list(dict.fromkeys(variant.task for variant in result))
     return sorted(result, key=lambda variant: (tasks.index(variant.task), variant.method != "text2grad"))
+
+
+def _folder(run: Run, rivals: list[Run]) -> str:
+    """The run's folder, by as many of its last names as no rival's has."""
+    own, others = run.path.parts, [rival.path.parts for rival in rivals]
+    count = next(last for last in range(1, len(own) + 1) if [parts[-last:] for parts in others].count(own[-last:]) == 1)
+    return "/".join(own[-count:])
 
 
 def _setting(run: Run) -> dict[str, Any]:
@@ -127,11 +134,8 @@ def curve(variant: Variant, name: str) -> dict[str, Any] | None:
 
 
 def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:
-    half = window // 2
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
+    sums, counts = (np.convolve(row, np.ones(window), "same") for row in (values, np.ones(len(values))))
+    return sums / counts
 
 
 def ends(variant: Variant, name: str) -> dict[str, float] | None:

@@ -86,6 +86,11 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
         ("Text2Grad (scheme decay)", [1]),
         ("GRPO", [1]),
     ]
+    many = [run(f"{name}/policy", config=dict.fromkeys("xyz", name)) for name in ("by_rules", "learnt")]
+    assert [group.label for group in training.variants(many)] == [
+        "Text2Grad (by_rules/policy)",
+        "Text2Grad (learnt/policy)",
+    ]
 
 
 def test_code_is_labelled_as_code(tmp_path):
