@@ -33,7 +33,7 @@ def tables(results: list[dict[str, Any]], baseline: str | None) -> list[dict[str
     recomputed from the records' rows (a benchmark of another tool) is shown as the file says, and not compared.
 
     Args:
-        baseline: a system's name; by default one of ``BASELINES``, else the first system given.
+        baseline: a system's name; where a table lacks it one of ``BASELINES``, else the first system given.
     """
     return [_table(task, members, baseline) for task, members in grouped(results, itemgetter("task")).items()]
 
@@ -41,7 +41,7 @@ def tables(results: list[dict[str, Any]], baseline: str | None) -> list[dict[str
 def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> dict[str, Any]:
     groups = grouped(results, itemgetter("benchmark", "system"))
     systems = list(dict.fromkeys(result["system"] for result in results))
-    chosen = _baseline(systems, baseline)
+    chosen = next((name for name in (baseline, *BASELINES) if name in systems), systems[0])
     systems.sort(key=lambda system: system != chosen)
     metrics: dict[str, dict[str, Any]] = {}
     cells: dict[str, dict[str, Any]] = {system: {} for system in systems}
@@ -117,12 +117,6 @@ def _rank(metric: dict[str, Any]) -> tuple[str, int]:
     """Benchmark by benchmark, in the order of ``metrics.yaml``."""
     order = list(known_metrics())
     return metric["benchmark"], order.index(metric["name"]) if metric["name"] in order else len(order)
-
-
-def _baseline(systems: list[str], wanted: str | None) -> str:
-    if wanted is None:
-        return next((name for name in BASELINES if name in systems), systems[0])
-    return wanted if wanted in systems else systems[0]
 
 
 def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:

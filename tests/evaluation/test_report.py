@@ -14,7 +14,7 @@ import pytest
 
 from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
-from evaluation.reporting.comparing import load_results
+from evaluation.reporting.comparing import load_results, tables
 from evaluation.reporting.opening import pieces
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
@@ -106,6 +106,11 @@ def test_results_are_pooled_over_seeds_and_compared_prompt_by_prompt(tmp_path):
     assert (cell["value"], cell["n"]) == (pytest.approx(0.55), 2)
     assert (change["difference"], change["low"], change["high"]) == pytest.approx((0.4, 0.2, 0.6))
     assert change["verdict"] == "better"
+
+
+def test_a_table_without_the_named_baseline_has_its_usual_one(tmp_path):
+    files = [result_file(tmp_path / name, name, {"1": {"rougeL": 0.5}}) for name in ("text2grad", "base")]
+    assert [table["baseline"] for table in tables(load_results(files), "ppo_scalar")] == ["base"]
 
 
 def test_every_chart_is_an_svg_file(built, report):
