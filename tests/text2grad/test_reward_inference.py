@@ -217,7 +217,8 @@ def test_failures_stay_in_their_place(critic, monkeypatch):
 
 def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     folder, known = memorised()
-    records = {**known, "t3_long": {**slf5k_records(3)["t3_2_0"], "generated_summary": "word " * 900}}
+    long = {**slf5k_records(3)["t3_2_0"], "generated_summary": "word " * 900, "good_spans": "no list"}
+    records = {"t3_long": long, **known}  # annotations are not read here
     files = {"data_path": write(tmp_path, records), "output_path": str(tmp_path / "judged.json")}
     config = InferConfig(model=str(folder), batch_size=4, dtype="float32", **files)
     infer("slf5k", config)
