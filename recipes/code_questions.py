@@ -4,7 +4,7 @@
 
 The records come from ``rm_data_anno/kodcode/test_case.py``. A question is kept where one of its solutions passes. The
 declarations are read from that solution, which stays in the record. ``train.json`` and ``test.json`` share no question,
-and no name.
+and none of their questions declare the same names; they may share one of several.
 """
 
 import ast
