@@ -302,9 +302,11 @@ def check_output(path: str | Path) -> None:
     may replace it.
 
     Raises:
-        InputError: ``path`` cannot be written, or holds what this program did not write.
+        InputError: ``path`` cannot be written, names a table, or holds what this program did not write.
     """
     path = Path(path)
+    if path.suffix in (".csv", ".parquet"):
+        raise InputError(f"{path}: outputs are JSON; name it .json or .jsonl")
     check_writable(path)
     _outputs.add(path.absolute())
     known = _ledger(path).splitlines()

@@ -63,5 +63,5 @@ def steps_to_reference(curves: Sequence[Curve], reference: Sequence[Curve]) -> l
 
 def shown(steps: Sequence[float]) -> str:
     """The median of sorted numbers of steps, and their range."""
-    texts = ["never" if math.isinf(value) else f"{value:.0f}" for value in steps]
-    return f"{texts[len(texts) // 2]} ({texts[0]} to {texts[-1]})" if len(texts) > 1 else texts[0]
+    median, first, last = ("never" if math.isinf(at) else f"{at:.0f}" for at in (np.median(steps), steps[0], steps[-1]))
+    return f"{median} ({first} to {last})" if len(steps) > 1 else median

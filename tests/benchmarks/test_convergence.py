@@ -180,6 +180,7 @@ def test_steps_to_a_level():
     assert results.steps_to_reference(fast, slow) == pytest.approx([30] * 3)  # 0.2, 0.4 and 0.6 are 0.4 on average
     assert results.shown(results.steps_to_reference(slow, fast)) == "never (never to never)"
     assert results.shown([10.2, 12.0, math.inf]) == "12 (10 to never)"
+    assert results.shown([10, 20, 30, 40]) == "25 (10 to 40)"
     assert results.final(fast).value == pytest.approx(0.6)
     assert results.area(slow).value == pytest.approx(1.8 / 7)
 

@@ -291,6 +291,8 @@ def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch
         check_output(copy)
     with pytest.raises(InputError, match="not a regular file"):
         check_output("/dev/null")
+    with pytest.raises(InputError, match=r"outputs are JSON; name it \.json"):
+        check_output(tmp_path / "answers.csv")
 
 
 def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, monkeypatch):
