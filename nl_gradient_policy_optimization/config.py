@@ -77,9 +77,9 @@ class PolicySettings:
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
         "auto", "of the model's weights; auto: what the device computes fast", "--precision"
     )
-    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights", at_least=0)
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
     lora_alpha: int = setting(32, "LoRA's alpha")
-    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only", at_least=0, below=1)
+    lora_dropout: float = setting(0.05, "dropout inside the adapter, during updates only")
     lora_target_modules: list[str] = setting(["all-linear"], "names of the layers to adapt, or all-linear")
     deepspeed: str = setting("", "a DeepSpeed file (ZeRO-1, 2 or 3) for several devices; without it they run DDP")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
@@ -169,7 +169,7 @@ class PPOSettings:
     )
     ppo_epochs: int = setting(4, "passes of updates over a step's rollouts", above=0)
     minibatches: int = setting(1, "updates per pass", above=0)
-    micro_batch_size: int = setting(1, "responses in one forward and backward pass", above=0)
+    micro_batch_size: int = setting(1, "responses in one forward and backward pass")
     clip_range: float = setting(0.2, "ε of PPO's ratio clip", above=0)
     value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
     value_coef: float = setting(0.1, "c_v, weight of the value loss", at_least=0)

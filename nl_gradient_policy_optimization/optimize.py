@@ -50,9 +50,9 @@ from text2grad.records import (
     check_writable,
     fingerprint,
     is_data_set,
-    load_data_set,
     load_json,
     load_records,
+    load_rows,
     save_json,
 )
 from text2grad.safety.redaction import redacted
@@ -279,10 +279,10 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
 
 
 def read_prompts(config: PolicyConfig, task: Task) -> dict[str, Record]:
-    """Records of a file, or of a data set (:func:`load_data_set`), of which the run keeps a copy."""
+    """Records of a file, or of a data set, of which the run keeps a copy."""
     if not is_data_set(config.data_path):
         return load_records(config.data_path, task, responses=False)
-    rows = load_data_set(config.data_path)
+    rows = load_rows(config.data_path)
     copy = Path(config.output_dir) / "prompts.jsonl"  # what is trained on, even if the data set changes
     if copy.is_file() and not config.allow_changed and fingerprint(load_json(copy)) != fingerprint(rows):
         raise InputError(

@@ -21,11 +21,9 @@ def total_steps(config: PolicyConfig, prompts: int, ranks: int) -> int:
 
 def prompt_order(prompts: int, step: int, count: int, seed: int) -> list[int]:
     """Which prompts a step takes: the next ``count`` of one endless row, which is shuffled again in each pass."""
-    chosen = []
-    for position in range((step - 1) * count, step * count):
-        order = permutation(prompts, seed, position // prompts)
-        chosen.append(order[position % prompts])
-    return chosen
+    positions = range((step - 1) * count, step * count)
+    orders = {turn: permutation(prompts, seed, turn) for turn in {position // prompts for position in positions}}
+    return [orders[position // prompts][position % prompts] for position in positions]
 
 
 def rank_prompts(config: PolicyConfig, prompts: int, step: int, rank: int, ranks: int) -> list[int]:

@@ -266,7 +266,7 @@ class NLGradientTrainer:
                 learner.value_function.load(folder)
             self.algorithm.load(folder)
             for observer in self.observers:
-                observer.load(folder, state)
+                observer.load(state)
             changed = self.config.allow_changed  # what was sampled ahead may be of other settings
             if self.config.rollouts_ahead and not changed and (folder / self.ahead_file).exists():
                 self.ahead = self.collector.load_ahead(folder / self.ahead_file)

@@ -191,18 +191,18 @@ def centred(deltas: Tensor, mask: Tensor, std_eps: float | None = None) -> Tenso
     return deviations / (((deviations**2).sum(1, keepdim=True) / count).sqrt() + std_eps)
 
 
-def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int = 1, reduce: Reduce | None = None) -> Tensor:
+def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tensor:
     """δ_t minus the mean of δ over all tokens of the group's other responses; 0 where there is no other.
 
     So a further token earns what it is better than a usual one, and praise alone no longer pays for length.
     Source: PURE, arXiv 2504.15275.
 
     Args:
-        group_size: as in :func:`leave_one_out`.
+        group_size: rows i·group_size … (i+1)·group_size − 1 answer the same prompt.
     """
     chosen = _chosen(deltas, mask)
     own = torch.stack([chosen.sum(1), mask.sum(1).to(chosen.dtype)])
-    others = _group_sums(own, group_size, reduce) - own
+    others = _group_sums(own, group_size, None) - own
     baseline = others[0] / others[1].clamp(min=1)
     return (chosen - baseline[:, None]) * mask * (others[1] > 0)[:, None]
 

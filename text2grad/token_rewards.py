@@ -17,7 +17,7 @@ character intervals of that text, and a token is rewarded when its characters li
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -138,18 +138,18 @@ def _claims(
     found = [(is_poor, quote, *known[quote]) for is_poor, quote in asked if known[quote][0]]
 
     claims: dict[bool, list[Interval]] = {True: [], False: []}
-    taken = _Taken()
+    taken = bytearray(len(text))  # 1 for each character of a span
     for is_poor, _, places, everywhere in found:
         if everywhere:
             claims[is_poor] += places
-            for place in places:
-                taken.add(place)
+            for start, end in places:
+                taken[start:end] = b"\1" * (end - start)
     unseen = {quote: iter(known[quote][0]) for quote in known}  # what is taken stays so: no place is looked at twice
     for is_poor, quote, places, everywhere in found:
         if not everywhere:
-            place = next((place for place in unseen[quote] if not taken.overlaps(place)), places[0])
-            claims[is_poor].append(place)
-            taken.add(place)
+            start, end = next((place for place in unseen[quote] if 1 not in taken[slice(*place)]), places[0])
+            claims[is_poor].append((start, end))
+            taken[start:end] = b"\1" * (end - start)
     return claims[True], claims[False], len(asked) - len(found)
 
 
@@ -161,26 +161,6 @@ def _places(quote: str, text: str, judged: list[Interval], is_code: bool) -> tup
         return places, True
     lines = [place for place in places if is_code and _is_line(text, *place)]
     return lines or places, bool(lines)
-
-
-class _Taken:
-    """The union of intervals, for quick answers to whether another one overlaps it."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def overlaps(self, place: Interval) -> bool:
-        at = bisect_left(self._starts, place[1])  # the intervals before begin before its end
-        return at > 0 and self._ends[at - 1] > place[0]
-
-    def add(self, place: Interval) -> None:
-        start, end = place
-        first = bisect_left(self._ends, start)
-        last = bisect_right(self._starts, end)
-        if first < last:
-            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
-        self._starts[first:last], self._ends[first:last] = [start], [end]
 
 
 def _label(

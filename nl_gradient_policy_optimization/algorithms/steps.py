@@ -48,6 +48,8 @@ class Steps(Text2Grad):
         super().check(config)
         if config.scheme != "uniform":
             raise InputError(f"--algorithm steps rewards the ends of steps; leave --scheme {config.scheme} out")
+        if config.critic_votes > 1:
+            raise InputError("--algorithm steps labels steps by the quotes of one critique; leave --critic_votes out")
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
         split_steps("", task)  # refuses a task without steps

@@ -209,8 +209,10 @@ class Teacher(Text2Grad):
     def load(self, folder: Path) -> None:
         super().load(folder)
         if self.average:
-            saved: Mapping[str, Tensor] = torch.load(folder / WEIGHTS, weights_only=True)
-            self.average = {name: saved[name].to(own.device) for name, own in self.average.items()}
+            saved: Mapping[str, Tensor] = dict(self._trained())  # where the teacher was the reference until now
+            if (folder / WEIGHTS).is_file():
+                saved = torch.load(folder / WEIGHTS, weights_only=True)
+            self.average = {name: saved[name].detach().to(own.device, copy=True) for name, own in self.average.items()}
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, p) for name, p in self.run.learner.scorer.named_parameters() if p.requires_grad]

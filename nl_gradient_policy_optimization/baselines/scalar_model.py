@@ -52,7 +52,10 @@ class ScalarDescription:
 
 
 class ScalarModel:
-    """Scores responses: the reward head's output at the end of [prompt; response; end token]."""
+    """Scores responses: the reward head's output at the end of [prompt; response; end token].
+
+    Where the end token also pads (SmolLM2), transformers takes the response's last token instead, as in training.
+    """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, batch_size: int = 8):
         self.model, self.tokenizer, self.task, self.batch_size = model, tokenizer, task, batch_size

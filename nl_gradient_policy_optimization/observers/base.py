@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl_gradient_policy_optimization.batch import Batch
@@ -37,5 +36,5 @@ class Observer:
         """What a checkpoint's ``state.json`` keeps."""
         return {}
 
-    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """The inverse; every rank calls it."""

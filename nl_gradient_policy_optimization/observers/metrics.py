@@ -1,7 +1,6 @@
 """The figures of a step, what a run has spent, and the progress that the screen shows."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ class Ledger(Observer):
     def state(self) -> dict[str, Any]:
         return {"ledger": self.spent}
 
-    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         self.spent |= state.get("ledger", {})
 
 

@@ -1,17 +1,20 @@
 """A run started again with other settings: refused where they decide the result, recorded where they may change."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import optimize, prepare, read_prompts
 from nl_gradient_policy_optimization.run_record import continued
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import claimed
 from text2grad.records import load_json, save_json
+from text2grad.tasks import get_task
 
 
 def begin(folder: Path, **settings):
@@ -83,6 +86,20 @@ def test_allowed_changes_apply_to_what_a_checkpoint_holds_too(tmp_path):
     assert optimizers[1].param_groups[0]["lr"] == 0.2
     again = begin(tmp_path, max_steps=4, **changed)  # a whole number for the KL coefficient is no damage
     assert again.finished_steps == 4 and not list(again.run.glob("*.damaged*"))
+
+
+def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
+    def prompts(*rows: dict) -> list[dict]:
+        Dataset.from_list(list(rows)).save_to_disk(tmp_path / "set")
+        config = PolicyConfig.of(data_path=str(tmp_path / "set"), output_dir=str(tmp_path))
+        return list(read_prompts(config, get_task("slf5k")).values())
+
+    with pytest.raises(InputError, match="record 0 has datetime in 'when'"):
+        prompts({"prompt": "A dog barks.", "when": datetime(2026, 1, 1)})
+    for _ in range(2):
+        assert prompts({"post": None, "prompt": "A dog barks."}) == [{"prompt": "A dog barks."}]
+    with pytest.raises(InputError, match="not the data set that this run was begun with"):
+        prompts({"post": "A cat purrs."})
 
 
 def test_a_slip_before_the_first_step_costs_nothing(tmp_path):

@@ -145,6 +145,18 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
     assert first["ledger/forward_tokens"] > 6 * tokens  # the teacher's prompt is longer than the policy's
 
 
+def test_an_average_that_begins_later_begins_with_the_policy(tmp_path):
+    config = tiny_config(tmp_path, teacher="gate", max_steps=1)
+    trained = optimize("slf5k", config, SpokenRewards()).learner.scorer
+    config = tiny_config(tmp_path, teacher="gate", teacher_weights="average", allow_changed=True)
+    going_on = prepare("slf5k", config, SpokenRewards())
+    going_on.resume()
+    expected = {name: weight for name, weight in trained.named_parameters() if weight.requires_grad}
+    assert going_on.algorithm.average.keys() == expected.keys()
+    assert all(torch.equal(own, expected[name]) for name, own in going_on.algorithm.average.items())
+    going_on.step(2)
+
+
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
     trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), SpokenRewards())

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from evaluation.generate import GenerateConfig, generate
+from nl_gradient_policy_optimization import schedule
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
@@ -255,6 +256,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"learn": "critique_grpo", "rollouts_per_prompt": 4}, "half"),
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
+        ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
         ({"algorithm": "capo", "votes": 0}, "--votes must be at least 1"),
         ({"algorithm": "capo", "rollouts_per_prompt": 2, "critic": "http://h:1/v1#m"}, "--votes 4 needs different"),
         ({"algorithm": "verdict", "token_weight": -1.0}, "--token_weight must be at least 0"),
@@ -424,6 +426,15 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
         assert row["effect/praised_rose"] == pytest.approx(sum(moved > 0 for moved in praised) / len(praised), abs=1e-6)
         assert row["effect/praised_moved"] == pytest.approx(sum(praised) / len(praised), rel=1e-3, abs=1e-6)
         assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]
+
+
+def test_a_step_shuffles_all_prompts_once_a_pass(monkeypatch):
+    shuffle, shuffled = schedule.permutation, []
+    monkeypatch.setattr(schedule, "permutation", lambda *args: shuffled.append(args) or shuffle(*args))
+    steps = [schedule.prompt_order(5, step, 4, seed=1) for step in range(1, 6)]
+    order = [prompt for step in steps for prompt in step]
+    assert [sorted(order[start : start + 5]) for start in range(0, 20, 5)] == [[0, 1, 2, 3, 4]] * 4
+    assert len(shuffled) == 1 + 2 + 2 + 2 + 1  # passes that each step has a part of
 
 
 def test_a_sampler_of_its_own_rounding_is_corrected_for():

@@ -156,6 +156,16 @@ def test_only_the_code_of_a_fenced_response_is_judged(critic):
     assert wrong_lines(feedback, response) == {7}
 
 
+def test_lines_are_counted_over_several_blocks(critic):
+    response = (
+        "First:\n```python\ndef area(w, h):\n    return w * h\n```\n"
+        "Then:\n```python\ndef share(w):\n    return w / 0\n```\n"
+    )
+    feedback = judge(critic, response, checks("area(3, 4) == 12", "share(2) == 1"))
+    assert wrong_lines(feedback, response) == {9}
+    assert "`return w / 0` raised ZeroDivisionError" in feedback.critique
+
+
 def test_a_line_that_occurs_twice_is_quoted_where_it_is_wrong(critic):
     code = """def first(x):
     y = x + 1

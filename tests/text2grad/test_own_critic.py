@@ -90,6 +90,7 @@ def test_one_response_that_fails_fails_alone(spec):
         ("def f(prompt, response): return Feedback('c', poor='abc')", "f: .*poor is not a list"),
         ("def f(prompt, response): return Feedback(None)", "f: .*critique is NoneType"),
         ("def f(prompt, response): return Feedback('c', scores=[('a', float('nan'))])", "f: .*scores"),
+        ("def f(prompt, response): return Feedback('c', scores=[('a', 5.0)])", "f: .*scores .* in -1..1"),
         ("def f(prompt, response): return Feedback('c', missing='abc')", "f: .*missing is not a list"),
         ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*score .*1.5"),
     ],
@@ -125,6 +126,11 @@ def test_critics_from_python():
     ready = SummaryCritic(max_words=9)
     assert as_critic(ready) is ready
     assert load_critic("programmatic", "slf5k", max_words=9).max_words == 9
+
+
+def test_blank_quotes_are_none():
+    critic = as_critic(lambda prompt, response: Feedback("It ends.", ["", "ends"], [" "], missing=["\n"]), "own")
+    assert critic(["A post."], ["It ends."]) == [Feedback("It ends.", ["ends"])]
 
 
 def test_a_journal_knows_an_edited_critic(tmp_path, spec):

@@ -1,8 +1,8 @@
 """Critics: R(x, y) = (c, A(y)) (paper, section 3.3); one interface for LLMs, reward models, programs and your own."""
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
@@ -163,7 +163,8 @@ class OwnCritic:
             if isinstance(item, Feedback) and (problem := _fault_of(item)):
                 raise InputError(f"{self.name}: returned feedback that cannot be used: {problem}")
         half = FeedbackError(f"{self.name}: its feedback contains a lone surrogate, which no file can store")
-        return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in given]
+        read = [_without_blanks(item) if isinstance(item, Feedback) else item for item in given]
+        return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in read]
 
     def _ask(self, *row: Any) -> Any:
         try:
@@ -191,10 +192,18 @@ def _fault_of(feedback: Feedback) -> str | None:
     if feedback.score is not None and not is_score(feedback.score):
         return f"score is not a number in -1..1 but {feedback.score!r}"
     try:
-        right = all(isinstance(piece, str) and math.isfinite(score) for piece, score in feedback.scores)
+        right = all(isinstance(piece, str) and -1 <= score <= 1 for piece, score in feedback.scores)
     except (TypeError, ValueError):
         right = False
-    return None if right else "scores are not pairs of a text and a number"
+    return None if right else "scores are not pairs of a text and a number in -1..1"
+
+
+def _without_blanks(feedback: Feedback) -> Feedback:
+    """Blank quotes quote nothing, and would count in the verdict; a model's reply is read without them, too."""
+    good, poor, missing = (
+        [text for text in texts if text.strip()] for texts in (feedback.good, feedback.poor, feedback.missing)
+    )
+    return replace(feedback, good=good, poor=poor, missing=missing)
 
 
 def _is_storable(feedback: Feedback) -> bool:

@@ -1,12 +1,15 @@
 """Asking a critic about many responses in one call, some of which may be blank; and asking it for several opinions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from text2grad.critics import Critic
 from text2grad.critics.unit_test_logs import Complete
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Record
+
+Ask = Callable[..., list[Feedback | FeedbackError]]
+"""A critic, or one of its opinions."""
 
 
 class Question(NamedTuple):
@@ -17,9 +20,7 @@ class Question(NamedTuple):
     record: Record | None = None
 
 
-def ask(
-    critic: Critic, questions: Sequence[Question], complete: Complete = list
-) -> list[Feedback | FeedbackError | None]:
+def ask(critic: Ask, questions: Sequence[Question], complete: Complete = list) -> list[Feedback | FeedbackError | None]:
     """The feedback on each response, in order; None on one without text, which no critic sees.
 
     One call of the critic. Questions with records and questions without make two, as a critic takes all or none.
@@ -38,23 +39,11 @@ def ask(
     return [answers.get(row) for row in range(len(questions))]
 
 
-class Opinion:
-    """One of the opinions of a critic that takes their ``number``, as a critic. The first is what it says anyway.
+def opinions(critic: Any, count: int) -> list[Ask]:
+    """So many opinions of a critic; one that always says the same (a program, a function) gives equal ones.
 
-    Those of a model that samples differ. Asked again, each is the same.
+    Those of a model that samples differ, the first is what it says anyway. Asked again, each is the same.
     """
-
-    def __init__(self, critic: Any, number: int):
-        self.critic, self.number, self.name = critic, number, critic.name
-
-    def __call__(
-        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
-    ) -> list[Feedback | FeedbackError]:
-        return self.critic(prompts, responses, records, number=self.number)
-
-
-def opinions(critic: Critic, count: int) -> list[Critic]:
-    """So many opinions of a critic; one that always says the same (a program, a function) gives equal ones."""
     if not getattr(critic, "has_opinions", False):
         return [critic] * count
-    return [critic, *(Opinion(critic, number) for number in range(1, count))]
+    return [critic, *(partial(critic, number=number) for number in range(1, count))]

@@ -11,8 +11,10 @@ from text2grad.critics import CRITIC_FORMS
 class CriticChoice:
     """Which critic, and how it is asked; the commands have a policy, too, so each name begins with critic."""
 
-    critic_concurrency: int = setting(16, "for an endpoint: requests in flight, on each rank")
-    critic_timeout: float = setting(120.0, "for an endpoint: seconds of silence after which a request is sent again")
+    critic_concurrency: int = setting(16, "for an endpoint: requests in flight, on each rank", above=0)
+    critic_timeout: float = setting(
+        120.0, "for an endpoint: seconds of silence after which a request is sent again", above=0
+    )
     critic_retries: int = setting(6, "for an endpoint: how often a request is sent again", at_least=0)
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")

@@ -232,8 +232,9 @@ class LineQuotes:
         self.response = response
         self.places: list[tuple[int, int, int]] = []  # of each line: its block, its interval without margins
         for block, (begin, end) in enumerate(blocks):
-            for start, stop in line_intervals(response[begin:end]):
-                line = response[begin + start : begin + stop]
+            text = response[begin:end] + "\n" * (block < len(blocks) - 1)  # a block may end with a line break itself
+            for start, stop in line_intervals(text):
+                line = text[start:stop]
                 left = begin + start + len(line) - len(line.lstrip())
                 self.places.append((block, left, max(left, begin + start + len(line.rstrip()))))
 
