@@ -27,8 +27,7 @@ _USUAL: dict[str, dict[str, float]] = {
     "max_new_tokens": {"above": 0}, "max_prompt_tokens": {"above": 0},
     "seed": {"at_least": 0, "below": 2**32}, "learning_rate": {"at_least": 0}, "temperature": {"at_least": 0},
     "top_p": {"above": 0, "at_most": 1}, "lora_r": {"at_least": 0, "at_most": 9999},
-    "lora_alpha": {"above": 0}, "lora_dropout": {"at_least": 0, "below": 1},
-    "batch_size": {"above": 0}, "micro_batch_size": {"above": 0},
+    "lora_alpha": {"above": 0}, "lora_dropout": {"at_least": 0, "below": 1}, "micro_batch_size": {"above": 0},
     "num_samples": {"above": 0, "at_most": 9999}, "rollouts_per_device": {"above": 0, "at_most": 99999},
 }  # fmt: skip
 """Bounds of settings that several commands have, or a library brings; a field's own come before them."""
