@@ -25,10 +25,9 @@ def browser(tmp_path_factory):
         pytest.skip("no Chromium with chromedriver here")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in ["headless=new", "no-sandbox", "disable-gpu", "disable-quic", "disable-dev-shm-usage", "no-first-run"]:
+    disabled = ("gpu", "quic", "dev-shm-usage", "background-networking", "component-update", "sync")
+    for flag in ("headless=new", "no-sandbox", "no-first-run", *(f"disable-{name}" for name in disabled)):
         options.add_argument(f"--{flag}")
-    for flag in ["background-networking", "component-update", "sync"]:
-        options.add_argument(f"--disable-{flag}")
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -69,15 +68,11 @@ def show(browser, page: Path) -> None:
     wait_for(browser, "document.querySelector('#rollouts[data-ready]')")
 
 
-def wait_for(browser, condition: str):
-    """The first truthy value of a JavaScript expression."""
-    script = f"""
-        const done = arguments[0];
-        const look = () => {{ const value = {condition}; value ? done(value) : requestAnimationFrame(look); }};
-        look();
-    """
-    browser.set_script_timeout(30)
-    return browser.execute_async_script(script)
+def wait_for(browser, condition: str) -> None:
+    """Until a JavaScript expression is truthy."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, 30, poll_frequency=0.02).until(lambda _: js(browser, f"return {condition}"))
 
 
 def js(browser, script: str, *args):
