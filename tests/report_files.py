@@ -66,12 +66,7 @@ HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwn
 
 def write_hostile(folder: Path) -> tuple[Path, Path]:
     text = HOSTILE
-    spans = [[i, i + 1] for i in range(len(text))]
-    numbers = [0.0] * len(text)
-    row = hand_made(
-        1, prompt=text, response=text, critique=text, good=[], poor=["window.pwned=1"], id=text, spans=spans
-    )
-    row |= dict.fromkeys(("deltas", "rewards", "advantages", "old_logprobs", "new_logprobs", "kl"), numbers)
+    row = rollout(1, text, Feedback(text, poor=["window.pwned=1"]), prompt=text, id=text)
     failed = {**row, "step": 2, "critique": "", "error": text, "poor": []}
     run = write_run(folder / "<b>run", [row, failed], method=text, critic=text, model=text, config={text: text})
     text = text.replace("\ud83d", "")  # which no result file can hold
