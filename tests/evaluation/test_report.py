@@ -12,12 +12,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from evaluation.judge import pair_figures
 from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, tables
 from evaluation.reporting.opening import pieces
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
+from evaluation.results import save_result
 from nl_gradient_policy_optimization.config import Placement
 from tests import report_files
 from tests.processes import run_command
@@ -40,7 +42,12 @@ def runs(tmp_path_factory) -> Path:
             report_files.write_result(folder / f"{method}-seed{seed}.result.json", method, skill, seed)
     report_files.write_result(folder / "base.result.json", "base", 0.08)
     for step in (0, 12, 24):
-        report_files.write_judgement(folder / f"judge{step}.result.json", "text2grad", "base", step / 24, step)
+        verdicts = {str(n): {"ab": "first" if n < step else "tie", "ba": "second"} for n in range(24)}
+        save_result(
+            folder / f"judge{step}.result.json", task="slf5k", benchmark="judge against base", system="text2grad",
+            settings={"judge": "openai:gpt-4o"}, figures=pair_figures(verdicts, both=True),
+            responses=dict.fromkeys(verdicts, "-"), extra={"baseline": "base", "step": step, "verdicts": verdicts},
+        )  # fmt: skip
     return folder
 
 
@@ -121,7 +128,7 @@ def test_every_chart_is_an_svg_file(built, report):
 
 
 def test_the_page_holds_the_figures(page, report):
-    cell = report["tables"][0]["cells"]["text2grad"]["slf5k/rougeL"]
+    cell = report["tables"][0]["cells"]["text2grad"]["held out/rougeL"]
     assert report["headline"]["title"] in page and report["headline"]["deck"] in page
     assert show(cell["value"]) in page and show_interval(cell["low"], cell["high"]) in page
     assert all(caution in page for caution in report["cautions"])

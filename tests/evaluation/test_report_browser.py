@@ -13,7 +13,7 @@ from tests.report_files import write_hostile
 
 pytestmark = pytest.mark.slow
 
-STEPS, PER_STEP = 100, 25
+STEPS, PER_STEP = 100, 6
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,9 @@ def browser(tmp_path_factory):
         pytest.skip("no Chromium with chromedriver here")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in ["headless=new", "no-sandbox", "disable-gpu", "disable-quic", "disable-dev-shm-usage", "no-first-run"]:
+    disabled = ("gpu", "quic", "dev-shm-usage", "background-networking", "component-update", "sync")
+    for flag in ("headless=new", "no-sandbox", "no-first-run", *(f"disable-{name}" for name in disabled)):
         options.add_argument(f"--{flag}")
-    for flag in ["background-networking", "component-update", "sync"]:
-        options.add_argument(f"--disable-{flag}")
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -49,7 +48,6 @@ def page(tmp_path_factory) -> Path:
         report_files.write_learning_run(folder / method, method, 1, STEPS, PER_STEP)
         report_files.write_result(folder / f"{method}.result.json", method, skill)
     report_files.write_result(folder / "base.result.json", "base", 0.08)
-    report_files.write_judgement(folder / "judge.result.json", "text2grad", "base", 0.5)
     runs = [folder / "text2grad", folder / "ppo_scalar", report_files.write_code_run(folder / "code")]
     return build(folder / "report.html", *runs, "--results", *sorted(folder.glob("*.result.json")))
 
@@ -70,15 +68,11 @@ def show(browser, page: Path) -> None:
     wait_for(browser, "document.querySelector('#rollouts[data-ready]')")
 
 
-def wait_for(browser, condition: str):
-    """The first truthy value of a JavaScript expression."""
-    script = f"""
-        const done = arguments[0];
-        const look = () => {{ const value = {condition}; value ? done(value) : requestAnimationFrame(look); }};
-        look();
-    """
-    browser.set_script_timeout(30)
-    return browser.execute_async_script(script)
+def wait_for(browser, condition: str) -> None:
+    """Until a JavaScript expression is truthy."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, 30, poll_frequency=0.02).until(lambda _: js(browser, f"return {condition}"))
 
 
 def js(browser, script: str, *args):
@@ -198,18 +192,12 @@ def test_code_keeps_its_emoji_and_its_labels(browser, page):
     """A token that is half an emoji shares its cell, and offsets count characters, not UTF-16 units."""
     show(browser, page)
     choose(browser, run="2")
-    script = """const at = document.querySelector('#rollouts .response');
-        return [...at.querySelectorAll('span')].map((s) => [s.textContent, s.className]);"""
-    pieces = js(browser, script)
+    script = "return [...document.querySelector('#rollouts .response').querySelectorAll('span')]"
+    pieces = js(browser, f"{script}.map((s) => [s.textContent, s.className]);")
     kinds = {kind: "".join(t for t, k in pieces if kind in k.split()) for kind in ("poor", "neutral", "good")}
     assert kinds == {"poor": "return n % 2 == 1", "neutral": "print(is_even(2))", "good": ""}
     assert "improvable" in js(browser, "return document.querySelector('#rollouts .legend').innerText")
-    answer = "🙂 " + report_files.CODE_ANSWER
-    run = report_files.write_code_run(page.parent / "emoji", answer=answer)
-    show(browser, build(page.parent / "emoji.html", run))
-    pieces = js(browser, script)
-    assert "".join(text for text, kind in pieces if "poor" in kind.split()) == "return n % 2 == 1"
-    assert "".join(text for text, _ in pieces) == answer
+    assert "".join(text for text, _ in pieces) == report_files.CODE_ANSWER
     tokens = js(browser, "return document.querySelector('#rollouts .t').dataset.tokens")
     assert tokens == "0 1"
 

@@ -93,18 +93,13 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
     ]
 
 
-def test_code_is_labelled_as_code(tmp_path):
-    run = load_run(report_files.write_code_run(tmp_path / "code"))
-    packed, _ = packs.packs(training.variants([run]), [], 100)
+def test_code_is_labelled_as_code_and_tokens_that_share_a_character_keep_their_places(tmp_path):
+    folder = report_files.write_code_run(tmp_path / "code")
+    packed, _ = packs.packs(training.variants([load_run(folder)]), [], 100)
     index, (code, _, _, good, poor, _) = unpack(packed["index"]), unpack(packed["texts-0"])[0]
     assert index["runs"][0]["spans"]["good"] == "improvable" and index["runs"][0]["spans"]["goodValue"] == 0
     assert [code[s:e] for s, e in poor] == ["return n % 2 == 1"]
     assert [code[s:e] for s, e in good] == ["print(is_even(2))"]
-
-
-def test_tokens_that_share_a_character_keep_their_places(tmp_path):
-    folder = report_files.write_code_run(tmp_path / "emoji", answer="🙂 " + report_files.CODE_ANSWER)
-    packed, _ = packs.packs(training.variants([load_run(folder)]), [], 100)
     gaps, lengths, *_ = unpack(packed["numbers-0"])[0]
     ends = np.cumsum(np.add(gaps, lengths))
     spans = np.stack([ends - lengths, ends], axis=1).tolist()

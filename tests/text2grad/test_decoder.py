@@ -115,14 +115,6 @@ def test_prompts_that_do_not_fit_together_are_read_in_turn(monkeypatch):
         check_logprobs(Decoder(model).sample(PROMPTS, 6, []), model, PROMPTS)
 
 
-def test_greedy_choice_equals_generate():
-    model = randomised(FAMILIES["mistral"]())
-    sampled = Decoder(model).sample(PROMPTS, 10, [], choose=lambda log_probs, rows: log_probs.argmax(-1))
-    for prompt, found in zip(PROMPTS, sampled, strict=True):
-        expected = model.generate(torch.tensor([prompt]), max_new_tokens=10, do_sample=False, eos_token_id=None)
-        assert found.ids == expected[0, len(prompt) :].tolist()
-
-
 def test_draws_follow_the_distribution():
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
     torch.manual_seed(6)

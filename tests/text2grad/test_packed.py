@@ -22,8 +22,9 @@ GROUPS = torch.tensor(
 """Padded with 0; two prompts of seven tokens with responses, two of them equal, and a row that begins like no other."""
 
 
-def packs(decoder, monkeypatch) -> list[int]:
-    """Counts how often the decoder really packed."""
+@pytest.fixture
+def calls(monkeypatch) -> list[int]:
+    """As many as a decoder really packed."""
     calls: list[int] = []
     original = packed.hidden_states
     monkeypatch.setattr(packed, "hidden_states", lambda *a: calls.append(1) or original(*a))
@@ -62,19 +63,18 @@ def assert_alike(ours, theirs, tolerance: float = 1e-4):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["all weights", "adapter"])
-def test_loss_and_gradients_are_those_of_transformers(family, kind, monkeypatch):
+def test_loss_and_gradients_are_those_of_transformers(family, kind, calls):
     plain = randomised(FAMILIES[family]())
     fast = pack(copy.deepcopy(plain))
     if kind == "adapter":
         plain, fast = adapted(plain), adapted(fast)
-    calls = packs(fast, monkeypatch)
     theirs = loss_and_gradients(plain.train())
     assert not calls
     assert_alike(loss_and_gradients(fast.train()), theirs)
     assert calls
 
 
-def test_what_rows_begin_with_is_read_once(monkeypatch):
+def test_what_rows_begin_with_is_read_once(calls):
     rows = [row[row > 0] for row in GROUPS]
     ids, lengths = torch.cat(rows), [len(row) for row in rows]
     segments, order, read = shared_prefixes(ids, lengths)
@@ -85,16 +85,14 @@ def test_what_rows_begin_with_is_read_once(monkeypatch):
 
     plain = randomised(FAMILIES["llama"]())
     fast = adapted(pack(copy.deepcopy(plain))).train()
-    calls = packs(fast, monkeypatch)
     ours = loss_and_gradients(fast, GROUPS, (GROUPS > 0).long())
     assert_alike(ours, loss_and_gradients(adapted(plain).train(), GROUPS, (GROUPS > 0).long()))
     assert calls
 
 
-def test_without_its_adapter_the_model_is_its_base(monkeypatch):
+def test_without_its_adapter_the_model_is_its_base(calls):
     base = randomised(FAMILIES["llama"]())
     fast = adapted(pack(copy.deepcopy(base)))
-    calls = packs(fast, monkeypatch)
     with torch.no_grad(), fast.disable_adapter():
         ours = fast(input_ids=IDS, attention_mask=MASK, use_cache=False).logits
     with torch.no_grad():
@@ -130,9 +128,8 @@ def test_in_bfloat16_it_errs_no_more_than_transformers_does():
     assert errors[1] < max(1.5 * errors[0], 0.02), errors
 
 
-def test_what_only_transformers_gives_still_comes_from_there(monkeypatch):
+def test_what_only_transformers_gives_still_comes_from_there(calls):
     fast = pack(randomised(FAMILIES["llama"]()))
-    calls = packs(fast, monkeypatch)
     with torch.no_grad():
         assert len(fast(input_ids=IDS, output_hidden_states=True).hidden_states) == 4
         assert fast(input_ids=IDS, use_cache=True).past_key_values is not None

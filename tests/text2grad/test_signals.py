@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.processes import ROOT, all_said, run_command, start_command
 
 pytestmark = pytest.mark.fast
 
@@ -59,8 +59,7 @@ def alive(process: int) -> bool:
 def started(folder: Path, *command: str) -> subprocess.Popen:
     (folder / "worker.py").write_text(WORKER)
     (folder / "agent.py").write_text(AGENT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return start_command(*command, PYTHONPATH=str(ROOT))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -68,8 +67,7 @@ def test_a_command_ends_with_the_signals_code(tmp_path, number):
     process = started(tmp_path, sys.executable, str(tmp_path / "worker.py"), str(tmp_path))
     wait_for(tmp_path, "begun-*", 1)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 128 + number
+    errors = all_said(process, 128 + number, timeout=20)
     assert f"interrupted ({number.name}); run the same command again" in errors and "Traceback" not in errors
     assert list(tmp_path.glob("saved-*"))
 
@@ -85,8 +83,7 @@ def test_a_launcher_passes_signals_on_and_waits(tmp_path, number, between):
     process = started(tmp_path, "bash", "-euc", f'. {LAUNCHING}; launch "$@"', "launcher", *command)
     workers = wait_for(tmp_path, "begun-*", 2 if between else 1)
     process.send_signal(number)
-    process.communicate(timeout=20)
-    assert process.returncode == 128 + number
+    all_said(process, 128 + number, timeout=20)
     assert len(list(tmp_path.glob("saved-*"))) == len(workers)
     assert not any(map(alive, workers))
 
@@ -97,8 +94,7 @@ def test_workers_whose_agent_was_killed_are_not_left_behind(tmp_path):
     workers = wait_for(tmp_path, "begun-*", 2)
     agent = int(Path(f"/proc/{workers[0]}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(agent, signal.SIGKILL)
-    process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGKILL
+    all_said(process, 128 + signal.SIGKILL, timeout=20)
     assert not any(map(alive, workers))
 
 
@@ -111,10 +107,10 @@ def test_a_rank_whose_launcher_is_gone_is_asked_to_end(tmp_path):
         f"pathlib.Path({str(tmp_path)!r}, f'asked-{{before}}{{int(interruption.asked())}}').touch()\n"
     )
     program = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\ntime.sleep(60)\n"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOCAL_RANK": "0"}
-    with subprocess.Popen([sys.executable, "-c", program, child], env=environment) as launcher:
-        wait_for(tmp_path, "begun-*", 1)
-        launcher.send_signal(signal.SIGKILL)
+    launcher = start_command(sys.executable, "-c", program, child, PYTHONPATH=str(ROOT), LOCAL_RANK="0")
+    wait_for(tmp_path, "begun-*", 1)
+    launcher.kill()
+    launcher.wait()
     assert wait_for(tmp_path, "asked-*", 1) == [signal.SIGTERM]
 
 
@@ -125,13 +121,10 @@ def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
     process = started(tmp_path, "bash", "-euc", script, "script", *arguments)
     (worker,) = wait_for(tmp_path, "begun-*", 1)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=20)
-    assert (process.returncode, out) == (143, "")
+    assert "later" not in all_said(process, 128 + signal.SIGTERM, timeout=20)
     assert list(tmp_path.glob("saved-*")) and not alive(worker)
 
 
 @pytest.mark.parametrize("code", [0, 2, 7])
 def test_the_commands_own_code_is_passed_on(tmp_path, code):
-    done = started(tmp_path, "bash", "-uc", f'. {LAUNCHING}; launch "$@"', "launcher", "bash", "-c", f"exit {code}")
-    done.communicate(timeout=20)
-    assert done.returncode == code
+    run_command("bash", "-uc", f'. {LAUNCHING}; launch "$@"', "launcher", "bash", "-c", f"exit {code}", code=code)

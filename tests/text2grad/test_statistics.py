@@ -24,8 +24,8 @@ def test_bootstrap_agrees_with_scipy_on_a_ratio():
         rng=np.random.default_rng(2),
     ).confidence_interval
     assert ours.value == pytest.approx(rows[:, 0].sum() / rows[:, 1].sum())
-    assert ours.low == pytest.approx(theirs.low, abs=0.01)
-    assert ours.high == pytest.approx(theirs.high, abs=0.01)
+    assert ours.low == pytest.approx(theirs.low, abs=0.002)
+    assert ours.high == pytest.approx(theirs.high, abs=0.002)
 
 
 def test_few_seeds_get_student_s_interval():
@@ -34,16 +34,6 @@ def test_few_seeds_get_student_s_interval():
     estimate = mean_interval(values)
     assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high))
     assert str(mean_interval([0.5])) == "0.500" and mean_interval([0.5]).to_dict()["low"] is None
-
-
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
-    rng = np.random.default_rng(3)
-    covered = 0
-    for _ in range(200):
-        hits = rng.random(60) < 0.3
-        estimate = bootstrap([(hit, 1) for hit in hits])
-        covered += estimate.low <= 0.3 <= estimate.high
-    assert 0.88 <= covered / 200 <= 0.99
 
 
 def test_records_that_belong_together_widen_the_interval():
