@@ -36,6 +36,16 @@ def test_few_seeds_get_student_s_interval():
     assert str(mean_interval([0.5])) == "0.500" and mean_interval([0.5]).to_dict()["low"] is None
 
 
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(200):
+        hits = rng.random(60) < 0.3
+        estimate = bootstrap([(hit, 1) for hit in hits])
+        covered += estimate.low <= 0.3 <= estimate.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
 def test_records_that_belong_together_widen_the_interval():
     rng = np.random.default_rng(4)
     values = np.repeat(rng.random(20), 10)  # ten records of each prompt, all alike
