@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,19 +85,29 @@ def deepspeed_file(folder: Path, stage: int) -> str:
     return str(path)
 
 
+def _sign(token: int) -> float:
+    return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
+
+
 class ScriptedRewards:
-    """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
+    """Token rewards that only the sampled ids decide; keeps what it was ``asked``.
 
-    name, remote = "scripted", False
+    Args:
+        fail: posts without a judgement.
+        worth: the reward of a token: −1, 0 or 1.
+    """
 
-    def __init__(self, fail: Sequence[str] = ()):
-        self.fail = set(fail)
+    name = "scripted"
+
+    def __init__(self, fail: Sequence[str] = (), worth: Callable[[int], float] = _sign, remote: bool = False):
+        self.fail, self.worth, self.remote, self.asked = set(fail), worth, remote, []
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        self.asked.append(rollouts)
         return [
             RolloutFeedback(rewards=[0.0] * len(rollout.response_ids), error="no reply")
             if rollout.id in self.fail
-            else RolloutFeedback(rewards=[_sign(token) for token in rollout.response_ids])
+            else RolloutFeedback(rewards=[self.worth(token) for token in rollout.response_ids])
             for rollout in rollouts
         ]
 
@@ -105,8 +115,8 @@ class ScriptedRewards:
 class SpokenRewards(ScriptedRewards):
     """Scripted labels, each with a critique; ``silent`` names posts of whose rollouts nothing is said."""
 
-    def __init__(self, silent: Sequence[str] = (), fail: Sequence[str] = ()):
-        super().__init__(fail)
+    def __init__(self, silent: Sequence[str] = (), **settings):
+        super().__init__(**settings)
         self.silent = silent
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
@@ -114,10 +124,6 @@ class SpokenRewards(ScriptedRewards):
             replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
             for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
         ]
-
-
-def _sign(token: int) -> float:
-    return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
 
 
 def rows(path: Path) -> list[dict]:

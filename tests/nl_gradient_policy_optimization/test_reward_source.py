@@ -165,11 +165,9 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
 
 @pytest.mark.parametrize("batch_size", [0, 1, 3])
 def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
-    class Elsewhere(ScriptedRewards):
-        remote = True
-
     logs = []
-    for rewards in (ScriptedRewards(fail=["post-2"]), Elsewhere(fail=["post-2"])):
+    for remote in (False, True):
+        rewards = ScriptedRewards(fail=["post-2"], remote=remote)
         config = tiny_config(tmp_path, generation_batch_size=batch_size, output_dir=str(tmp_path / str(len(logs))))
         optimize("slf5k", config, rewards)
         logs.append((Path(config.output_dir) / "rollouts.jsonl").read_bytes())
@@ -177,14 +175,11 @@ def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
 
 
 def test_what_a_judge_elsewhere_raises_reaches_the_user(tmp_path):
-    class Broken(ScriptedRewards):
-        remote = True
-
-        def __call__(self, rollouts):
-            raise InputError("no money left")
+    def broken(token: int) -> float:
+        raise InputError("no money left")
 
     with pytest.raises(InputError, match="no money left"):
-        optimize("slf5k", tiny_config(tmp_path), Broken())
+        optimize("slf5k", tiny_config(tmp_path), ScriptedRewards(worth=broken, remote=True))
 
 
 def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_path, monkeypatch):
@@ -193,11 +188,8 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
     class Slow(ScriptedRewards):
         """Has no judgement of a step until the update of the step before it has begun."""
 
-        remote = True
-
         def __call__(self, rollouts):
-            first, self.first = getattr(self, "first", True), False
-            waited.append(first or updates.acquire(timeout=20))
+            waited.append(not self.asked or updates.acquire(timeout=20))
             return super().__call__(rollouts)
 
     def noticed(self, batch, *steps):
@@ -206,7 +198,7 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
 
     monkeypatch.setattr(Learner, "update", noticed)
     config = tiny_config(tmp_path, max_steps=4, rollouts_ahead=True, lr_schedule="constant")
-    trainer = optimize("slf5k", config, Slow())
+    trainer = optimize("slf5k", config, Slow(remote=True))
     assert waited == [True] * 4 and trainer.ahead is None
     kl = [row["kl/full"] for row in trainer.metrics_log.rows()]
     assert max(abs(value) for value in kl[:2]) < 1e-6  # both sampled by the policy as it was

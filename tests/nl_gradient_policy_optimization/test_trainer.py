@@ -142,19 +142,10 @@ def test_a_reference_of_its_own_goes_where_the_policy_computes(tmp_path):
 
 def test_learning_raises_the_reward(tmp_path):
     """Thirty of the 596 tokens are rewarded: in 25 steps their share of the samples must rise from 5 % to most."""
-
-    class Likes:
-        name, remote = "likes thirty tokens", False
-
-        def __call__(self, rollouts):
-            rewards = ScriptedRewards()(rollouts)
-            for judgement, rollout in zip(rewards, rollouts, strict=True):
-                judgement.rewards = [float(30 <= token < 60) for token in rollout.response_ids]
-            return rewards
-
+    likes = ScriptedRewards(worth=lambda token: float(30 <= token < 60))
     config = tiny_config(tmp_path, max_steps=25, rollouts_per_device=8, micro_batch_size=8, lora_r=0)
     config.kl_coef, config.kl_target, config.lr_schedule = 0.0, None, "constant"
-    metrics = optimize("slf5k", config, Likes()).metrics_log.rows()
+    metrics = optimize("slf5k", config, likes).metrics_log.rows()
     early, late = (sum(row["delta/mean"] for row in part) / 5 for part in (metrics[:5], metrics[-5:]))
     assert early < 0.15 and late > 0.5
     assert metrics[-1]["kl/full"] > 1

@@ -13,7 +13,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
-from tests.tiny_runs import ScriptedRewards, rows, tiny_config
+from tests.tiny_runs import ScriptedRewards, SpokenRewards, rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.asking import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -230,18 +230,10 @@ def test_an_audited_run_learns_the_same_and_resumes_with_the_same_audits(tmp_pat
     assert audit_rows(whole / "metrics.jsonl") == figures
 
 
-class PraiseOnly:
-    name, remote = "praise", False
-
-    def __call__(self, rollouts):
-        praise = [[1.0] * len(rollout.response_ids) for rollout in rollouts]
-        return [RolloutFeedback(rewards=values, deltas=values) for values in praise]
-
-
 def test_a_run_stops_when_the_trusted_critic_disagrees(tmp_path, capsys):
     """Praise for everything; the program finds fault with a random model's words."""
     settings = {"max_steps": 30, "max_new_tokens": 16, "audit_critic": "programmatic", "audit_share": 1.0}
     config = tiny_config(tmp_path, audit_gap_limit=0.3, **settings)
-    optimize("slf5k", config, PraiseOnly())
+    optimize("slf5k", config, SpokenRewards(worth=lambda token: 1.0))
     logged = rows(tmp_path / "run" / "metrics.jsonl")
     assert len(logged) < 30 and "audit/delta_gap" in capsys.readouterr().out
