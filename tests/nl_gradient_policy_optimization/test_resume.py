@@ -22,7 +22,7 @@ from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
-from tests.tiny_runs import ScriptedRewards, cut_after_one_step, rows, tiny_config, untimed
+from tests.tiny_runs import ScriptedRewards, check_same_weights, cut_after_one_step, rows, tiny_config, untimed
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.journal.checksums import checksums
 from text2grad.journal.run_folder import claimed
@@ -127,10 +127,7 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, ScriptedRewards())
     assert again.finished_steps == 2
-    for (name, expected), found in zip(
-        whole.learner.scorer.named_parameters(), again.learner.scorer.parameters(), strict=True
-    ):
-        assert torch.equal(expected, found), name
+    check_same_weights(whole, again)
 
 
 def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, small_disk):

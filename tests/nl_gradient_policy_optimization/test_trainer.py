@@ -298,8 +298,7 @@ def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
         trainer = optimize("slf5k", config, ScriptedRewards())
         assert trainer.learner.scorer.base.is_activation_checkpointing == checkpointing
         results.append(load_file(trainer.run / "policy" / "adapter_model.safetensors"))
-    for name, weight in results[0].items():
-        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
 LENGTHS = [3, 12, 1, 7]

@@ -13,7 +13,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
-from tests.tiny_runs import ScriptedRewards, SpokenRewards, rows, tiny_config
+from tests.tiny_runs import ScriptedRewards, SpokenRewards, check_same_weights, rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.asking import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -215,8 +215,7 @@ def test_an_audited_run_learns_the_same_and_resumes_with_the_same_audits(tmp_pat
     settings = {"max_steps": 4, "audit_critic": "programmatic", "audit_share": 0.5, "save_every": 2}
     whole = tmp_path / "whole"
     trained = optimize("slf5k", tiny_config(tmp_path, output_dir=str(whole), **settings))
-    same = dict(plain.learner.scorer.named_parameters())
-    assert all(weight.equal(same[name]) for name, weight in trained.learner.scorer.named_parameters())
+    check_same_weights(trained, plain)
 
     figures = audit_rows(whole / "metrics.jsonl")
     audited = [row for row in rows(whole / "rollouts.jsonl") if "audit" in row]
