@@ -90,6 +90,17 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
     return RewardModelConfig(**{**values, **changes})
 
 
+def losses(folder: str | Path) -> list[float]:
+    """Of each step of a training."""
+    states = sorted(Path(folder).glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    history = json.loads(states[-1].read_text())["log_history"]
+    return [row["loss"] for row in history if "loss" in row]
+
+
+def same_result(one: Path, other: Path, weights: str = "adapter_model.safetensors") -> bool:
+    return (one / weights).read_bytes() == (other / weights).read_bytes()
+
+
 @lru_cache
 def memorised(head_dim: int = 16, critique: bool = True) -> tuple[Path, dict[str, dict]]:
     """A reward model's folder, and the six records that it has learnt by heart."""

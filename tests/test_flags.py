@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import runpy
 import shlex
 import sys
@@ -142,6 +143,17 @@ def test_a_key_in_any_setting_is_refused_and_not_repeated(tmp_path, monkeypatch,
             with pytest.raises(InputError, match="environment") as refused:
                 parse(config, args=[*without(config, name), *given])
             assert key.rpartition(":")[2] not in str(refused.value)
+
+
+def test_the_baselines_files_name_their_command_and_settings_that_exist():
+    folder = ROOT / BASELINES.replace(".", "/")
+    for path in sorted(folder.glob("*/*.yaml")):
+        first = path.read_text().splitlines()[0]
+        launcher, method, task = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
+        assert (ROOT / launcher).is_file() and (method, task) == (path.stem, path.parent.name), first
+        assert ("extends: " in path.read_text()) == (folder / path.name).is_file(), path
+        (config,) = (config_of(place) for place in FORMER if place.startswith(f"{BASELINES}.{method}:"))
+        parse(config, args=without(config, ""), default_config=path)
 
 
 @pytest.mark.parametrize(

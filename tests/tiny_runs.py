@@ -18,7 +18,8 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.processes import flags
 from tests.tiny import tiny_model
 from text2grad.advantages import total_rewards
-from text2grad.records import save_json
+from text2grad.journal.checksums import checksums
+from text2grad.records import fingerprint, save_json
 
 POSTS = [
     "My sister borrowed my car and got a parking ticket. Should I make her pay?",
@@ -149,6 +150,20 @@ def check_same_weights(one: NLGradientTrainer, two: NLGradientTrainer) -> None:
 def untimed(path: Path) -> list[dict]:
     """The figures of each step, without its times."""
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows(path)]
+
+
+def digest(run: Path, steps: int) -> dict[str, str]:
+    """Hashes of what a run has computed; only the clock may differ."""
+    checkpoint = run / f"checkpoint-{steps}"
+    files = [checkpoint / "policy" / "adapter_model.safetensors", checkpoint / "value_head.safetensors"]
+    files += [run / "policy" / "adapter_model.safetensors", run / "rollouts.jsonl"]
+    optimizers = [torch.load(checkpoint / name, weights_only=True) for name in ("optimizer.pt", "value_optimizer.pt")]
+    states = [state for optimizer in optimizers for state in optimizer["state"].values()]
+    return {
+        **checksums(run, files),
+        "optimizers": fingerprint([{key: torch.as_tensor(each).tolist() for key, each in s.items()} for s in states]),
+        "metrics": fingerprint(untimed(run / "metrics.jsonl")),
+    }
 
 
 def check_same_update(one: Path, two: Path) -> dict[str, float]:

@@ -1,10 +1,8 @@
 """Several processes and machines: what they agree on, two launches with a rank each, and the job file for Slurm."""
 
 import os
-import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
-from tests.conftest import ROOT
-from tests.processes import free_port, run_command, run_ranks, start_command
+from tests.processes import ROOT, cut_power, free_port, run_command, run_ranks, start_command
 from tests.tiny_runs import deepspeed_file, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
 
@@ -119,18 +116,6 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
     }  # fmt: skip
     with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
         return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *chosen, output=log, **variables)
-
-
-def cut_power(machine: subprocess.Popen) -> None:
-    """SIGKILL to the launcher and all that it started; torchrun gives its processes sessions of their own."""
-    started = [machine.pid]
-    for pid in started:
-        found = subprocess.run(["pgrep", "-P", str(pid)], text=True, capture_output=True, check=False)
-        started += [int(line) for line in found.stdout.split()]
-    for pid in started:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    machine.wait()
 
 
 def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900) -> list[int]:

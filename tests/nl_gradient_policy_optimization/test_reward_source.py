@@ -20,9 +20,8 @@ from nl_gradient_policy_optimization.sampling import TransformersSampler
 from tests import reward_records
 from tests.baseline_runs import rollout
 from tests.fault_server import FaultServer
-from tests.nl_gradient_policy_optimization.test_resume import digest
 from tests.tiny import tiny_model, tokenizer
-from tests.tiny_runs import ScriptedRewards, tiny_config
+from tests.tiny_runs import ScriptedRewards, digest, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt

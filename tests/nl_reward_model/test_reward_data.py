@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from nl_reward_model.data import check_disjoint, split_by_prompt
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
-from tests.nl_reward_model.test_reward_model import losses
-from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
+from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_records, write
 from tests.text2grad.test_decoder import FAMILIES, randomised
 from tests.text2grad.test_packed import adapted, packs
 from tests.tiny import tokenizer

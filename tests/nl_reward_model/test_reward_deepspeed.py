@@ -9,10 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.nl_gradient_policy_optimization.test_nodes import cut_power
-from tests.nl_reward_model.test_reward_model import losses, same_result
-from tests.processes import ROOT, all_said, flags, free_port, start_command
-from tests.reward_records import RECORDS, prompt_file, write
+from tests.processes import ROOT, all_said, cut_power, flags, free_port, start_command
+from tests.reward_records import RECORDS, losses, prompt_file, same_result, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
 
