@@ -15,12 +15,13 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
-from tests.processes import flags
+from tests.processes import ROOT, flags
 from tests.tiny import tiny_model
 from text2grad.advantages import total_rewards
 from text2grad.journal.checksums import checksums
 from text2grad.records import fingerprint, save_json
 
+STAGE = ROOT / "nl_gradient_policy_optimization"
 POSTS = [
     "My sister borrowed my car and got a parking ticket. Should I make her pay?",
     "My boss told me that I would not get the raise. I have worked there for three years. Do I leave?",
@@ -78,12 +79,6 @@ def credited(trainer: NLGradientTrainer, batch: Batch) -> Batch:
     batch.rewards = total_rewards(deltas, batch.kl, trainer.kl.coef) * batch.mask
     batch.advantages, batch.returns = trainer.algorithm.advantages(batch), trainer.algorithm.returns(batch)
     return batch
-
-
-def deepspeed_file(folder: Path, stage: int) -> str:
-    path = folder / f"zero{stage}.json"
-    save_json(path, {"zero_optimization": {"stage": stage}})
-    return str(path)
 
 
 def _sign(token: int) -> float:

@@ -19,11 +19,11 @@ from nl_gradient_policy_optimization.optimize import make_policy, optimize, prep
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from tests.processes import run_ranks
 from tests.tiny_runs import (
+    STAGE,
     ScriptedRewards,
     SpokenRewards,
     answer_with,
     check_same_update,
-    deepspeed_file,
     encoded_prompts,
     rows,
     tiny_config,
@@ -323,7 +323,8 @@ def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings
     """
     config = tiny_config(
         folder, output_dir=str(folder / name), max_steps=1, rollouts_per_device=4 // ranks, micro_batch_size=1,
-        entropy_coef=0.01, max_grad_norm=0.5, deepspeed=deepspeed_file(folder, stage) if stage else "", **settings,
+        entropy_coef=0.01, max_grad_norm=0.5, **settings,
+        deepspeed=str(STAGE / "deepspeed" / f"zero{stage}.json") if stage else "",
     )  # fmt: skip
     trainer = prepare("slf5k", config, JudgedRewards(silent=["post-0"], fail=["post-1"]))
     trainer.learner.scorer.chunk = 4
@@ -336,8 +337,6 @@ def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings
 def updates(folder: Path, stage: int | None, settings: dict) -> list[dict[str, torch.Tensor]]:
     """The adapters that one process and two ranks end with."""
     tiny_config(folder)  # writes model and posts once
-    if stage:
-        deepspeed_file(folder, stage)
     assert run_ranks(_one_update, 1, folder, "one", 1, None, settings) == [0]
     assert run_ranks(_one_update, 2, folder, "two", 2, stage, settings) == [0, 0]
     return [load_file(folder / name / "policy" / "adapter_model.safetensors") for name in ("one", "two")]
