@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -109,17 +109,19 @@ class ScriptedRewards:
 
 
 class SpokenRewards(ScriptedRewards):
-    """Scripted labels, each with a critique; ``silent`` names posts of whose rollouts nothing is said."""
+    """Scripted labels, their mean as verdict, a poor quote, and a critique of posts that are not ``silent``."""
 
     def __init__(self, silent: Sequence[str] = (), **settings):
         super().__init__(**settings)
         self.silent = silent
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        return [
-            replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
-            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
-        ]
+        given = super().__call__(rollouts)
+        for each, rollout in zip(given, rollouts, strict=True):
+            each.critique = "" if rollout.id in self.silent else f"It forgets {rollout.prompt[:9]}"
+            each.poor, each.deltas = [rollout.response[-2:]], each.rewards
+            each.score, each.score_source = fmean(each.rewards), "given"
+        return given
 
 
 def rows(path: Path) -> list[dict]:

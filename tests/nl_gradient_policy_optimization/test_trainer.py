@@ -305,17 +305,6 @@ LENGTHS = [3, 12, 1, 7]
 TEACHER = {"teacher": "gate+distill", "teacher_weights": "average", "teacher_coef": 20.0}
 
 
-class JudgedRewards(SpokenRewards):
-    """Also with verdicts and poor quotes."""
-
-    def __call__(self, rollouts):
-        given = super().__call__(rollouts)
-        return [
-            replace(each, score=sum(each.rewards) / len(each.rewards), score_source="given", poor=[r.response[-2:]])
-            for each, r in zip(given, rollouts, strict=True)
-        ]
-
-
 def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings: dict) -> None:
     """One step on fixed responses of ragged lengths, one of them without a judgement; saves what came out of it.
 
@@ -326,7 +315,7 @@ def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings
         entropy_coef=0.01, max_grad_norm=0.5, **settings,
         deepspeed=str(STAGE / "deepspeed" / f"zero{stage}.json") if stage else "",
     )  # fmt: skip
-    trainer = prepare("slf5k", config, JudgedRewards(silent=["post-0"], fail=["post-1"]))
+    trainer = prepare("slf5k", config, SpokenRewards(silent=["post-0"], fail=["post-1"]))
     trainer.learner.scorer.chunk = 4
     answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(length)] for i, length in enumerate(LENGTHS)])
     trainer.train()
