@@ -1,6 +1,7 @@
 """Several judgements of a rollout: one critic's opinions, votes, and a trusted critic beside the one that rewards."""
 
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,16 +90,11 @@ def test_a_critic_that_always_says_the_same_is_asked_as_often():
 TEXT = "She lost her job, and she wants a new car."
 
 
-class Votes:
-    """The given feedback, one for each rollout."""
-
-    name, remote = "voters", False
-
-    def __init__(self, *given: RolloutFeedback):
-        self.given = iter(given)
-
-    def __call__(self, rollouts):
-        return [next(self.given) for _ in rollouts]
+def voted(*ballot: RolloutFeedback) -> RolloutFeedback:
+    """What critics make of one response who say this."""
+    voters = [Mock(return_value=[each], remote=False) for each in ballot]
+    (found,) = VotedRewards(voters, PolicyConfig())([rollout(TEXT)])
+    return found
 
 
 def vote(*deltas: float, poor: bool = True) -> RolloutFeedback:
@@ -106,19 +102,17 @@ def vote(*deltas: float, poor: bool = True) -> RolloutFeedback:
 
 
 def test_a_token_is_wrong_where_most_votes_blame_it():
-    response = rollout(TEXT)
-    size = len(response.response_ids)
+    size = len(rollout(TEXT).response_ids)
     ends = [[-1, -1, 1], [-1, 1, 0], [0, -1, 1]]
     ballot = [vote(*first, *[0.0] * (size - 3)) for first in ends] + [RolloutFeedback([0.0] * size, error="no reply")]
-    config = PolicyConfig()
-    found = VotedRewards([Votes(each) for each in ballot], config)([response])[0]
+    found = voted(*ballot)
     assert found.deltas == [-1, -1] + [0] * (size - 2)
     assert found.rewards == [-1, -1] + [0] * (size - 3) + [-1]  # most found something poor
     lenient = [vote(*[-1.0] * size), vote(*[1.0] * size, poor=False), vote(*[1.0] * size, poor=False)]
-    found = VotedRewards([Votes(each) for each in lenient], config)([response])[0]
+    found = voted(*lenient)
     assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [1]
     failed = RolloutFeedback([0.0] * size, error="no reply")
-    assert VotedRewards([Votes(failed), Votes(failed)], config)([response])[0].error == "no reply"
+    assert voted(failed, failed).error == "no reply"
 
 
 @pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -1), (TEXT, ["dog"], 1), ("  ", [], -1)])
