@@ -107,15 +107,17 @@ ADDING = {
 
 @pytest.mark.parametrize("run_tests", [None, True, False])
 def test_an_online_critic_of_programs_sees_their_test_log(run_tests):
-    """Of the new program, not of the record's old one; a program without a verdict would be judged blind."""
+    """Of the new program, not of the record's old one, which is for that alone."""
     program = rollout("def add(a, b):\n    return a - b\n", record=ADDING, prompt=ADDING["question"])
     reply = json.dumps({"code_feedback": "It subtracts.", "wrong_code": ["return a - b"], "improvement_code": []})
     with FaultServer(lambda body: reply) as server:
         task = get_task("kodcode")
-        source = CriticRewards(load_critic(f"{server.url}#judge", task), task, PolicyConfig(run_tests=run_tests))
-        (feedback,) = source([program])
-        (asked,) = [request["messages"][0]["content"] for request in server.requests]
-    assert feedback.poor == ["return a - b"] and "the older program" not in asked
+        critic = load_critic(f"{server.url}#judge", task)
+        (feedback,) = CriticRewards(critic, task, PolicyConfig(run_tests=run_tests))([program])
+        critic([ADDING["question"]], [ADDING["solution"]], [ADDING])
+        asked, own = [request["messages"][0]["content"] for request in server.requests]
+    assert feedback.poor == ["return a - b"] and "return a - b" in asked and "assert add(1, 2) == 3" in asked
+    assert "the older program" not in asked and "the older program passed" in own
     assert ("assert -1 == 3" in asked) == (run_tests is not False)
 
 

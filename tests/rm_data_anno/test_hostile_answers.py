@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rm_data_anno.annotate import annotate
-from tests.annotation_runs import judge, posts, read, record_of, setting
+from tests.annotation_runs import judge, posts, read, record_of, setting, unfinished
 from tests.fault_server import FaultServer
 from tests.processes import full
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -70,6 +70,14 @@ def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
         assert len(server.requests) <= 1
     assert len(read(tmp_path)) == 6
     (tmp_path / "out.json").read_text().encode()
+
+
+def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
+    refusal = completion(message={"content": None, "refusal": "I cannot judge dogs."})
+    with FaultServer(judge, raw=lambda body: (200, {}, refusal(body))) as server:
+        unfinished(setting(tmp_path, server, posts(1)))
+    assert len(server.requests) == 1
+    assert "refused to judge" in read(tmp_path, ".failed.json")["t3_0"]
 
 
 def test_prompts_are_not_sent_on_to_another_host():
