@@ -82,11 +82,6 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
     assert asked == [(["opinion 0", "opinion 1", "opinion 2"], 3)] * 2
 
 
-def test_a_critic_that_always_says_the_same_is_asked_as_often():
-    program = load_critic("programmatic", TASK)
-    assert opinions(program, 3) == [program] * 3
-
-
 TEXT = "She lost her job, and she wants a new car."
 
 
