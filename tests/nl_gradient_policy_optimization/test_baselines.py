@@ -196,7 +196,7 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     assert margin(after) > margin(before) + 1
 
 
-def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
+def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path, monkeypatch):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), validation_share=0.5, max_steps=1)
     seen = {}
 
@@ -205,9 +205,8 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
             super().__init__(**options)
             seen["train"], seen["eval"] = self.train_dataset, self.eval_dataset
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpo, "PairTrainer", Spy)
-        dpo.train(config)
+    monkeypatch.setattr(dpo, "PairTrainer", Spy)
+    dpo.train(config)
     tok = load_tokenizer(config.model)
     chats = [tok.apply_chat_template(SLF5K.messages(p), add_generation_prompt=True, return_dict=True) for p in POSTS]
     rows = [*seen["train"], *seen["eval"]]

@@ -167,13 +167,10 @@ def test_a_scalar_reward_or_a_failure_leaves_the_trusted_delta_alone():
         assert found == {f"audit/{name}": value for name, value in expected.items()}
 
 
-def numbered(number: int) -> Rollout:
-    return Rollout(f"post-{number}", "A post.", {}, [1], [number, 2, 3], "one", [], [], True)
-
-
 def audited(share: float, seed: int) -> set[int]:
     rewards = AuditedRewards(ScriptedRewards(), ScriptedRewards(), share, seed)
-    return {number for number in range(2000) if rewards.audits(numbered(number))}
+    drawn = (Rollout(f"post-{n}", "A post.", {}, [1], [n, 2, 3], "one", [], [], True) for n in range(2000))
+    return {each.id for each in drawn if rewards.audits(each)}
 
 
 def test_audits_fall_on_the_share_of_rollouts_and_depends_on_the_seed_alone():

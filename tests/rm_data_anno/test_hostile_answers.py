@@ -120,19 +120,17 @@ def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-@pytest.mark.parametrize("place", ["content", "finish_reason", "refusal"])
+ECHOES = {
+    "content": content(lambda text: f"{text} {SECRET}"),
+    "finish_reason": completion(choice={"finish_reason": f"stop {SECRET}"}),
+    "refusal": completion(message={"content": None, "refusal": f"no, {SECRET}"}),
+}
+
+
+@pytest.mark.parametrize("place", ECHOES)
 def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-
-    def raw(body: dict):
-        changes = {
-            "content": {"message": {"content": f"{judge(body)} {SECRET}"}},
-            "finish_reason": {"choice": {"finish_reason": f"stop {SECRET}"}},
-            "refusal": {"message": {"content": None, "refusal": f"no, {SECRET}"}},
-        }[place]
-        return 200, {}, json.dumps(answer_with(body, **changes)).encode()
-
-    with FaultServer(judge, raw=raw) as server:
+    with FaultServer(judge, raw=lambda body: (200, {}, ECHOES[place](body))) as server:
         try:
             annotate("slf5k", setting(tmp_path, server, posts(2)))
         except SystemExit:
