@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rm_data_anno.annotate import AnnotateConfig
+import pytest
+
+from rm_data_anno.annotate import AnnotateConfig, annotate
 from tests.conftest import ROOT
 from tests.fault_server import FaultServer
 
@@ -44,6 +46,12 @@ def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> 
     data.write_text(json.dumps(records))
     defaults = {"output_path": str(tmp_path / "out.json"), "base_url": server.url, "model": "judge-1", "timeout": 2.0}
     return AnnotateConfig(data_path=str(data), **{**defaults, **options})
+
+
+def unfinished(config: AnnotateConfig) -> None:
+    """An annotation that leaves records without feedback, and says so by its exit code."""
+    with pytest.raises(SystemExit, match="1"):
+        annotate("slf5k", config)
 
 
 def read(tmp_path: Path, ending: str = "") -> dict:

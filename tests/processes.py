@@ -62,6 +62,18 @@ def all_said(process: Popen[str], code: int = 0, timeout: float = 1800) -> str:
     return said
 
 
+def cut_power(machine: Popen) -> None:
+    """SIGKILL to the launcher and all that it started; torchrun gives its processes sessions of their own."""
+    started = [machine.pid]
+    for pid in started:
+        found = subprocess.run(["pgrep", "-P", str(pid)], text=True, capture_output=True, check=False)
+        started += [int(line) for line in found.stdout.split()]
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    machine.wait()
+
+
 def _with_this_python(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
 

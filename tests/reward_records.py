@@ -35,7 +35,7 @@ def slf5k_records(posts: int = 4) -> dict[str, dict]:
     return records
 
 
-def kodcode_records(questions: int = 3) -> list[dict]:
+def kodcode_records() -> list[dict]:
     judged = {"test": "", "log": "", "code_feedback": "It subtracts.", "improvement_code": ["def add(a):"]}
     return [
         {
@@ -45,13 +45,13 @@ def kodcode_records(questions: int = 3) -> list[dict]:
             "wrong_code": [f"return a - {number}"],
             **judged,
         }
-        for number in range(questions)
+        for number in range(3)
     ]
 
 
-def ultrafeedback_records(questions: int = 3) -> list[dict]:
+def ultrafeedback_records() -> list[dict]:
     records = []
-    for number in range(questions):
+    for number in range(3):
         asked, told = f"What is {number} plus one?", f"It is {number + 1}."
         messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": f"{told} I hope that helps!"}]
         record = {"prompt": asked, "prompt_id": f"p{number}", "response": messages}
@@ -63,8 +63,8 @@ def ultrafeedback_records(questions: int = 3) -> list[dict]:
 RECORDS = {"slf5k": slf5k_records, "kodcode": kodcode_records, "ultrafeedback": ultrafeedback_records}
 
 
-def write(folder: Path, records: dict | list, name: str = "annotated.json") -> str:
-    path = folder / name
+def write(folder: Path, records: dict | list) -> str:
+    path = folder / "annotated.json"
     path.write_text(json.dumps(records), encoding="utf-8")
     return str(path)
 
@@ -88,6 +88,17 @@ def settings(folder: Path, data: str, **changes) -> RewardModelConfig:
         "validation_share": 0.25, "feedback_records": 2, "logging_steps": 1, "report_to": "none", "disable_tqdm": True,
     }  # fmt: skip
     return RewardModelConfig(**{**values, **changes})
+
+
+def losses(folder: str | Path) -> list[float]:
+    """Of each step of a training."""
+    states = sorted(Path(folder).glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    history = json.loads(states[-1].read_text())["log_history"]
+    return [row["loss"] for row in history if "loss" in row]
+
+
+def same_result(one: Path, other: Path, weights: str = "adapter_model.safetensors") -> bool:
+    return (one / weights).read_bytes() == (other / weights).read_bytes()
 
 
 @lru_cache

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import runpy
 import shlex
 import sys
@@ -144,6 +145,17 @@ def test_a_key_in_any_setting_is_refused_and_not_repeated(tmp_path, monkeypatch,
             assert key.rpartition(":")[2] not in str(refused.value)
 
 
+def test_the_baselines_files_name_their_command_and_settings_that_exist():
+    folder = ROOT / BASELINES.replace(".", "/")
+    for path in sorted(folder.glob("*/*.yaml")):
+        first = path.read_text().splitlines()[0]
+        launcher, method, task = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
+        assert (ROOT / launcher).is_file() and (method, task) == (path.stem, path.parent.name), first
+        assert ("extends: " in path.read_text()) == (folder / path.name).is_file(), path
+        (config,) = (config_of(place) for place in FORMER if place.startswith(f"{BASELINES}.{method}:"))
+        parse(config, args=without(config, ""), default_config=path)
+
+
 @pytest.mark.parametrize(
     "value", ["http://host/v1?api_key=sk-0123456789abcdefghij#m", "runs/sk-learn-2024-sweep-of-rates"]
 )
@@ -174,21 +186,17 @@ def test_other_libraries_names_lead_to_ours_and_dashes_are_underscores():
 def test_the_published_commands_parse():
     assert parse(AnnotateConfig, args=["--data_path", "path/to/data"]).critic_spec == "openai:gpt-4o"
     merge = "--base_model meta-llama/Llama-3.1-8B-Instruct --lora_model ../ckpt/0_4400 --save_dir ../ckpt/0_4400_merge"
-    merged = parse(MergeConfig, args=shlex.split(f"{merge} --merge_and_save True"))
-    assert (merged.model, merged.output_dir, merged.merge_and_save) == ("../ckpt/0_4400", "../ckpt/0_4400_merge", True)
+    assert parse(MergeConfig, args=shlex.split(f"{merge} --merge_and_save True")).merge_and_save
     infer = (
         "--model_path ../ckpt/0_4400_merge --dataset_path ../data/kodcode_test.json --output_file results.json "
         '--batch_size 40 --prompt_max_length 1000 --max_length 1600 --max_new_tokens 350 --gpu_ids "0,1" '
         '--gpu_memory "30GiB"'
     )
     read = parse(InferConfig, args=shlex.split(infer))
-    assert (read.model, read.data_path) == ("../ckpt/0_4400_merge", "../data/kodcode_test.json")
-    assert (read.output_path, read.max_prompt_tokens, read.max_length) == ("results.json", 1000, 1600)
-    assert (read.max_new_tokens, read.batch_size, read.gpu_ids, read.gpu_memory) == (350, 40, "0,1", "30GiB")
-    metrics = parse(MetricsConfig, args=shlex.split("--input_file results.json --output_file figures.json"))
-    assert (metrics.feedback_path, metrics.output_path, metrics.data_path) == ("results.json", "figures.json", "")
-    in_one_file = parse(MetricsConfig, args=["--data_path", "both.json", "--output_path", "o"])
-    assert in_one_file.feedback_path == "both.json"
+    assert (read.max_length, read.batch_size, read.gpu_ids, read.gpu_memory) == (1600, 40, "0,1", "30GiB")
+    assert read.max_new_tokens == 350
+    assert parse(MetricsConfig, args=["--input_file", "results.json", "--output_file", "o"]).data_path == ""
+    assert parse(MetricsConfig, args=["--data_path", "both.json", "--output_path", "o"]).feedback_path == "both.json"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ from nl_gradient_policy_optimization.optimize import optimize
 from rm_data_anno.annotate import AnnotateConfig, annotate
 from tests.annotation_runs import judge, posts, rows
 from tests.fault_server import FaultServer
-from tests.nl_gradient_policy_optimization.test_resume import digest
 from tests.processes import PRELOADED, full
-from tests.tiny_runs import tiny_config
+from tests.tiny_runs import digest, tiny_config
 from text2grad.endpoints import client
 from text2grad.errors import command
 from text2grad.records import load_json, save_json

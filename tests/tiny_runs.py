@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -15,11 +15,13 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
-from tests.processes import flags
+from tests.processes import ROOT, flags
 from tests.tiny import tiny_model
 from text2grad.advantages import total_rewards
-from text2grad.records import save_json
+from text2grad.journal.checksums import checksums
+from text2grad.records import fingerprint, save_json
 
+STAGE = ROOT / "nl_gradient_policy_optimization"
 POSTS = [
     "My sister borrowed my car and got a parking ticket. Should I make her pay?",
     "My boss told me that I would not get the raise. I have worked there for three years. Do I leave?",
@@ -79,45 +81,47 @@ def credited(trainer: NLGradientTrainer, batch: Batch) -> Batch:
     return batch
 
 
-def deepspeed_file(folder: Path, stage: int) -> str:
-    path = folder / f"zero{stage}.json"
-    save_json(path, {"zero_optimization": {"stage": stage}})
-    return str(path)
+def _sign(token: int) -> float:
+    return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
 
 
 class ScriptedRewards:
-    """Token rewards −1, 0 or 1 that only the sampled ids decide; ``fail`` names posts without a judgement."""
+    """Token rewards that only the sampled ids decide; keeps what it was ``asked``.
 
-    name, remote = "scripted", False
+    Args:
+        fail: posts without a judgement.
+        worth: the reward of a token: −1, 0 or 1.
+    """
 
-    def __init__(self, fail: Sequence[str] = ()):
-        self.fail = set(fail)
+    name = "scripted"
+
+    def __init__(self, fail: Sequence[str] = (), worth: Callable[[int], float] = _sign, remote: bool = False):
+        self.fail, self.worth, self.remote, self.asked = set(fail), worth, remote, []
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        self.asked.append(rollouts)
         return [
             RolloutFeedback(rewards=[0.0] * len(rollout.response_ids), error="no reply")
             if rollout.id in self.fail
-            else RolloutFeedback(rewards=[_sign(token) for token in rollout.response_ids])
+            else RolloutFeedback(rewards=[self.worth(token) for token in rollout.response_ids])
             for rollout in rollouts
         ]
 
 
 class SpokenRewards(ScriptedRewards):
-    """Scripted labels, each with a critique; ``silent`` names posts of whose rollouts nothing is said."""
+    """Scripted labels, their mean as verdict, a poor quote, and a critique of posts that are not ``silent``."""
 
-    def __init__(self, silent: Sequence[str] = (), fail: Sequence[str] = ()):
-        super().__init__(fail)
+    def __init__(self, silent: Sequence[str] = (), **settings):
+        super().__init__(**settings)
         self.silent = silent
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        return [
-            replace(given, critique="" if r.id in self.silent else f"It forgets {r.prompt[:9]}", deltas=given.rewards)
-            for r, given in zip(rollouts, super().__call__(rollouts), strict=True)
-        ]
-
-
-def _sign(token: int) -> float:
-    return hashlib.sha256(str(token).encode()).digest()[0] % 3 - 1.0
+        given = super().__call__(rollouts)
+        for each, rollout in zip(given, rollouts, strict=True):
+            each.critique = "" if rollout.id in self.silent else f"It forgets {rollout.prompt[:9]}"
+            each.poor, each.deltas = [rollout.response[-2:]], each.rewards
+            each.score, each.score_source = fmean(each.rewards), "given"
+        return given
 
 
 def rows(path: Path) -> list[dict]:
@@ -134,9 +138,29 @@ def cut_after_one_step(config: PolicyConfig, rewards) -> NLGradientTrainer:
     return optimize("slf5k", config, rewards)
 
 
+def check_same_weights(one: NLGradientTrainer, two: NLGradientTrainer) -> None:
+    """The policies of two runs are one, to the last bit."""
+    weights = [dict(trainer.learner.scorer.named_parameters()) for trainer in (one, two)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
 def untimed(path: Path) -> list[dict]:
     """The figures of each step, without its times."""
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows(path)]
+
+
+def digest(run: Path, steps: int) -> dict[str, str]:
+    """Hashes of what a run has computed; only the clock may differ."""
+    checkpoint = run / f"checkpoint-{steps}"
+    files = [checkpoint / "policy" / "adapter_model.safetensors", checkpoint / "value_head.safetensors"]
+    files += [run / "policy" / "adapter_model.safetensors", run / "rollouts.jsonl"]
+    optimizers = [torch.load(checkpoint / name, weights_only=True) for name in ("optimizer.pt", "value_optimizer.pt")]
+    states = [state for optimizer in optimizers for state in optimizer["state"].values()]
+    return {
+        **checksums(run, files),
+        "optimizers": fingerprint([{key: torch.as_tensor(each).tolist() for key, each in s.items()} for s in states]),
+        "metrics": fingerprint(untimed(run / "metrics.jsonl")),
+    }
 
 
 def check_same_update(one: Path, two: Path) -> dict[str, float]:
@@ -145,7 +169,5 @@ def check_same_update(one: Path, two: Path) -> dict[str, float]:
     assert second == {name: pytest.approx(value, rel=2e-4, abs=1e-6) for name, value in first.items()}
     for name in ("policy/adapter_model.safetensors", "value_head.safetensors"):
         expected, found = (load_file(run / "checkpoint-1" / name) for run in (one, two))
-        assert expected.keys() == found.keys()
-        for key, tensor in expected.items():
-            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     return first

@@ -1,7 +1,6 @@
 """The baselines: pairs, SFT, DPO, scalar reward and PPO on it; each changes what it should."""
 
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,9 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
-from tests.conftest import ROOT
-from tests.test_flags import without
 from tests.text2grad.test_packed import adapted
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, tiny_config
-from text2grad.configs import parse
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -200,7 +196,7 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     assert margin(after) > margin(before) + 1
 
 
-def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
+def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path, monkeypatch):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), validation_share=0.5, max_steps=1)
     seen = {}
 
@@ -209,9 +205,8 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path):
             super().__init__(**options)
             seen["train"], seen["eval"] = self.train_dataset, self.eval_dataset
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpo, "PairTrainer", Spy)
-        dpo.train(config)
+    monkeypatch.setattr(dpo, "PairTrainer", Spy)
+    dpo.train(config)
     tok = load_tokenizer(config.model)
     chats = [tok.apply_chat_template(SLF5K.messages(p), add_generation_prompt=True, return_dict=True) for p in POSTS]
     rows = [*seen["train"], *seen["eval"]]
@@ -286,18 +281,6 @@ def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
     if placement == "last_verdict":
         with pytest.raises(InputError, match="no critic"):
             on_last_token(replace(expected, score=None), placement)
-
-
-def test_configs_are_settings_that_exist():
-    kinds = {"sft": sft.SFTSettings, "dpo": dpo.DPOSettings, "scalar_reward": scalar_reward.ScalarRewardSettings}
-    kinds["reflect"] = reflect.ReflectConfig
-    for task in ("slf5k", "kodcode", "ultrafeedback"):
-        for path in sorted((BASELINES / task).glob("*.yaml")):
-            first = path.read_text().splitlines()[0]
-            launcher, method, named = re.search(r"bash (\S+\.sh) (\w+) (\w+)", first).groups()
-            assert (ROOT / launcher).is_file() and (method, named) == (path.stem, task), first
-            assert ("extends: " in path.read_text()) == (BASELINES / path.name).is_file(), path
-            parse(kinds[path.stem], args=without(kinds[path.stem], ""), default_config=path)
 
 
 # Reflection

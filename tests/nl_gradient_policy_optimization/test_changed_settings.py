@@ -43,6 +43,9 @@ def test_a_finished_run_is_never_relabelled(tmp_path):
         with pytest.raises(InputError, match=f"run: begun with other settings .*{told}.*--allow_changed true"):
             begin(tmp_path, **settings)
     begin(tmp_path, learning_rate=1e-3, allow_changed=True)  # nothing is left to do with it
+    tiny_model(tmp_path / "tiny-llama", seed=1)
+    with pytest.raises(InputError, match="weights: '"):  # the same name
+        begin(tmp_path)
     assert kept(trainer.run) == before
 
 
@@ -60,32 +63,27 @@ def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeyp
     assert run["changes"] == [{"from_step": 3, "settings": {"max_steps": 3}}]
 
 
-def test_allowed_changes_are_recorded_from_their_step_on(tmp_path):
+def test_allowed_changes_are_recorded_from_their_step_on_and_reach_what_a_checkpoint_holds(tmp_path):
     begin(tmp_path, save_every=1)
-    changed = {"max_steps": 4, "save_every": 1, "learning_rate": 1e-3}
+    changed = {"kl": "k3", "kl_coef": 0, "kl_target": 0, "learning_rate": 1e-3, "max_steps": 4}
+    changed |= {"value_learning_rate": 0.2, "weight_decay": 0.1}
     with pytest.raises(InputError, match="learning_rate"):
         begin(tmp_path, **changed)
     trainer = begin(tmp_path, **changed, allow_changed=True)
-    run = load_json(trainer.run / "run.json")
-    assert run["config"]["learning_rate"] == 1e-2
-    assert run["changes"] == [{"from_step": 3, "settings": {"learning_rate": 1e-3, "max_steps": 4}}]
-    card = (trainer.run / "policy" / "README.md").read_text()
-    assert "- learning_rate: 0.01\n" in card
-    assert "- changed from step 3 on: learning_rate 0.001, max_steps 4" in card
-    before = kept(trainer.run)
-    begin(tmp_path, **changed)  # what it was last continued with needs no permission
-    assert kept(trainer.run) == before
-
-
-def test_allowed_changes_apply_to_what_a_checkpoint_holds_too(tmp_path):
-    begin(tmp_path, save_every=1)
-    changed = {"kl_coef": 0, "kl_target": 0, "kl": "k3", "value_learning_rate": 0.2, "weight_decay": 0.1}
-    trainer = begin(tmp_path, max_steps=3, allow_changed=True, **changed)
     optimizers = trainer.learner.optimizer, trainer.learner.value_function.optimizer
     assert trainer.kl.coef == 0 and optimizers[0].param_groups[0]["weight_decay"] == 0.1
     assert optimizers[1].param_groups[0]["lr"] == 0.2
-    again = begin(tmp_path, max_steps=4, **changed)  # a whole number for the KL coefficient is no damage
-    assert again.finished_steps == 4 and not list(again.run.glob("*.damaged*"))
+    run = load_json(trainer.run / "run.json")
+    assert run["config"]["learning_rate"] == 1e-2
+    assert run["changes"] == [{"from_step": 3, "settings": changed}]
+    card = (trainer.run / "policy" / "README.md").read_text()
+    assert "- learning_rate: 0.01\n" in card
+    assert "- changed from step 3 on: kl k3, kl_coef 0" in card and "learning_rate 0.001, max_steps 4" in card
+    before = kept(trainer.run)
+    begin(tmp_path, **changed)  # what it was last continued with needs no permission
+    assert kept(trainer.run) == before
+    again = begin(tmp_path, **changed | {"max_steps": 5})  # a whole number for the KL coefficient is no damage
+    assert again.finished_steps == 5 and not list(again.run.glob("*.damaged*"))
 
 
 def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
@@ -106,13 +104,6 @@ def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
     prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
     trainer = begin(tmp_path, seed=7)
     assert load_json(trainer.run / "run.json")["config"]["seed"] == 7
-
-
-def test_other_weights_under_the_same_name_are_another_model(tmp_path):
-    begin(tmp_path)
-    tiny_model(tmp_path / "tiny-llama", seed=1)
-    with pytest.raises(InputError, match="weights: '"):
-        begin(tmp_path)
 
 
 def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained(tmp_path):

@@ -13,12 +13,10 @@ from accelerate.state import AcceleratorState
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp
 from nl_gradient_policy_optimization.optimize import make_accelerator
-from tests.processes import ROOT, all_said, flags, run_command, start_command
-from tests.tiny_runs import rows, tiny_config, tiny_flags
+from tests.processes import all_said, flags, run_command, start_command
+from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags
 from text2grad.configs import parse
 from text2grad.errors import InputError
-
-STAGE = ROOT / "nl_gradient_policy_optimization"
 
 
 def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):

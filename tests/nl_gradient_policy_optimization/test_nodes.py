@@ -1,10 +1,8 @@
 """Several processes and machines: what they agree on, two launches with a rank each, and the job file for Slurm."""
 
 import os
-import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
 from nl_gradient_policy_optimization.optimize import prepare
 from tests import reward_records
-from tests.conftest import ROOT
-from tests.processes import free_port, run_command, run_ranks, start_command
-from tests.tiny_runs import deepspeed_file, rows, tiny_config, tiny_flags, untimed
+from tests.processes import cut_power, free_port, run_command, run_ranks, start_command
+from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
 
 
@@ -59,9 +56,8 @@ def test_machines_without_a_common_folder_are_named_on_every_rank(tmp_path, shar
 
 
 def _judged_in_process(folder: str, critic: str) -> None:
-    config = tiny_config(Path(folder), rollouts_per_device=2, max_steps=1, critic=critic, max_critic_failures=1.0)
-    config.deepspeed = deepspeed_file(Path(folder), 3)
-    trainer = prepare("slf5k", config)
+    settings = {"rollouts_per_device": 2, "max_steps": 1, "critic": critic, "max_critic_failures": 1.0}
+    trainer = prepare("slf5k", tiny_config(Path(folder), deepspeed=f"{STAGE}/deepspeed/zero3.json", **settings))
     trainer.train()
     trainer.accelerator.end_training()
 
@@ -70,11 +66,9 @@ def _judged_in_process(folder: str, critic: str) -> None:
 def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path):
     folder, _ = reward_records.memorised()
     tiny_config(tmp_path)
-    deepspeed_file(tmp_path, 3)
     assert run_ranks(_judged_in_process, 2, str(tmp_path), str(folder)) == [0, 0]
 
 
-STAGE = ROOT / "nl_gradient_policy_optimization"
 STEPS = 16  # enough that a kill which takes a second or two falls in the middle
 
 
@@ -119,18 +113,6 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
     }  # fmt: skip
     with (folder.parent / f"{folder.name}-{rank}.log").open("a") as log:
         return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *chosen, output=log, **variables)
-
-
-def cut_power(machine: subprocess.Popen) -> None:
-    """SIGKILL to the launcher and all that it started; torchrun gives its processes sessions of their own."""
-    started = [machine.pid]
-    for pid in started:
-        found = subprocess.run(["pgrep", "-P", str(pid)], text=True, capture_output=True, check=False)
-        started += [int(line) for line in found.stdout.split()]
-    for pid in started:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    machine.wait()
 
 
 def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900) -> list[int]:

@@ -9,38 +9,33 @@ import torch
 
 from nl_gradient_policy_optimization import probe_spans
 from nl_gradient_policy_optimization.optimize import prepare
-from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table, worth
-from nl_gradient_policy_optimization.rollouts import RolloutFeedback
+from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table
 from tests.processes import run_command
-from tests.tiny_runs import ScriptedRewards, credited, tiny_config, tiny_flags
+from tests.tiny_runs import ScriptedRewards, SpokenRewards, credited, tiny_config, tiny_flags
 
 SPANS = "verdict and spans"
 
 
-class Judged:
-    """Every eighth token of the vocabulary is good, its neighbour poor, and the verdict is the mean of that.
+def worth(token: int) -> float:
+    """Every eighth token of the vocabulary is good, its neighbour poor."""
+    return {0: 1.0, 1: -1.0}.get(token % 8, 0.0)
 
-    ``lying``: the verdict stays, and the spans are on other tokens.
-    """
 
-    name, remote = "judged", False
-
-    def __init__(self, lying: bool = False):
-        self.lying = lying
+class Lying(SpokenRewards):
+    """The verdict stays, and the spans are on other tokens."""
 
     def __call__(self, rollouts):
-        found = []
-        for rollout in rollouts:
-            labels = [{0: 1.0, 1: -1.0}.get(token % 8, 0.0) for token in rollout.response_ids]
-            spans = labels[-1:] + labels[:-1] if self.lying else labels
-            found.append(RolloutFeedback(spans, deltas=spans, score=fmean(labels), score_source="given"))
-        return found
+        given = super().__call__(rollouts)
+        for each in given:
+            each.rewards = each.deltas = each.rewards[-1:] + each.rewards[:-1]
+        return given
 
 
-def judged(folder: Path, per_prompt: int = 4, lying: bool = False, batches: int = 6) -> dict:
+def judged(folder: Path, kind: type[SpokenRewards] = SpokenRewards, per_prompt: int = 4, batches: int = 6) -> dict:
     sizes = {"rollouts_per_device": 32, "micro_batch_size": 32, "rollouts_per_prompt": per_prompt, "lora_r": 8}
     config = tiny_config(folder, algorithm="verdict", max_new_tokens=12, **sizes)
-    return probe_spans.probe(ProbeSettings(truth_batches=4 * batches, batches=batches), "slf5k", config, Judged(lying))
+    given = ProbeSettings(truth_batches=4 * batches, batches=batches)
+    return probe_spans.probe(given, "slf5k", config, kind(worth=worth))
 
 
 def cosine(found: dict, method: str) -> float:
@@ -48,12 +43,12 @@ def cosine(found: dict, method: str) -> float:
 
 
 def test_spans_that_say_where_the_verdict_comes_from_point_further_along_it_and_others_do_not(tmp_path):
-    told, lied = judged(tmp_path / "told"), judged(tmp_path / "lied", lying=True)
+    told, lied = judged(tmp_path / "told"), judged(tmp_path / "lied", Lying)
     assert cosine(told, SPANS) > 1.5 * cosine(told, ALONE) > 0
     assert cosine(lied, SPANS) < 0.6 * cosine(told, SPANS)
     assert lied[ALONE]["all"] == pytest.approx(told[ALONE]["all"])  # the same rollouts and verdicts
     assert list(told) == list(METHODS) and {len(row["all"]) for row in told.values()} == {6}
-    assert worth(told, ALONE, "all").value == 1 and len(table(told).splitlines()) == 2 + len(told)
+    assert probe_spans.worth(told, ALONE, "all").value == 1 and len(table(told).splitlines()) == 2 + len(told)
 
 
 def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
@@ -64,9 +59,9 @@ def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
 def test_a_methods_advantages_are_those_of_its_own_run(tmp_path, label):
     name, settings = METHODS[label]
     shared = {"rollouts_per_device": 8, "rollouts_per_prompt": 4, "kl_coef": 0.0, "kl_target": None}
-    first = prepare("slf5k", tiny_config(tmp_path / "probe", algorithm="verdict", **shared), Judged())
+    first = prepare("slf5k", tiny_config(tmp_path / "probe", algorithm="verdict", **shared), SpokenRewards())
     found = probe_spans.advantages_of(probe_spans.compared(first)[label], probe_spans.feedback(first, 1))
-    own = prepare("slf5k", tiny_config(tmp_path / "own", algorithm=name, **settings, **shared), Judged())
+    own = prepare("slf5k", tiny_config(tmp_path / "own", algorithm=name, **settings, **shared), SpokenRewards())
     torch.testing.assert_close(found, credited(own, probe_spans.feedback(own, 1)).advantages)
 
 
@@ -89,7 +84,7 @@ def test_what_is_left_beside_a_direction_is_at_right_angles_to_it():
     assert probe_spans.without(vector, direction).tolist() == [3, 0, 1]
     assert probe_spans.cosine(vector, torch.zeros(3)) == 0
     found = {ALONE: {"all": [0.1, 0.3]}, "away": {"all": [-0.3, -0.5]}}
-    assert worth(found, "away", "all").value == pytest.approx(-4)
+    assert probe_spans.worth(found, "away", "all").value == pytest.approx(-4)
     assert table(found).splitlines()[-1].count("–") == 1  # two batches do not tell whether the verdict alone is above 0
     found[ALONE]["all"] = [0.3, 0.31]
     assert "–" not in table(found)

@@ -20,9 +20,8 @@ from nl_gradient_policy_optimization.sampling import TransformersSampler
 from tests import reward_records
 from tests.baseline_runs import rollout
 from tests.fault_server import FaultServer
-from tests.nl_gradient_policy_optimization.test_resume import digest
 from tests.tiny import tiny_model, tokenizer
-from tests.tiny_runs import ScriptedRewards, tiny_config
+from tests.tiny_runs import ScriptedRewards, digest, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
@@ -108,15 +107,17 @@ ADDING = {
 
 @pytest.mark.parametrize("run_tests", [None, True, False])
 def test_an_online_critic_of_programs_sees_their_test_log(run_tests):
-    """Of the new program, not of the record's old one; a program without a verdict would be judged blind."""
+    """Of the new program, not of the record's old one, which is for that alone."""
     program = rollout("def add(a, b):\n    return a - b\n", record=ADDING, prompt=ADDING["question"])
     reply = json.dumps({"code_feedback": "It subtracts.", "wrong_code": ["return a - b"], "improvement_code": []})
     with FaultServer(lambda body: reply) as server:
         task = get_task("kodcode")
-        source = CriticRewards(load_critic(f"{server.url}#judge", task), task, PolicyConfig(run_tests=run_tests))
-        (feedback,) = source([program])
-        (asked,) = [request["messages"][0]["content"] for request in server.requests]
-    assert feedback.poor == ["return a - b"] and "the older program" not in asked
+        critic = load_critic(f"{server.url}#judge", task)
+        (feedback,) = CriticRewards(critic, task, PolicyConfig(run_tests=run_tests))([program])
+        critic([ADDING["question"]], [ADDING["solution"]], [ADDING])
+        asked, own = [request["messages"][0]["content"] for request in server.requests]
+    assert feedback.poor == ["return a - b"] and "return a - b" in asked and "assert add(1, 2) == 3" in asked
+    assert "the older program" not in asked and "the older program passed" in own
     assert ("assert -1 == 3" in asked) == (run_tests is not False)
 
 
@@ -165,11 +166,9 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
 
 @pytest.mark.parametrize("batch_size", [0, 1, 3])
 def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
-    class Elsewhere(ScriptedRewards):
-        remote = True
-
     logs = []
-    for rewards in (ScriptedRewards(fail=["post-2"]), Elsewhere(fail=["post-2"])):
+    for remote in (False, True):
+        rewards = ScriptedRewards(fail=["post-2"], remote=remote)
         config = tiny_config(tmp_path, generation_batch_size=batch_size, output_dir=str(tmp_path / str(len(logs))))
         optimize("slf5k", config, rewards)
         logs.append((Path(config.output_dir) / "rollouts.jsonl").read_bytes())
@@ -177,14 +176,11 @@ def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
 
 
 def test_what_a_judge_elsewhere_raises_reaches_the_user(tmp_path):
-    class Broken(ScriptedRewards):
-        remote = True
-
-        def __call__(self, rollouts):
-            raise InputError("no money left")
+    def broken(token: int) -> float:
+        raise InputError("no money left")
 
     with pytest.raises(InputError, match="no money left"):
-        optimize("slf5k", tiny_config(tmp_path), Broken())
+        optimize("slf5k", tiny_config(tmp_path), ScriptedRewards(worth=broken, remote=True))
 
 
 def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_path, monkeypatch):
@@ -193,11 +189,8 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
     class Slow(ScriptedRewards):
         """Has no judgement of a step until the update of the step before it has begun."""
 
-        remote = True
-
         def __call__(self, rollouts):
-            first, self.first = getattr(self, "first", True), False
-            waited.append(first or updates.acquire(timeout=20))
+            waited.append(not self.asked or updates.acquire(timeout=20))
             return super().__call__(rollouts)
 
     def noticed(self, batch, *steps):
@@ -206,7 +199,7 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
 
     monkeypatch.setattr(Learner, "update", noticed)
     config = tiny_config(tmp_path, max_steps=4, rollouts_ahead=True, lr_schedule="constant")
-    trainer = optimize("slf5k", config, Slow())
+    trainer = optimize("slf5k", config, Slow(remote=True))
     assert waited == [True] * 4 and trainer.ahead is None
     kl = [row["kl/full"] for row in trainer.metrics_log.rows()]
     assert max(abs(value) for value in kl[:2]) < 1e-6  # both sampled by the policy as it was

@@ -16,6 +16,7 @@ from tests.tiny import tiny_model
 from tests.tiny_runs import ScriptedRewards, credited, ready_batch, rows, tiny_config
 from tests.vllm_servers import StandIn
 from text2grad.errors import InputError
+from text2grad.losses.ppo import capped_ratio
 from text2grad.models import load_model
 
 
@@ -84,6 +85,7 @@ def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path, monk
     )
     metrics = trainer.step(1)
     assert math.isfinite(metrics["policy/loss"]) and metrics["grad_norm"] > 0
+    assert capped_ratio(torch.zeros(2), torch.tensor([0.5, math.nan])).tolist() == [pytest.approx(math.exp(-0.5)), 1]
 
 
 def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):

@@ -73,24 +73,12 @@ def test_the_refinement_loss_by_hand():
     assert logprobs.grad.tolist() == pytest.approx([-2 * 0.1 * 0.1 / 0.2**2, 0.1 * 0.9 / 1.0**2])
 
 
-class Remarks(SpokenRewards):
-    """Says nothing of one post, and keeps what it was asked."""
-
-    def __init__(self):
-        super().__init__(silent=["post-2"])
-        self.asked = []
-
-    def __call__(self, rollouts):
-        self.asked.append(list(rollouts))
-        return super().__call__(rollouts)
-
-
 @pytest.mark.parametrize("learn", ["rltf_sd", "critique_grpo"])
 def test_a_step_of_each(tmp_path, learn):
     """Two prompts with two first and two second attempts each, in one step of eight responses."""
     settings = {"rollouts_per_device": 8, "rollouts_per_prompt": 2, "lora_r": 0, "kl_coef": 0.0}
     config = tiny_config(tmp_path, learn=learn, **settings)
-    rewards = Remarks()
+    rewards = SpokenRewards(silent=["post-2"])
     trainer = prepare("slf5k", config, rewards)
     assert config.algorithm.label == learn
     learnt, update = [], trainer.learner.update
@@ -120,7 +108,7 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     prompt = tmp_path / "again.txt"
     prompt.write_text("${prompt}\nYou said: ${response}\nBut: ${critique}\nAgain:")
     settings = {"algorithm": "second", "rollouts_per_prompt": 2, "micro_batch_size": 1}
-    trainer = prepare("slf5k", tiny_config(tmp_path, teacher_prompt=str(prompt), **settings), Remarks())
+    trainer = prepare("slf5k", tiny_config(tmp_path, teacher_prompt=str(prompt), **settings), SpokenRewards())
     reader = trainer.algorithm.reader
     rollout = next(batch for batch in trainer.collector.sample(trainer.collector.prompts_of(1)))[0]
     rollout = replace(

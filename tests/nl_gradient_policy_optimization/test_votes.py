@@ -1,6 +1,7 @@
 """Several judgements of a rollout: one critic's opinions, votes, and a trusted critic beside the one that rewards."""
 
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.baseline_runs import SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
-from tests.tiny_runs import ScriptedRewards, rows, tiny_config
+from tests.tiny_runs import ScriptedRewards, SpokenRewards, check_same_weights, rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.asking import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -81,24 +82,14 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
     assert asked == [(["opinion 0", "opinion 1", "opinion 2"], 3)] * 2
 
 
-def test_a_critic_that_always_says_the_same_is_asked_as_often():
-    program = load_critic("programmatic", TASK)
-    assert opinions(program, 3) == [program] * 3
-
-
 TEXT = "She lost her job, and she wants a new car."
 
 
-class Votes:
-    """The given feedback, one for each rollout."""
-
-    name, remote = "voters", False
-
-    def __init__(self, *given: RolloutFeedback):
-        self.given = iter(given)
-
-    def __call__(self, rollouts):
-        return [next(self.given) for _ in rollouts]
+def voted(*ballot: RolloutFeedback) -> RolloutFeedback:
+    """What critics make of one response who say this."""
+    voters = [Mock(return_value=[each], remote=False) for each in ballot]
+    (found,) = VotedRewards(voters, PolicyConfig())([rollout(TEXT)])
+    return found
 
 
 def vote(*deltas: float, poor: bool = True) -> RolloutFeedback:
@@ -106,19 +97,17 @@ def vote(*deltas: float, poor: bool = True) -> RolloutFeedback:
 
 
 def test_a_token_is_wrong_where_most_votes_blame_it():
-    response = rollout(TEXT)
-    size = len(response.response_ids)
+    size = len(rollout(TEXT).response_ids)
     ends = [[-1, -1, 1], [-1, 1, 0], [0, -1, 1]]
     ballot = [vote(*first, *[0.0] * (size - 3)) for first in ends] + [RolloutFeedback([0.0] * size, error="no reply")]
-    config = PolicyConfig()
-    found = VotedRewards([Votes(each) for each in ballot], config)([response])[0]
+    found = voted(*ballot)
     assert found.deltas == [-1, -1] + [0] * (size - 2)
     assert found.rewards == [-1, -1] + [0] * (size - 3) + [-1]  # most found something poor
     lenient = [vote(*[-1.0] * size), vote(*[1.0] * size, poor=False), vote(*[1.0] * size, poor=False)]
-    found = VotedRewards([Votes(each) for each in lenient], config)([response])[0]
+    found = voted(*lenient)
     assert found.deltas == [0] * size and found.rewards == [0] * (size - 1) + [1]
     failed = RolloutFeedback([0.0] * size, error="no reply")
-    assert VotedRewards([Votes(failed), Votes(failed)], config)([response])[0].error == "no reply"
+    assert voted(failed, failed).error == "no reply"
 
 
 @pytest.mark.parametrize(("text", "poor", "outcome"), [(TEXT, ["job"], -1), (TEXT, ["dog"], 1), ("  ", [], -1)])
@@ -178,13 +167,10 @@ def test_a_scalar_reward_or_a_failure_leaves_the_trusted_delta_alone():
         assert found == {f"audit/{name}": value for name, value in expected.items()}
 
 
-def numbered(number: int) -> Rollout:
-    return Rollout(f"post-{number}", "A post.", {}, [1], [number, 2, 3], "one", [], [], True)
-
-
 def audited(share: float, seed: int) -> set[int]:
     rewards = AuditedRewards(ScriptedRewards(), ScriptedRewards(), share, seed)
-    return {number for number in range(2000) if rewards.audits(numbered(number))}
+    drawn = (Rollout(f"post-{n}", "A post.", {}, [1], [n, 2, 3], "one", [], [], True) for n in range(2000))
+    return {each.id for each in drawn if rewards.audits(each)}
 
 
 def test_audits_fall_on_the_share_of_rollouts_and_depends_on_the_seed_alone():
@@ -215,8 +201,7 @@ def test_an_audited_run_learns_the_same_and_resumes_with_the_same_audits(tmp_pat
     settings = {"max_steps": 4, "audit_critic": "programmatic", "audit_share": 0.5, "save_every": 2}
     whole = tmp_path / "whole"
     trained = optimize("slf5k", tiny_config(tmp_path, output_dir=str(whole), **settings))
-    same = dict(plain.learner.scorer.named_parameters())
-    assert all(weight.equal(same[name]) for name, weight in trained.learner.scorer.named_parameters())
+    check_same_weights(trained, plain)
 
     figures = audit_rows(whole / "metrics.jsonl")
     audited = [row for row in rows(whole / "rollouts.jsonl") if "audit" in row]
@@ -230,18 +215,10 @@ def test_an_audited_run_learns_the_same_and_resumes_with_the_same_audits(tmp_pat
     assert audit_rows(whole / "metrics.jsonl") == figures
 
 
-class PraiseOnly:
-    name, remote = "praise", False
-
-    def __call__(self, rollouts):
-        praise = [[1.0] * len(rollout.response_ids) for rollout in rollouts]
-        return [RolloutFeedback(rewards=values, deltas=values) for values in praise]
-
-
 def test_a_run_stops_when_the_trusted_critic_disagrees(tmp_path, capsys):
     """Praise for everything; the program finds fault with a random model's words."""
     settings = {"max_steps": 30, "max_new_tokens": 16, "audit_critic": "programmatic", "audit_share": 1.0}
     config = tiny_config(tmp_path, audit_gap_limit=0.3, **settings)
-    optimize("slf5k", config, PraiseOnly())
+    optimize("slf5k", config, SpokenRewards(worth=lambda token: 1.0))
     logged = rows(tmp_path / "run" / "metrics.jsonl")
     assert len(logged) < 30 and "audit/delta_gap" in capsys.readouterr().out

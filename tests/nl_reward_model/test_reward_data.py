@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from nl_reward_model.data import check_disjoint, split_by_prompt
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
-from tests.nl_reward_model.test_reward_model import losses
-from tests.reward_records import PROMPT, RECORDS, settings, slf5k_records, write
+from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_records, write
 from tests.text2grad.test_decoder import FAMILIES, randomised
 from tests.text2grad.test_packed import adapted, packs
 from tests.tiny import tokenizer
@@ -213,9 +212,7 @@ def test_shared_rows_have_the_loss_and_the_gradients_of_single_ones(family, pack
     calls = packs(model, monkeypatch)
     found = gradients(model, [shared_rows(EXAMPLES, PROMPTS, 8)])  # both rows in one batch, one of them padded
     assert bool(calls) == packed
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def first_losses(tmp_path, name: str, **changes) -> list[float]:
@@ -260,8 +257,7 @@ def test_an_adapter_goes_on_training_from_its_weights(tmp_path):
     paths = (made, tmp_path / "same", tmp_path / "more")
     weights = {path.name: load_file(path / "adapter_model.safetensors") for path in paths}
     assert any(bool(value.any()) for key, value in weights["same"].items() if "lora_B" in key)
-    for key, value in weights[made.name].items():
-        torch.testing.assert_close(weights["same"][key], value)
+    torch.testing.assert_close(weights["same"], weights[made.name])
     assert any(not torch.equal(weights["more"][key], value) for key, value in weights[made.name].items())
     description, _ = RewardModelDescription.load(tmp_path / "more", "slf5k")
     assert description.settings["lora_r"] == 4 and description.base_model == str(tmp_path / "model")

@@ -9,10 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.nl_gradient_policy_optimization.test_nodes import cut_power
-from tests.nl_reward_model.test_reward_model import losses, same_result
-from tests.processes import ROOT, all_said, flags, free_port, start_command
-from tests.reward_records import RECORDS, prompt_file, write
+from tests.processes import ROOT, all_said, cut_power, flags, free_port, start_command
+from tests.reward_records import RECORDS, losses, prompt_file, same_result, write
 from tests.tiny import tiny_model
 from text2grad.critics.reward_model.critic import RewardModelCritic
 
@@ -48,10 +46,8 @@ def test_two_ranks_train_as_one_process_does(tmp_path, run_script, task_name, ze
     two, one = losses(tmp_path / "two"), losses(tmp_path / "one")
     assert len(two) == 3 and two == pytest.approx(one, abs=1e-4)
     weights = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("two", "one")]
-    assert weights[0].keys() == weights[1].keys()
-    for name, weight in weights[0].items():
-        assert weight.abs().sum() > 0
-        torch.testing.assert_close(weight.float(), weights[1][name].float(), atol=2e-3, rtol=2e-2)
+    assert all(weight.any() for weight in weights[0].values())
+    torch.testing.assert_close(*weights, atol=2e-3, rtol=2e-2, check_dtype=False)
     description = json.loads((tmp_path / "two" / "reward_model.json").read_text())
     assert (description["settings"]["ranks"], description["settings"]["zero_stage"]) == (2, zero)
     RewardModelCritic.load(tmp_path / "two", task_name, max_new_tokens=2)

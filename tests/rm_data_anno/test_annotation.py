@@ -10,7 +10,7 @@ import pytest
 from rm_data_anno import fidelity
 from rm_data_anno.rollouts import rollout_records
 from rm_data_anno.validation import supported, validate
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, run_forked
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -27,15 +27,10 @@ RECORDS = {
 }
 
 
-@pytest.fixture
-def annotate(run_script):
-    """A task's script, with the critic that is a program."""
-
-    def run(task: str, data: Path, output: Path, code: int = 0):
-        flags = {"data_path": data, "output_path": output, "critic": "programmatic"}
-        return run_script(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", **flags, code=code)
-
-    return run
+def annotate(task: str, data: Path, output: Path, code: int = 0):
+    """By the task's script, with the critic that is a program."""
+    flags = {"data_path": data, "output_path": output, "critic": "programmatic"}
+    return run_forked(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", **flags, code=code)
 
 
 def write(path: Path, value: object) -> Path:
@@ -43,7 +38,7 @@ def write(path: Path, value: object) -> Path:
     return path
 
 
-def test_a_file_of_summaries_is_annotated(tmp_path, annotate):
+def test_a_file_of_summaries_is_annotated(tmp_path):
     data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
     done = annotate("slf5k", data, output)
 
@@ -72,7 +67,7 @@ def test_the_launchers_pass_their_arguments_on(task, tmp_path):
     assert "none.json: no such file" in run_command(*command, cwd=ROOT / "rm_data_anno" / task, code=2).stderr
 
 
-def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
+def test_solutions_without_a_log_are_run_first(tmp_path):
     record = {
         "question_id": "q1",
         "question": "Return the larger of two numbers.",
@@ -91,7 +86,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path, annotate):
     assert fine["wrong_code"] == []
 
 
-def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path, annotate):
+def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path):
     data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
     done = annotate("slf5k", data, tmp_path / "out.json", code=2)
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
@@ -163,7 +158,7 @@ def test_report_counts_what_stands_in_the_records():
     assert report["failures"] == {"broken JSON at character N: x": 2}
 
 
-def test_two_annotations_stand_side_by_side(tmp_path, annotate, run_script):
+def test_two_annotations_stand_side_by_side(tmp_path, run_script):
     output = tmp_path / "a.json"
     annotate("slf5k", write(tmp_path / "in.json", RECORDS), output)
     done = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", output, output)
@@ -229,7 +224,7 @@ def test_what_is_no_log_of_these_prompts_is_named(tmp_path):
         rollout_records(POSTS, [tmp_path / "other.jsonl"], TASK)
 
 
-def test_a_runs_rollouts_are_annotated(tmp_path, annotate, run_script):
+def test_a_runs_rollouts_are_annotated(tmp_path, run_script):
     posts = ROOT / "quickstart" / "data" / "posts_train.json"
     key = next(iter(json.loads(posts.read_text())))
     run = log(tmp_path / "run", (key, "The landlord keeps the deposit over some scratches."), (key, "As an AI, no."))

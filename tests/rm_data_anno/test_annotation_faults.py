@@ -9,19 +9,12 @@ from dataclasses import replace
 import pytest
 
 from rm_data_anno.annotate import annotate
-from tests.annotation_runs import ROOT, judge, posts, prices, read, record_of, setting
+from tests.annotation_runs import ROOT, judge, posts, prices, read, record_of, setting, unfinished
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, reply_schema
 from text2grad.tasks import get_task
-
-
-def unfinished(config) -> None:
-    """An annotation that leaves records without feedback, and says so by its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        annotate("slf5k", config)
-    assert ended.value.code == 1
 
 
 def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
@@ -100,19 +93,6 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
     assert not (tmp_path / "out.json.failed.json").exists()
 
 
-def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
-    class Refusing(FaultServer):
-        def completion(self, body: dict) -> dict:
-            value = super().completion(body)
-            value["choices"][0]["message"] |= {"content": None, "refusal": "I cannot judge dogs."}
-            return value
-
-    with Refusing(judge) as server:
-        unfinished(setting(tmp_path, server, posts(1)))
-    assert len(server.requests) == 1
-    assert "refused to judge" in read(tmp_path, ".failed.json")["t3_0"]
-
-
 def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tmp_path):
     records = {key: {**record, "feedback": f"I like the start of {key}."} for key, record in posts(2).items()}
 
@@ -123,19 +103,13 @@ def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tm
         return json.dumps({"good_spans": [f"Dog {record_of(body)[3:]}"], "poor_spans": []})
 
     with FaultServer(answer) as server:
+        told = r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
+        with pytest.raises(InputError, match=told):
+            annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="human_feedback"))
+        assert not server.requests and [path.name for path in tmp_path.iterdir()] == ["in.json"]
         annotate("slf5k", setting(tmp_path, server, records, prompt_variant="human_feedback"))
     assert read(tmp_path)["t3_1"]["textual_feedback"] == "I like the start of t3_1."
     assert read(tmp_path)["t3_1"]["good_spans"] == ["Dog 1"]
-
-
-def test_human_feedback_that_is_not_there_is_an_error_before_anything_is_sent(tmp_path):
-    with FaultServer(judge) as server:
-        config = setting(tmp_path, server, posts(2), prompt_variant="human_feedback")
-        told = r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
-        with pytest.raises(InputError, match=told):
-            annotate("slf5k", config)
-    assert not server.requests
-    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
 def test_dense_labels_cover_every_word_in_order(tmp_path):
@@ -261,23 +235,6 @@ def test_a_chat_critic_answers_in_order_and_its_failures_are_feedback_errors(tmp
     assert isinstance(results[4], FeedbackError)
     assert server.most_flying > 1
     assert "reasoning" not in server.requests[0]["response_format"]["json_schema"]["schema"]["properties"]
-
-
-def test_a_rollout_is_judged_without_the_log_of_the_records_own_solution():
-    record = {"question": "Double x.", "solution": "def f(x): return x", "test": "assert f(2) == 4", "log": "it failed"}
-    seen = []
-
-    def answer(body: dict) -> str:
-        seen.append(body["messages"][0]["content"])
-        return json.dumps({"code_feedback": "Fine.", "wrong_code": [], "improvement_code": []})
-
-    with FaultServer(answer) as server:
-        critic = load_critic(f"{server.url}#judge-1", "kodcode", variant="no_cot", concurrency=1)
-        critic(["Double x."] * 2, ["def f(x): return x", "def f(x): return 2 * x"], [record, record])
-    assert "it failed" in seen[0]
-    assert "it failed" not in seen[1]
-    assert "return 2 * x" in seen[1]
-    assert "assert f(2) == 4" in seen[1]
 
 
 def test_the_prompt_that_the_readme_shows_is_enough(tmp_path):

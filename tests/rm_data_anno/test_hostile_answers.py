@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rm_data_anno.annotate import annotate
-from tests.annotation_runs import judge, posts, read, record_of, setting
+from tests.annotation_runs import judge, posts, read, record_of, setting, unfinished
 from tests.fault_server import FaultServer
 from tests.processes import full
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -72,6 +72,14 @@ def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     (tmp_path / "out.json").read_text().encode()
 
 
+def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):
+    refusal = completion(message={"content": None, "refusal": "I cannot judge dogs."})
+    with FaultServer(judge, raw=lambda body: (200, {}, refusal(body))) as server:
+        unfinished(setting(tmp_path, server, posts(1)))
+    assert len(server.requests) == 1
+    assert "refused to judge" in read(tmp_path, ".failed.json")["t3_0"]
+
+
 def test_prompts_are_not_sent_on_to_another_host():
     with FaultServer(lambda body: "stolen") as other:
         raw = lambda body: (307, {"Location": f"{other.url}/chat/completions"}, b"")  # noqa: E731
@@ -112,19 +120,17 @@ def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-@pytest.mark.parametrize("place", ["content", "finish_reason", "refusal"])
+ECHOES = {
+    "content": content(lambda text: f"{text} {SECRET}"),
+    "finish_reason": completion(choice={"finish_reason": f"stop {SECRET}"}),
+    "refusal": completion(message={"content": None, "refusal": f"no, {SECRET}"}),
+}
+
+
+@pytest.mark.parametrize("place", ECHOES)
 def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-
-    def raw(body: dict):
-        changes = {
-            "content": {"message": {"content": f"{judge(body)} {SECRET}"}},
-            "finish_reason": {"choice": {"finish_reason": f"stop {SECRET}"}},
-            "refusal": {"message": {"content": None, "refusal": f"no, {SECRET}"}},
-        }[place]
-        return 200, {}, json.dumps(answer_with(body, **changes)).encode()
-
-    with FaultServer(judge, raw=raw) as server:
+    with FaultServer(judge, raw=lambda body: (200, {}, ECHOES[place](body))) as server:
         try:
             annotate("slf5k", setting(tmp_path, server, posts(2)))
         except SystemExit:

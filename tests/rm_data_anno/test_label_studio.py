@@ -5,7 +5,6 @@ import os
 import random
 import re
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,12 +311,6 @@ def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path
 # With a real Label Studio, and people who work in it through its API
 
 
-def label_studio(executable: str, folder: Path) -> Server:
-    command = [executable, "start", "--no-browser", "--port", "PORT", "--data-dir", folder]
-    log = folder / "server.log"
-    return Server(command, log, health="/api/version", COLLECT_ANALYTICS="false", PYTHONPATH="")
-
-
 class Person:
     """Someone who signed up, with a browser's cookies."""
 
@@ -356,7 +349,9 @@ def test_fifty_records_two_annotators_and_a_step_of_training(tmp_path, run_scrip
     arguments = ("--task", "slf5k", "--data_path", data)
     run_script(SCRIPT, *arguments, "--output_path", tmp_path / "tasks.json")
     said: dict[str, list[PersonsAnnotation]] = {}
-    with label_studio(place, tmp_path) as server:
+    command = [place, "start", "--no-browser", "--port", "PORT", "--data-dir", tmp_path]
+    log = tmp_path / "server.log"
+    with Server(command, log, health="/api/version", COLLECT_ANALYTICS="false", PYTHONPATH="") as server:
         people = [Person(server, f"{uuid.uuid4().hex}@example.org") for _ in range(2)]
         project = people[0].call("POST", "/api/projects", {"title": "summaries", "label_config": INTERFACE})["id"]
         people[0].call("POST", f"/api/projects/{project}/import", load_json(tmp_path / "tasks.json"))
