@@ -20,7 +20,6 @@ from evaluation.results import (
 )
 from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS, load_critic, version_of
-from text2grad.critics.chat import ChatCritic
 from text2grad.critics.unit_test_logs import log_completion
 from text2grad.feedback import FeedbackError, verdict
 from text2grad.journal import map_records
@@ -77,6 +76,8 @@ def critic_figures(
     """
     if not config.critic:
         return {}, {}
+    from text2grad.critics.chat import ChatCritic  # --help waits for no client
+
     tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
     complete = log_completion(critic, task)
     journal = Path(f"{config.output_path}.critic.journal.jsonl")
