@@ -76,8 +76,6 @@ def critic_figures(
     """
     if not config.critic:
         return {}, {}
-    from text2grad.critics.chat import ChatCritic  # --help waits for no client
-
     tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
     complete = log_completion(critic, task)
     journal = Path(f"{config.output_path}.critic.journal.jsonl")
@@ -97,7 +95,6 @@ def critic_figures(
             "critic": model_identity(config.critic) if Path(config.critic).is_dir() else config.critic,
             "task": task.name,
             **version_of(critic),
-            **({"prompt": critic.prompt.fingerprint} if isinstance(critic, ChatCritic) else {}),
         },
         batch_size=8,
         retry_failed=config.retry_failed,

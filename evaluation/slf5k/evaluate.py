@@ -61,8 +61,7 @@ def evaluate_summaries(config: SummaryEvaluationConfig) -> dict:
         figures["perplexity"] = perplexity(responses, config.perplexity_model)
     by_critic, extra = critic_figures(config, records, task)
     if references:
-        extra["trivial"] = _trivial(config, task, records, posts, references)
-        extra["trivial_of"] = fingerprint([posts, references])
+        extra |= _trivial(config, task, records, posts, references)
     result = compare_and_save(config, task, {**by_critic, **figures}, records, extra)
     if references:
         print_rows(config.system, result["metrics"], result["trivial"])
@@ -84,16 +83,17 @@ def _figures(config: SummaryEvaluationConfig, responses: Texts, posts: Texts, re
 def _trivial(
     config: SummaryEvaluationConfig, task: Task, records: Mapping[str, Record], posts: Texts, references: Texts
 ) -> dict[str, Any]:
-    """The trivial rows; those of ``--compare_with`` where they were measured on the same texts in the same way.
+    """The trivial rows and what they are of; ``--compare_with``'s where it measured the same texts in the same way.
 
     δ is theirs only by the programmatic critic, which costs nothing.
     """
+    texts = fingerprint([posts, references])
     if config.compare_with:
         other = load_result(config.compare_with)
         names = ("encoder", "logprob_model", "critic", "tokenizer")
         same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
-        if same and other.get("trivial") and other.get("trivial_of") == fingerprint([posts, references]):
-            return other["trivial"]
+        if same and other.get("trivial") and other.get("trivial_of") == texts:
+            return {"trivial": other["trivial"], "trivial_of": texts}
 
     rows = {}
     for name, answers in trivial_answers(posts, references).items():
@@ -102,7 +102,7 @@ def _trivial(
             answered = {key: task.with_response(records[key], answer) for key, answer in answers.items()}
             figures |= critic_figures(config, answered, task)[0]
         rows[name] = {measured: figure.summary() for measured, figure in figures.items() if figure.rows}
-    return rows
+    return {"trivial": rows, "trivial_of": texts}
 
 
 @command

@@ -132,7 +132,7 @@ class OwnCritic:
             parameters = tuple(inspect.signature(function).parameters)
         except (TypeError, ValueError):
             raise InputError(f"{name}: is {type(function).__name__}, which cannot be called as a critic") from None
-        self.version = _file_hash(function)
+        self.version = {"critic_version": made} if (made := _file_hash(function)) else {}
         self._count = len(parameters)
         self._by_item = parameters in (_ITEM, _ITEM[:2])
         if not self._by_item and parameters not in (_BATCH, _BATCH[:2]):
@@ -226,5 +226,5 @@ def _file_hash(function: Callable) -> str:
 
 
 def version_of(critic: Critic) -> dict[str, str]:
-    """What a journal's settings hold next to a critic's name: the version of a user's function."""
-    return {"critic_version": critic.version} if isinstance(critic, OwnCritic) and critic.version else {}
+    """What a journal's settings hold next to a critic's name: a user's function as it is, an endpoint's prompt."""
+    return getattr(critic, "version", {})

@@ -71,6 +71,7 @@ class ChatCritic:
         if constrained != "none" and variant == "dense":
             raise InputError("scores have no grammar of quotes; leave --critic_constrained or the variant dense out")
         self.client, self.task, self.prompt, self.variant, self.fit = client, task, prompt, variant, fit
+        self.version = {"prompt": prompt.fingerprint}
         self.constrained = constrained
         self.feedback_field = feedback_field or task.human_feedback_field
         self.schema = reply_schema(task.fields, variant)
