@@ -38,6 +38,17 @@ def run_script():
 
 
 @pytest.fixture
+def packs(monkeypatch) -> list[int]:
+    """As many as rows were really laid end to end."""
+    from text2grad.models import packed
+
+    calls: list[int] = []
+    original = packed.hidden_states
+    monkeypatch.setattr(packed, "hidden_states", lambda *args: calls.append(1) or original(*args))
+    return calls
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A file system of some megabytes, which can be filled."""
     folder = tmp_path / "disk"

@@ -8,7 +8,6 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
-from text2grad.models import packed
 from text2grad.models.packed import pack
 from text2grad.models.trees import shared_prefixes
 
@@ -20,15 +19,6 @@ GROUPS = torch.tensor(
     [[*ONE, 22, 23], [*ONE, 30, 0], [*OTHER, 40, 41], [*ONE, 22, 23], [*OTHER, 50, 0], [0, 0, *range(60, 67)]]
 )
 """Padded with 0; two prompts of seven tokens with responses, two of them equal, and a row that begins like no other."""
-
-
-@pytest.fixture
-def calls(monkeypatch) -> list[int]:
-    """As many as a decoder really packed."""
-    calls: list[int] = []
-    original = packed.hidden_states
-    monkeypatch.setattr(packed, "hidden_states", lambda *a: calls.append(1) or original(*a))
-    return calls
 
 
 def adapted(model, dropout: float = 0.0, **options):
@@ -63,18 +53,18 @@ def assert_alike(ours, theirs, tolerance: float = 1e-4):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["all weights", "adapter"])
-def test_loss_and_gradients_are_those_of_transformers(family, kind, calls):
+def test_loss_and_gradients_are_those_of_transformers(family, kind, packs):
     plain = randomised(FAMILIES[family]())
     fast = pack(copy.deepcopy(plain))
     if kind == "adapter":
         plain, fast = adapted(plain), adapted(fast)
     theirs = loss_and_gradients(plain.train())
-    assert not calls
+    assert not packs
     assert_alike(loss_and_gradients(fast.train()), theirs)
-    assert calls
+    assert packs
 
 
-def test_what_rows_begin_with_is_read_once(calls):
+def test_what_rows_begin_with_is_read_once(packs):
     rows = [row[row > 0] for row in GROUPS]
     ids, lengths = torch.cat(rows), [len(row) for row in rows]
     segments, order, read = shared_prefixes(ids, lengths)
@@ -87,17 +77,17 @@ def test_what_rows_begin_with_is_read_once(calls):
     fast = adapted(pack(copy.deepcopy(plain))).train()
     ours = loss_and_gradients(fast, GROUPS, (GROUPS > 0).long())
     assert_alike(ours, loss_and_gradients(adapted(plain).train(), GROUPS, (GROUPS > 0).long()))
-    assert calls
+    assert packs
 
 
-def test_without_its_adapter_the_model_is_its_base(calls):
+def test_without_its_adapter_the_model_is_its_base(packs):
     base = randomised(FAMILIES["llama"]())
     fast = adapted(pack(copy.deepcopy(base)))
     with torch.no_grad(), fast.disable_adapter():
         ours = fast(input_ids=IDS, attention_mask=MASK, use_cache=False).logits
     with torch.no_grad():
         theirs = base(input_ids=IDS, attention_mask=MASK, use_cache=False).logits
-    assert calls
+    assert packs
     torch.testing.assert_close(ours[MASK.bool()], theirs[MASK.bool()], rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +118,7 @@ def test_in_bfloat16_it_errs_no_more_than_transformers_does():
     assert errors[1] < max(1.5 * errors[0], 0.02), errors
 
 
-def test_what_only_transformers_gives_still_comes_from_there(calls):
+def test_what_only_transformers_gives_still_comes_from_there(packs):
     fast = pack(randomised(FAMILIES["llama"]()))
     with torch.no_grad():
         assert len(fast(input_ids=IDS, output_hidden_states=True).hidden_states) == 4
@@ -138,13 +128,13 @@ def test_what_only_transformers_gives_still_comes_from_there(calls):
         fast(input_ids=IDS, attention_mask=holes, use_cache=False)
         fast(input_ids=IDS, position_ids=torch.arange(11).remainder(4)[None].expand(4, -1), use_cache=False)
         fast.generate(input_ids=IDS[1:2], max_new_tokens=3, do_sample=False)
-        assert not calls
+        assert not packs
         fast(input_ids=IDS, use_cache=False)
-        assert calls
+        assert packs
     fast.gradient_checkpointing_enable()
-    calls.clear()
+    packs.clear()
     loss_and_gradients(fast.train())
-    assert not calls
+    assert not packs
 
 
 def test_packing_can_be_switched_off_and_copies_stay_independent(monkeypatch):
