@@ -78,7 +78,11 @@ class Campaign:
         self.folder.mkdir(parents=True, exist_ok=True)
         pool = ThreadPoolExecutor(self.config.jobs)
         try:
-            if not self._commands(self.config.prepare, self.folder / "prepare.log", {}) or not self._one(BASE, 0):
+            prepare = self._checked(self.folder, self.config.prepare, {})
+            if not self._commands(self.config.prepare, self.folder / "prepare.log", {}):
+                return False
+            save_json(self.folder / COMMANDS, prepare)
+            if not self._one(BASE, 0):
                 return False
             methods = [name for name in self.config.only or self.config.methods if name != BASE]
             jobs = [(method, seed) for seed in self.config.seeds for method in methods]
@@ -108,9 +112,7 @@ class Campaign:
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
         names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
         commands = [*about.get("train", self.config.train), *self.config.measure]
-        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
-        if (out / COMMANDS).is_file():
-            check_same_settings(out, load_json(out / COMMANDS), now)
+        now = self._checked(out, commands, names)
         if (out / "result.json").is_file():
             if method == BASE:  # the first: an earlier call may have ended before it wrote the figures of its last run
                 self._figures()
@@ -121,6 +123,13 @@ class Campaign:
         with self.lock:
             self._figures()
         return True
+
+    def _checked(self, folder: Path, commands: list[str], names: dict[str, Any]) -> dict[str, str]:
+        """The commands that fill a folder; ``InputError`` where it was filled by others."""
+        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
+        if (folder / COMMANDS).is_file():
+            check_same_settings(folder, load_json(folder / COMMANDS), now)
+        return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
         return shlex.split(line.format(**self.names, **names))
