@@ -49,7 +49,7 @@ class CampaignConfig:
     prepare: list[str] = field(default_factory=list, metadata={"help": "commands before the first run"})
     train: list[str] = field(default_factory=list, metadata={"help": "commands that train a policy with {flags}"})
     measure: list[str] = field(default_factory=list, metadata={"help": "commands after each run's training"})
-    metrics: list[str] = setting([], "what the table shows of each result; pass@k by default")
+    metrics: list[str] = setting([], "what the table shows of each result; by default pass@k, or all")
     methods: dict[str, Any] = field(default_factory=dict, metadata={"help": "name: its {flags}, or {train, policy}"})
 
 
@@ -62,6 +62,8 @@ class Campaign:
         self.lock = Lock()
         self.running: list[subprocess.Popen] = []
         self.stopped = False
+        if BASE not in config.methods:
+            raise InputError(f"methods lacks {BASE}: {{train: [], policy: ...}}, the start that all are compared with")
         if unknown := [name for name in config.only if name not in config.methods]:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
         if not config.data_path and "{data}" in " ".join(config.prepare + config.train):
@@ -176,7 +178,8 @@ class Campaign:
             for name, result in results.items()
         }
         save_json(self.folder / "figures.json", figures)
-        measured = self.config.metrics or [name for name in figures[BASE]["metrics"] if name.startswith("pass@")]
+        known = list(figures[BASE]["metrics"])
+        measured = self.config.metrics or [name for name in known if name.startswith("pass@")] or known
         rows = []
         for name, row in figures.items():
             pairs = [(row["metrics"], of) for of in measured] + [(row["less_base"], of) for of in measured]

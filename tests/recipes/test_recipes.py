@@ -178,14 +178,16 @@ def test_a_signal_ends_the_command_that_runs(tmp_path):
 def test_a_failed_run_stops_no_other(tmp_path, capsys):
     broken = campaign(tmp_path, jobs=2)
     broken.config.methods["first"] = {"train": ["python -c 1/0"]}
+    (tmp_path / "stub.py").write_text(STUB.replace("pass@1", "words"))  # a task without unit tests
     assert not broken.run()
     assert sorted(load_json(tmp_path / "run/figures.json")) == ["base", "second-seed1", "second-seed2"]
-    assert "first-seed1 ended with 1" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
 
 
-@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}])
+@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"methods": {"first": "--slow"}}])
 def test_names_that_are_not_there_are_refused(tmp_path, settings):
-    with pytest.raises(InputError, match=r"first, second|size"):
+    with pytest.raises(InputError, match=r"first, second|size|methods lacks base"):
         campaign(tmp_path, **settings)
 
 
