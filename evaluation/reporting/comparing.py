@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, compare, figures_of, grouped, load_result, prompt_of
 
@@ -19,7 +20,7 @@ def load_results(paths: list[str]) -> list[dict[str, Any]]:
     from evaluation.schemas import check_task
 
     results = []
-    for path in paths:
+    for path in once(paths):
         result = load_result(path)
         check_task(result, path)
         results.append({**result, "path": str(path)})
