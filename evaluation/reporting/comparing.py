@@ -195,7 +195,7 @@ def is_judged(result: dict[str, Any]) -> bool:
 def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Comparisons by a judge, with the figures pooled over files of the same systems and step (their seeds).
 
-    ``latest`` marks the last step of each pair of systems.
+    ``latest`` marks the last step of each pair of systems; what was judged without a step, no checkpoint, comes last.
     """
     groups = grouped(results, lambda one: (one["task"], one["system"], one.get("baseline"), one.get("step")))
     found = []
@@ -206,10 +206,10 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         judges = sorted({str(member.get("settings", {}).get("judge")) for member in members})
         about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
         found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
-    found.sort(key=lambda item: (item["task"], item["system"], item["baseline"], item["step"] or 0))
-    pair = [(item["task"], item["system"], item["baseline"]) for item in found]
+    pair = itemgetter("task", "system", "baseline")
+    found.sort(key=lambda item: (*pair(item), item["step"] is None, item["step"] or 0))
     for number, item in enumerate(found):
-        item["latest"] = pair[number] not in pair[number + 1 :]
+        item["latest"] = pair(item) not in map(pair, found[number + 1 :])
     return found
 
 

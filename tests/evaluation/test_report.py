@@ -41,8 +41,9 @@ def runs(tmp_path_factory) -> Path:
             report_files.write_learning_run(folder / f"{method}-seed{seed}", method, seed, STEPS, PER_STEP)
             report_files.write_result(folder / f"{method}-seed{seed}.result.json", method, skill, seed)
     report_files.write_result(folder / "base.result.json", "base", 0.08)
-    for step in (0, 12, 24):
-        verdicts = {str(n): {"ab": "first" if n < step else "tie", "ba": "second"} for n in range(24)}
+    for step in (0, 12, 24, None):  # None: the finished policy
+        wins = 24 if step is None else step
+        verdicts = {str(n): {"ab": "first" if n < wins else "tie", "ba": "second"} for n in range(24)}
         save_result(
             folder / f"judge{step}.result.json", task="slf5k", benchmark="judge against base", system="text2grad",
             settings={"judge": "openai:gpt-4o"}, figures=pair_figures(verdicts, both=True),
@@ -132,6 +133,8 @@ def test_the_page_holds_the_figures(page, report):
     assert report["headline"]["title"] in page and report["headline"]["deck"] in page
     assert show(cell["value"]) in page and show_interval(cell["low"], cell["high"]) in page
     assert all(caution in page for caution in report["cautions"])
+    assert [judge["step"] for judge in report["judges"] if judge["latest"]] == [None]
+    assert report["win_rates"][0]["lines"][0]["steps"] == [0, 12, 24]
     assert [chart["title"] for chart in report["training"][0]["charts"] if chart["constant"]] == ["Learning rate"]
 
 
