@@ -193,23 +193,26 @@ def is_judged(result: dict[str, Any]) -> bool:
 
 
 def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Comparisons by a judge, with the figures pooled over files of the same systems and step (their seeds).
+    """Comparisons by a judge, with the figures pooled over files of the same systems, judge and step (their seeds).
 
-    ``latest`` marks the last step of each pair of systems; what was judged without a step, no checkpoint, comes last.
+    ``latest`` marks the last step of each comparison; what was judged without a step, no checkpoint, comes last.
     """
-    groups = grouped(results, lambda one: (one["task"], one["system"], one.get("baseline"), one.get("step")))
+    compared = itemgetter("task", "system", "baseline", "judge")
+
+    def about(result: dict[str, Any]) -> tuple:
+        settings = {"baseline": None, **result, "judge": str(result.get("settings", {}).get("judge"))}
+        return *compared(settings), result.get("step")
+
     found = []
-    for (task, system, baseline, step), members in groups.items():
+    for (task, system, baseline, judge, step), members in grouped(results, about).items():
         figures = pool(members)
         names = dict.fromkeys(name for member in members for name in member["metrics"])
         metrics = {name: figures[name].summary() if name in figures else _as_stored(members, name) for name in names}
-        judges = sorted({str(member.get("settings", {}).get("judge")) for member in members})
-        about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
-        found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
-    pair = itemgetter("task", "system", "baseline")
-    found.sort(key=lambda item: (*pair(item), item["step"] is None, item["step"] or 0))
+        item = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": judge}
+        found.append({**item, "metrics": metrics, "files": [member["path"] for member in members]})
+    found.sort(key=lambda item: (*compared(item), item["step"] is None, item["step"] or 0))
     for number, item in enumerate(found):
-        item["latest"] = pair(item) not in map(pair, found[number + 1 :])
+        item["latest"] = compared(item) not in map(compared, found[number + 1 :])
     return found
 
 

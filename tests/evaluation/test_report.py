@@ -17,6 +17,7 @@ from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, tables
 from evaluation.reporting.opening import pieces
+from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import save_result
@@ -217,6 +218,22 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
     assert title in report["headline"]["title"] and report["headline"]["deck"].endswith(verdict)
     assert report["tables"][0]["cells"]["text2grad"][f"held out/{name}"]["change"]["verdict"] == verdict
     assert "4 evaluation prompts" in " ".join(report["cautions"])
+
+
+def test_two_judges_are_told_apart(runs, tmp_path):
+    for step in (12, 24, None):
+        value = json.loads((runs / f"judge{step}.result.json").read_text())
+        save_json(tmp_path / f"{step}.json", {**value, "settings": {"judge": "another"}})
+    files = [*runs.glob("judge*.result.json"), *tmp_path.iterdir()]
+    report, _ = assemble([], load_results([str(file) for file in files]))
+    assert [(judge["judge"], judge["step"]) for judge in report["judges"] if judge["latest"]] == [
+        ("another", None), ("openai:gpt-4o", None)
+    ]  # fmt: skip
+    lines = report["win_rates"][0]["lines"]
+    assert [(line["label"].rpartition("by ")[2], line["slot"], line["steps"]) for line in lines] == [
+        ("another", 0, [12, 24]), ("openai:gpt-4o", 1, [0, 12, 24])
+    ]  # fmt: skip
+    assert html({**report, "viewer": packs.packs([], [], 1)[1]}, {}).count(", by another</small>") == 1
 
 
 def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_path):
