@@ -182,11 +182,17 @@ def save_result(
                 "rows": {key: " ".join(f"{x:.12g}" for x in row) for key, row in figure.rows.items()},
             }
             for name, figure in figures.items()
-            if figure.rows and (figure.combine != "ratio" or any(row[1] != 1 for row in figure.rows.values()))
+            if figure.rows and not _is_plain_mean(figure)
         },
     }
     save_json(path, result)
     return result
+
+
+def _is_plain_mean(figure: Figure) -> bool:
+    """Whether the values beside the records are all that the figure is made of."""
+    rows = figure.rows.items()
+    return figure.combine == "ratio" and all(tuple(row) == (figure.each.get(key), 1) for key, row in rows)
 
 
 def load_result(path: str | Path) -> dict[str, Any]:
