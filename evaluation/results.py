@@ -203,6 +203,13 @@ def load_result(path: str | Path) -> dict[str, Any]:
     return checked(RESULT, load_json(path), path, "give a result file of evaluation/<task>/evaluate.py")
 
 
+def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], path: str | Path) -> None:
+    """``InputError`` where a loaded result file means other prompts by the same ids, so that nothing can be paired."""
+    for key, text in result.get("prompts", {}).items():
+        if prompts.get(key, text).strip() != text.strip():
+            raise InputError(f"{path}: its prompt {key!r} is another one; compare answers to the same prompts")
+
+
 def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures of a loaded result file, ready to compare."""
     figures = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
-from evaluation.results import Figure, compare, figures_of, grouped, load_result, prompt_of
+from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result, prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
@@ -20,9 +20,13 @@ def load_results(paths: list[str]) -> list[dict[str, Any]]:
     from evaluation.schemas import check_task
 
     results = []
+    asked: dict[tuple[str, str], dict[str, str]] = {}
     for path in once(paths):
         result = load_result(path)
         check_task(result, path)
+        prompts = asked.setdefault((result["task"], result["benchmark"]), {})
+        check_same_prompts(prompts, result, path)
+        prompts |= result.get("prompts", {})
         results.append({**result, "path": str(path)})
     return results
 

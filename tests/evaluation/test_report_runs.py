@@ -215,12 +215,16 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
 
 def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
     run = write_run(tmp_path / "run", [hand_made(1)])
-    result = result_file(tmp_path / "r.json", "base", {"1": {"acc": 1.0}})
+    result, other = (
+        result_file(tmp_path / f"{name}.json", name, {"1": {"acc": 1.0}}, prompts={"1": f"{name} post"})
+        for name in "ab"
+    )
     output = tmp_path / "out" / "report.html"
     for args, told in [
         ([tmp_path / "none"], "no such file; give the output folder"),
         ([run, run], "given twice; name it once"),
         (["--results", result, result], "given twice; name it once"),
+        (["--results", result, other], "b.json: its prompt '1' is another one"),
         ([], "nothing to report; give run folders, or result files with --results"),
         ([run, "--baseline", "dpo"], "--baseline 'dpo'"),
         ([run, "--results", run / "run.json"], "give a result file"),

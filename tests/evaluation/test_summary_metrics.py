@@ -338,6 +338,9 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
     results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad", "corrected")]
     assert results[0]["trivial"] == results[1]["trivial"] and results[0]["models"] == ["base@0123456789ab"]
     assert results[2]["trivial"][REFERENCE]["words"]["value"] == 2  # not those of other references
+    save_json(tmp_path / "corrected.json", {key: {**row, "post": "Another."} for key, row in answered.items()})
+    with pytest.raises(InputError, match=r"base.result.json: its prompt 't3_0' is another one"):
+        evaluate_summaries(config)
     report, _ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
     shown = report["tables"][0]["trivial"]
     rows = {row["name"]: row["values"] for row in shown["rows"]}
