@@ -11,6 +11,7 @@ from evaluation.results import (
     check_same_prompts,
     compare,
     figures_of,
+    instruments,
     load_responses,
     load_result,
     print_differences,
@@ -167,5 +168,7 @@ def compare_and_save(
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
+        for differing in instruments([result, other]):
+            print(f"  what these measure does not compare: {differing}")
     print_next_step(*filter(None, (config.compare_with, config.output_path)), task=task)
     return result

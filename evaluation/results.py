@@ -54,6 +54,9 @@ COMBINE: dict[str, Combine] = {
 }
 
 
+MEASURING = ("critic", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
+"""Settings of a measurement that decide what its figures mean."""
+
 _SAMPLE = re.compile(r"@\d+$")
 
 
@@ -208,6 +211,13 @@ def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], pa
     for key, text in result.get("prompts", {}).items():
         if prompts.get(key, text).strip() != text.strip():
             raise InputError(f"{path}: its prompt {key!r} is another one; compare answers to the same prompts")
+
+
+def instruments(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What measured the results' figures, where it was not the same for all: no differences can be told from those."""
+    settings = [result.get("settings", {}) for result in results]
+    named = {name: [each[name] for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
+    return [f"{name} {', '.join(dict.fromkeys(used))}" for name, used in named.items() if len(set(used)) > 1]
 
 
 def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:

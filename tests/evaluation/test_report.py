@@ -197,7 +197,11 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     run = load_runs([str(runs / "text2grad-seed1")])
     results = load_results([str(runs / "base.result.json"), str(runs / "text2grad-seed1.result.json")])
     told = " ".join(assemble(run, results)[0]["cautions"])
-    assert "by the critic that trained the policy" in told and "one seed" in told
+    assert "by the critic that trained the policy" in told and "one seed" in told and "not compare" not in told
+    results[0]["settings"] = {"critic": "openai:m"}
+    told = " ".join(assemble(run, results)[0]["cautions"])
+    assert "held out: what these measure does not compare: critic openai:m, programmatic." in told
+    results[0]["settings"] = results[1]["settings"]
     run[0].critic = "runs/seed1/reward_model"
     told = " ".join(assemble(run, results)[0]["cautions"])
     assert "Trained with runs/seed1/reward_model; δ in evaluation is by programmatic" in told
