@@ -20,7 +20,7 @@ from text2grad.errors import InputError
 from text2grad.records import load_json, load_rows, save_json
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
-from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
+from text2grad.statistics import Combine, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import own_task, say_next
 
@@ -110,13 +110,9 @@ class Figure:
     def value(self) -> float:
         return float(COMBINE[self.combine](np.sum(list(self.rows.values()), axis=0)))
 
-    def estimate(self) -> Estimate:
-        """The figure with its 95 % percentile bootstrap over prompts."""
-        return bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
-
     def summary(self) -> dict[str, Any]:
-        """What a result file says of the figure; ``n`` is the number of prompts."""
-        found = self.estimate()
+        """The figure with its 95 % percentile bootstrap over prompts; ``n`` is their number."""
+        found = bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
         return {"value": _json(found.value), "low": _json(found.low), "high": _json(found.high), "n": found.n}
 
 

@@ -145,7 +145,7 @@ def test_dense_scores_are_counted(tmp_path, by_critic):
     )
     records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
     found = by_critic(records, f"{tmp_path / 'critic.py'}:judge")
-    assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
+    assert found["mean_delta"].value() < -0.5 and found["poor_tokens"].value() > 0.5
 
 
 def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkeypatch):
