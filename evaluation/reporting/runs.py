@@ -75,10 +75,6 @@ class Run:
         return self.path.name
 
     @property
-    def steps(self) -> list[int]:
-        return [row["step"] for row in self.metrics]
-
-    @property
     def measure(self) -> str:
         """ "δ", or "reward" where no critic gave any δ (a scalar reward model)."""
         given = [rollout for rollout in self.rollouts if not rollout.error and len(rollout.deltas)]

@@ -25,7 +25,7 @@ def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
         with (folder / name).open("a") as file:
             file.write('{"step": 3, "delt')
     run = load_run(folder)
-    assert run.steps == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
+    assert [row["step"] for row in run.metrics] == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
     assert run.notes == [
         f"the last line of {n}.jsonl is not finished and was left out" for n in ("metrics", "rollouts")
     ]
