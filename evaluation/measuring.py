@@ -8,8 +8,10 @@ from typing import Any
 
 from evaluation.results import (
     Figure,
+    check_same_prompts,
     compare,
     figures_of,
+    instruments,
     load_responses,
     load_result,
     print_differences,
@@ -47,9 +49,14 @@ class MeasureConfig:
 def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
     """The responses by id, once it is sure that their figures can be written and compared."""
     check_output(config.output_path)
-    if config.compare_with:
-        load_result(config.compare_with)
-    return load_responses(config.data_path, task)
+    other = load_result(config.compare_with) if config.compare_with else {}
+    records = load_responses(config.data_path, task)
+    check_same_prompts(_prompts(records, task), other, config.compare_with or "")
+    return records
+
+
+def _prompts(records: Mapping[str, Record], task: Task) -> dict[str, str]:
+    return {prompt_of(key): task.prompt(record) for key, record in records.items()}
 
 
 def share_finished(records: Mapping[str, Record]) -> Figure:
@@ -135,7 +142,7 @@ def compare_and_save(
     The file holds each prompt once for the report to show, and which models, by their weights, wrote the responses.
     """
     responses = {key: task.response(record) for key, record in records.items()}
-    asked = {prompt_of(key): task.prompt(record) for key, record in records.items()}
+    asked = _prompts(records, task)
     models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
     compared: dict[str, Any] = {}
     if config.compare_with:
@@ -161,5 +168,7 @@ def compare_and_save(
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
+        for differing in instruments([result, other]):
+            print(f"  what these measure does not compare: {differing}")
     print_next_step(*filter(None, (config.compare_with, config.output_path)), task=task)
     return result

@@ -20,7 +20,7 @@ from text2grad.errors import InputError
 from text2grad.records import load_json, load_rows, save_json
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
-from text2grad.statistics import Combine, Estimate, bootstrap, paired_difference, ratio
+from text2grad.statistics import Combine, bootstrap, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import own_task, say_next
 
@@ -53,6 +53,9 @@ COMBINE: dict[str, Combine] = {
     "order_free": _order_free,
 }
 
+
+MEASURING = ("critic", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
+"""Settings of a measurement that decide what its figures mean."""
 
 _SAMPLE = re.compile(r"@\d+$")
 
@@ -107,13 +110,9 @@ class Figure:
     def value(self) -> float:
         return float(COMBINE[self.combine](np.sum(list(self.rows.values()), axis=0)))
 
-    def estimate(self) -> Estimate:
-        """The figure with its 95 % percentile bootstrap over prompts."""
-        return bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
-
     def summary(self) -> dict[str, Any]:
-        """What a result file says of the figure; ``n`` is the number of prompts."""
-        found = self.estimate()
+        """The figure with its 95 % percentile bootstrap over prompts; ``n`` is their number."""
+        found = bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
         return {"value": _json(found.value), "low": _json(found.low), "high": _json(found.high), "n": found.n}
 
 
@@ -182,11 +181,17 @@ def save_result(
                 "rows": {key: " ".join(f"{x:.12g}" for x in row) for key, row in figure.rows.items()},
             }
             for name, figure in figures.items()
-            if figure.rows and (figure.combine != "ratio" or any(row[1] != 1 for row in figure.rows.values()))
+            if figure.rows and not _is_plain_mean(figure)
         },
     }
     save_json(path, result)
     return result
+
+
+def _is_plain_mean(figure: Figure) -> bool:
+    """Whether the values beside the records are all that the figure is made of."""
+    rows = figure.rows.items()
+    return figure.combine == "ratio" and all(tuple(row) == (figure.each.get(key), 1) for key, row in rows)
 
 
 def load_result(path: str | Path) -> dict[str, Any]:
@@ -195,6 +200,20 @@ def load_result(path: str | Path) -> dict[str, Any]:
     from text2grad.safety.schema import checked
 
     return checked(RESULT, load_json(path), path, "give a result file of evaluation/<task>/evaluate.py")
+
+
+def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], path: str | Path) -> None:
+    """``InputError`` where a loaded result file means other prompts by the same ids, so that nothing can be paired."""
+    for key, text in result.get("prompts", {}).items():
+        if prompts.get(key, text).strip() != text.strip():
+            raise InputError(f"{path}: its prompt {key!r} is another one; compare answers to the same prompts")
+
+
+def instruments(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What measured the results' figures, where it was not the same for all: no differences can be told from those."""
+    settings = [result.get("settings", {}) for result in results]
+    named = {name: [each[name] for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
+    return [f"{name} {', '.join(dict.fromkeys(used))}" for name, used in named.items() if len(set(used)) > 1]
 
 
 def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:

@@ -49,7 +49,7 @@ class CampaignConfig:
     prepare: list[str] = field(default_factory=list, metadata={"help": "commands before the first run"})
     train: list[str] = field(default_factory=list, metadata={"help": "commands that train a policy with {flags}"})
     measure: list[str] = field(default_factory=list, metadata={"help": "commands after each run's training"})
-    metrics: list[str] = setting([], "what the table shows of each result; pass@k by default")
+    metrics: list[str] = setting([], "what the table shows of each result; by default pass@k, or all")
     methods: dict[str, Any] = field(default_factory=dict, metadata={"help": "name: its {flags}, or {train, policy}"})
 
 
@@ -62,6 +62,8 @@ class Campaign:
         self.lock = Lock()
         self.running: list[subprocess.Popen] = []
         self.stopped = False
+        if BASE not in config.methods:
+            raise InputError(f"methods lacks {BASE}: {{train: [], policy: ...}}, the start that all are compared with")
         if unknown := [name for name in config.only if name not in config.methods]:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
         if not config.data_path and "{data}" in " ".join(config.prepare + config.train):
@@ -78,7 +80,11 @@ class Campaign:
         self.folder.mkdir(parents=True, exist_ok=True)
         pool = ThreadPoolExecutor(self.config.jobs)
         try:
-            if not self._commands(self.config.prepare, self.folder / "prepare.log", {}) or not self._one(BASE, 0):
+            prepare = self._checked(self.folder, self.config.prepare, {})
+            if not self._commands(self.config.prepare, self.folder / "prepare.log", {}):
+                return False
+            save_json(self.folder / COMMANDS, prepare)
+            if not self._one(BASE, 0):
                 return False
             methods = [name for name in self.config.only or self.config.methods if name != BASE]
             jobs = [(method, seed) for seed in self.config.seeds for method in methods]
@@ -108,9 +114,7 @@ class Campaign:
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
         names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
         commands = [*about.get("train", self.config.train), *self.config.measure]
-        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
-        if (out / COMMANDS).is_file():
-            check_same_settings(out, load_json(out / COMMANDS), now)
+        now = self._checked(out, commands, names)
         if (out / "result.json").is_file():
             if method == BASE:  # the first: an earlier call may have ended before it wrote the figures of its last run
                 self._figures()
@@ -121,6 +125,13 @@ class Campaign:
         with self.lock:
             self._figures()
         return True
+
+    def _checked(self, folder: Path, commands: list[str], names: dict[str, Any]) -> dict[str, str]:
+        """The commands that fill a folder; ``InputError`` where it was filled by others."""
+        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
+        if (folder / COMMANDS).is_file():
+            check_same_settings(folder, load_json(folder / COMMANDS), now)
+        return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
         return shlex.split(line.format(**self.names, **names))
@@ -167,7 +178,8 @@ class Campaign:
             for name, result in results.items()
         }
         save_json(self.folder / "figures.json", figures)
-        measured = self.config.metrics or [name for name in figures[BASE]["metrics"] if name.startswith("pass@")]
+        known = list(figures[BASE]["metrics"])
+        measured = self.config.metrics or [name for name in known if name.startswith("pass@")] or known
         rows = []
         for name, row in figures.items():
             pairs = [(row["metrics"], of) for of in measured] + [(row["less_base"], of) for of in measured]

@@ -21,7 +21,7 @@ from typing import Any
 from recipes.published import read_published
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import check_writable, fingerprint, load_json, load_records, save_json
+from text2grad.records import check_output, fingerprint, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
 
 PARTS = ("sft", "reward_model", "policy", "evaluation")
@@ -56,13 +56,15 @@ def split(config: SplitsConfig) -> dict[str, Any]:
     """Write the parts and the manifest, which is returned.
 
     Raises:
-        InputError: the folder holds other parts, a part would be empty, or one of its files was changed.
+        InputError: the folder holds other files of these names, a part would be empty, or one of them was changed.
     """
     task, folder = get_task(config.task), Path(config.output_dir)
     shares = tuple(config.shares) or PAPER.get(task.name, ())
     if shares and (any(share < 0 for share in shares) or len(shares) not in (2, 3) or sum(shares) <= 0):
         raise InputError(f"--shares {' '.join(map(str, shares))}: give 3 shares, or 2 where there is a --policy_path")
-    check_writable(folder / MANIFEST)
+    if not (folder / MANIFEST).is_file():
+        for name in PARTS:
+            check_output(folder / f"{name}.json")
     sources = {
         name: read_published(path, task)
         for name, path in (("data", config.data_path), ("policy", config.policy_path),

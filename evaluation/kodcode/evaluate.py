@@ -9,7 +9,7 @@ whose records carry their ``test``. Killed and run again, no program is tested t
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.kodcode.pass_at_k import pass_figures
@@ -79,8 +79,9 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
         samples.setdefault((record.get("generation") or {}).get("prompt_id") or key, []).append(key)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
     by_critic, extra = critic_figures(config, records, task)
-    by_record = {"finished": share_finished(records), **by_critic}
-    figures |= {name: figure.grouped(samples) for name, figure in by_record.items()}
+    for name, figure in {"finished": share_finished(records), **by_critic}.items():
+        shown = {problem: figure.each[keys[0]] for problem, keys in samples.items() if keys[0] in figure.each}
+        figures[name] = replace(figure.grouped(samples), each=shown)  # beside the first sample stands its own value
     errors = Counter(row["error_type"] for row in tested.values() if not row["passed"])
     extra |= {
         "errors": dict(errors.most_common()),

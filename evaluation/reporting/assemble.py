@@ -1,5 +1,6 @@
 """The report as one JSON value: everything that the page shows, but for the responses."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +95,24 @@ def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[s
 
 
 def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Win rates over training, one chart a task, a line for each system that was judged at several steps."""
-    slots = {variant["method"]: variant["slot"] for variant in reversed(report["variants"])}
+    """Win rates over training, one chart a task, a line for each comparison that was judged at several steps."""
     charts = []
     for task in dict.fromkeys(judge["task"] for judge in report["judges"]):
-        curves: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        slots = {variant["method"]: variant["slot"] for variant in reversed(report["variants"])}
+        free = count(len(report["variants"]))
+        curves: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
         for judge in report["judges"]:
             if judge["task"] == task and judge["step"] is not None and judge["metrics"]["win_rate"]["low"] is not None:
-                curves.setdefault((judge["system"], judge["baseline"]), []).append(judge)
+                curves.setdefault((judge["system"], judge["baseline"], judge["judge"]), []).append(judge)
         lines = []
-        for (system, baseline), points in curves.items():
+        several = len({judge for _, _, judge in curves}) > 1
+        for (system, baseline, judge), points in curves.items():
             if len(points) > 1:
                 rates = [point["metrics"]["win_rate"] for point in points]
-                line: dict[str, Any] = {"label": f"{method_name(system)} against {system_name(baseline)}"}
-                line |= {"slot": slots.setdefault(system, len(slots)), "steps": [point["step"] for point in points]}
+                label = f"{method_name(system)} against {system_name(baseline)}{f', by {judge}' if several else ''}"
+                line: dict[str, Any] = {"label": label}
+                slot = slots.pop(system) if system in slots else next(free)
+                line |= {"slot": slot, "steps": [point["step"] for point in points]}
                 line |= {"mean": [rate["value"] for rate in rates], "low": [rate["low"] for rate in rates]}
                 lines.append({**line, "high": [rate["high"] for rate in rates], "seeds": 1, "window": 1})
         if lines:

@@ -1,10 +1,12 @@
 """What limits the report's figures, found by rules: a plain list of facts."""
 
 import re
+from operator import itemgetter
 from typing import Any
 
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name
+from evaluation.results import grouped, instruments
 from text2grad.errors import InputError
 from text2grad.models import weights_fingerprint
 
@@ -28,6 +30,8 @@ def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list
             told = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
             where = f"{method_name(result['system'])}, {result['benchmark']}"
             found.append(f"{where}: from record {change['from_record']} on with other settings ({told}).")
+    for (_, benchmark), measured in grouped(results, itemgetter("task", "benchmark")).items():
+        found += [f"{benchmark}: what these measure does not compare: {each}." for each in instruments(measured)]
     for table in report["tables"]:
         found += _about_table(table)
     for section in report["training"]:

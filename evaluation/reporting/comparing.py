@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
-from evaluation.results import Figure, compare, figures_of, grouped, load_result, prompt_of
+from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result, prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
@@ -19,9 +20,13 @@ def load_results(paths: list[str]) -> list[dict[str, Any]]:
     from evaluation.schemas import check_task
 
     results = []
-    for path in paths:
+    asked: dict[tuple[str, str], dict[str, str]] = {}
+    for path in once(paths):
         result = load_result(path)
         check_task(result, path)
+        prompts = asked.setdefault((result["task"], result["benchmark"]), {})
+        check_same_prompts(prompts, result, path)
+        prompts |= result.get("prompts", {})
         results.append({**result, "path": str(path)})
     return results
 
@@ -192,23 +197,26 @@ def is_judged(result: dict[str, Any]) -> bool:
 
 
 def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Comparisons by a judge, with the figures pooled over files of the same systems and step (their seeds).
+    """Comparisons by a judge, with the figures pooled over files of the same systems, judge and step (their seeds).
 
-    ``latest`` marks the last step of each pair of systems.
+    ``latest`` marks the last step of each comparison; what was judged without a step, no checkpoint, comes last.
     """
-    groups = grouped(results, lambda one: (one["task"], one["system"], one.get("baseline"), one.get("step")))
+    compared = itemgetter("task", "system", "baseline", "judge")
+
+    def about(result: dict[str, Any]) -> tuple:
+        settings = {"baseline": None, **result, "judge": str(result.get("settings", {}).get("judge"))}
+        return *compared(settings), result.get("step")
+
     found = []
-    for (task, system, baseline, step), members in groups.items():
+    for (task, system, baseline, judge, step), members in grouped(results, about).items():
         figures = pool(members)
         names = dict.fromkeys(name for member in members for name in member["metrics"])
         metrics = {name: figures[name].summary() if name in figures else _as_stored(members, name) for name in names}
-        judges = sorted({str(member.get("settings", {}).get("judge")) for member in members})
-        about = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": ", ".join(judges)}
-        found.append({**about, "metrics": metrics, "files": [member["path"] for member in members]})
-    found.sort(key=lambda item: (item["task"], item["system"], item["baseline"], item["step"] or 0))
-    pair = [(item["task"], item["system"], item["baseline"]) for item in found]
+        item = {"task": task, "system": system, "baseline": str(baseline), "step": step, "judge": judge}
+        found.append({**item, "metrics": metrics, "files": [member["path"] for member in members]})
+    found.sort(key=lambda item: (*compared(item), item["step"] is None, item["step"] or 0))
     for number, item in enumerate(found):
-        item["latest"] = pair[number] not in pair[number + 1 :]
+        item["latest"] = compared(item) not in map(compared, found[number + 1 :])
     return found
 
 

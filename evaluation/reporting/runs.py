@@ -75,10 +75,6 @@ class Run:
         return self.path.name
 
     @property
-    def steps(self) -> list[int]:
-        return [row["step"] for row in self.metrics]
-
-    @property
     def measure(self) -> str:
         """ "δ", or "reward" where no critic gave any δ (a scalar reward model)."""
         given = [rollout for rollout in self.rollouts if not rollout.error and len(rollout.deltas)]
@@ -93,12 +89,17 @@ class Run:
 
 def load_runs(folders: list[str]) -> list[Run]:
     """Several run folders, each given once."""
+    return [load_run(folder) for folder in once(folders)]
+
+
+def once(paths: list[str]) -> list[str]:
+    """The paths; ``InputError`` where one comes twice, which would pass for another seed."""
     seen: set[Path] = set()
-    for folder in folders:
-        if Path(folder).resolve() in seen:
-            raise InputError(f"{folder}: given twice; name each run folder once")
-        seen.add(Path(folder).resolve())
-    return [load_run(folder) for folder in folders]
+    for path in paths:
+        if Path(path).resolve() in seen:
+            raise InputError(f"{path}: given twice; name it once")
+        seen.add(Path(path).resolve())
+    return paths
 
 
 def load_run(folder: str | Path) -> Run:

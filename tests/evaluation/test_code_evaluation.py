@@ -61,7 +61,8 @@ def config(tmp_path, responses, **options) -> ProgramEvaluationConfig:
 
 
 def judge(prompt: str, response: str, record: dict) -> Feedback:
-    return Feedback(f"sample {record['generation']['id']}", poor=["Done."])
+    sample = record["generation"]["id"]
+    return Feedback(f"sample {sample}", poor=[] if sample.endswith("@0") else ["def double(x):"])
 
 
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
@@ -69,6 +70,7 @@ def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     file = kodcode_file(tmp_path / "p.json", programs)
     result = evaluate_programs(config(tmp_path, file, k=[1, 2], seconds=6.0, critic=f"{__file__}:judge"))
     assert result["feedback"]["c"]["code_feedback"] == "sample c@0"
+    assert result["records"]["c"]["poor_tokens"] == 0 < result["metrics"]["poor_tokens"]["value"]
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)
     assert result["metrics"]["pass@2"]["value"] == pytest.approx(3 / 4)
     assert result["n"] == 4

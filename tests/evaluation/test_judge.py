@@ -119,14 +119,6 @@ def test_wins_ties_and_losses_can_be_recomputed_from_the_file(systems, tmp_path)
         assert figure.value() == pytest.approx(stored["metrics"][name]["value"]), name
 
 
-def test_equal_answers_are_a_tie_that_nobody_is_asked_about(systems, tmp_path):
-    with FaultServer(scripted()) as server:
-        result = judged(server, (systems[0], systems[0], 0), tmp_path / "r.json")
-    assert server.requests == []
-    assert result["metrics"]["ties"]["value"] == 1
-    assert result["metrics"]["win_rate"] == {"value": 0.5, "low": 0.5, "high": 0.5, "n": PAIRS}
-
-
 def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
     faults = ("500", "cut_off", "prose", "wrong_schema", "empty")
     with FaultServer(scripted(), faults=faults, rate=0.2, seed=1) as server:

@@ -17,6 +17,7 @@ from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, tables
 from evaluation.reporting.opening import pieces
+from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import save_result
@@ -41,8 +42,9 @@ def runs(tmp_path_factory) -> Path:
             report_files.write_learning_run(folder / f"{method}-seed{seed}", method, seed, STEPS, PER_STEP)
             report_files.write_result(folder / f"{method}-seed{seed}.result.json", method, skill, seed)
     report_files.write_result(folder / "base.result.json", "base", 0.08)
-    for step in (0, 12, 24):
-        verdicts = {str(n): {"ab": "first" if n < step else "tie", "ba": "second"} for n in range(24)}
+    for step in (0, 12, 24, None):  # None: the finished policy
+        wins = 24 if step is None else step
+        verdicts = {str(n): {"ab": "first" if n < wins else "tie", "ba": "second"} for n in range(24)}
         save_result(
             folder / f"judge{step}.result.json", task="slf5k", benchmark="judge against base", system="text2grad",
             settings={"judge": "openai:gpt-4o"}, figures=pair_figures(verdicts, both=True),
@@ -132,6 +134,8 @@ def test_the_page_holds_the_figures(page, report):
     assert report["headline"]["title"] in page and report["headline"]["deck"] in page
     assert show(cell["value"]) in page and show_interval(cell["low"], cell["high"]) in page
     assert all(caution in page for caution in report["cautions"])
+    assert [judge["step"] for judge in report["judges"] if judge["latest"]] == [None]
+    assert report["win_rates"][0]["lines"][0]["steps"] == [0, 12, 24]
     assert [chart["title"] for chart in report["training"][0]["charts"] if chart["constant"]] == ["Learning rate"]
 
 
@@ -193,7 +197,11 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     run = load_runs([str(runs / "text2grad-seed1")])
     results = load_results([str(runs / "base.result.json"), str(runs / "text2grad-seed1.result.json")])
     told = " ".join(assemble(run, results)[0]["cautions"])
-    assert "by the critic that trained the policy" in told and "one seed" in told
+    assert "by the critic that trained the policy" in told and "one seed" in told and "not compare" not in told
+    results[0]["settings"] = {"critic": "openai:m"}
+    told = " ".join(assemble(run, results)[0]["cautions"])
+    assert "held out: what these measure does not compare: critic openai:m, programmatic." in told
+    results[0]["settings"] = results[1]["settings"]
     run[0].critic = "runs/seed1/reward_model"
     told = " ".join(assemble(run, results)[0]["cautions"])
     assert "Trained with runs/seed1/reward_model; δ in evaluation is by programmatic" in told
@@ -214,6 +222,22 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
     assert title in report["headline"]["title"] and report["headline"]["deck"].endswith(verdict)
     assert report["tables"][0]["cells"]["text2grad"][f"held out/{name}"]["change"]["verdict"] == verdict
     assert "4 evaluation prompts" in " ".join(report["cautions"])
+
+
+def test_two_judges_are_told_apart(runs, tmp_path):
+    for step in (12, 24, None):
+        value = json.loads((runs / f"judge{step}.result.json").read_text())
+        save_json(tmp_path / f"{step}.json", {**value, "settings": {"judge": "another"}})
+    files = [*runs.glob("judge*.result.json"), *tmp_path.iterdir()]
+    report, _ = assemble([], load_results([str(file) for file in files]))
+    assert [(judge["judge"], judge["step"]) for judge in report["judges"] if judge["latest"]] == [
+        ("another", None), ("openai:gpt-4o", None)
+    ]  # fmt: skip
+    lines = report["win_rates"][0]["lines"]
+    assert [(line["label"].rpartition("by ")[2], line["slot"], line["steps"]) for line in lines] == [
+        ("another", 0, [12, 24]), ("openai:gpt-4o", 1, [0, 12, 24])
+    ]  # fmt: skip
+    assert html({**report, "viewer": packs.packs([], [], 1)[1]}, {}).count(", by another</small>") == 1
 
 
 def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_path):

@@ -25,7 +25,7 @@ def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
         with (folder / name).open("a") as file:
             file.write('{"step": 3, "delt')
     run = load_run(folder)
-    assert run.steps == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
+    assert [row["step"] for row in run.metrics] == [1, 2] and [rollout.step for rollout in run.rollouts] == [1, 2]
     assert run.notes == [
         f"the last line of {n}.jsonl is not finished and was left out" for n in ("metrics", "rollouts")
     ]
@@ -215,10 +215,16 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
 
 def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
     run = write_run(tmp_path / "run", [hand_made(1)])
+    result, other = (
+        result_file(tmp_path / f"{name}.json", name, {"1": {"acc": 1.0}}, prompts={"1": f"{name} post"})
+        for name in "ab"
+    )
     output = tmp_path / "out" / "report.html"
     for args, told in [
         ([tmp_path / "none"], "no such file; give the output folder"),
-        ([run, run], "given twice; name each run folder once"),
+        ([run, run], "given twice; name it once"),
+        (["--results", result, result], "given twice; name it once"),
+        (["--results", result, other], "b.json: its prompt '1' is another one"),
         ([], "nothing to report; give run folders, or result files with --results"),
         ([run, "--baseline", "dpo"], "--baseline 'dpo'"),
         ([run, "--results", run / "run.json"], "give a result file"),

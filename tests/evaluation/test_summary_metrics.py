@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evaluation import measuring
-from evaluation.measuring import MeasureConfig, critic_figures
+from evaluation.measuring import MeasureConfig, compare_and_save, critic_figures
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
@@ -145,7 +145,7 @@ def test_dense_scores_are_counted(tmp_path, by_critic):
     )
     records = {"a": {"post": "A post.", "generated_summary": "my car my car"}}
     found = by_critic(records, f"{tmp_path / 'critic.py'}:judge")
-    assert found["mean_delta"].estimate().value < -0.5 and found["poor_tokens"].estimate().value > 0.5
+    assert found["mean_delta"].value() < -0.5 and found["poor_tokens"].value() > 0.5
 
 
 def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkeypatch):
@@ -320,7 +320,7 @@ def test_log_probability_and_perplexity_are_those_of_transformers_own_loss(tmp_p
     assert alone.value() == pytest.approx(math.exp(total / tokens), rel=1e-5)
 
 
-def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, references):
+def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, references, capsys):
     tokens = tiny_model(tmp_path / "model")
     for name in ("base", "text2grad", "corrected"):
         answered = {key: {**row, "generated_summary": references[key]} for key, row in list(records.items())[:4]}
@@ -338,6 +338,14 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
     results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad", "corrected")]
     assert results[0]["trivial"] == results[1]["trivial"] and results[0]["models"] == ["base@0123456789ab"]
     assert results[2]["trivial"][REFERENCE]["words"]["value"] == 2  # not those of other references
+    save_json(tmp_path / "corrected.json", {key: {**row, "post": "Another."} for key, row in answered.items()})
+    assert "not compare" not in capsys.readouterr().out
+    config.encoder = "another"
+    compare_and_save(config, get_task("slf5k"), {}, load_json(tmp_path / "text2grad.json"), {})
+    told = "what these measure does not compare: encoder another" in capsys.readouterr().out
+    assert told == bool(packaged_encoder())
+    with pytest.raises(InputError, match=r"base.result.json: its prompt 't3_0' is another one"):
+        evaluate_summaries(config)
     report, _ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
     shown = report["tables"][0]["trivial"]
     rows = {row["name"]: row["values"] for row in shown["rows"]}

@@ -110,8 +110,8 @@ def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
     methods = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
     about = {
         "sizes": {"size": 1},
-        "prepare": ["python -c pass"],
-        "train": ["python -c pass {data} {policy} {seed}"],
+        "prepare": ["python -c pass {data}"],
+        "train": ["python -c pass {policy} {seed}"],
         "measure": [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"],
         "methods": methods,
     }
@@ -129,6 +129,8 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     assert "first-seed1   0.700 [0.700, 0.700]  0.250 [0.000, 0.500]" in shown
     with pytest.raises(InputError, match=r"base: begun with other settings .* 0.7.* then, .* 0.1.* now"):
         campaign(tmp_path).run()
+    with pytest.raises(InputError, match=r"run: begun with other settings .* data.json.* then, .* other.json.* now"):
+        campaign(tmp_path, data_path="other.json", set=["size=7"]).run()
     assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"], set=["size=7"]).run()
     assert (tmp_path / "run/order.txt").read_text().split() == [*order, "second-seed3"]
     (tmp_path / "run/figures.json").unlink()  # killed before it was written
@@ -176,14 +178,16 @@ def test_a_signal_ends_the_command_that_runs(tmp_path):
 def test_a_failed_run_stops_no_other(tmp_path, capsys):
     broken = campaign(tmp_path, jobs=2)
     broken.config.methods["first"] = {"train": ["python -c 1/0"]}
+    (tmp_path / "stub.py").write_text(STUB.replace("pass@1", "words"))  # a task without unit tests
     assert not broken.run()
     assert sorted(load_json(tmp_path / "run/figures.json")) == ["base", "second-seed1", "second-seed2"]
-    assert "first-seed1 ended with 1" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
 
 
-@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}])
+@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"methods": {"first": "--slow"}}])
 def test_names_that_are_not_there_are_refused(tmp_path, settings):
-    with pytest.raises(InputError, match=r"first, second|size"):
+    with pytest.raises(InputError, match=r"first, second|size|methods lacks base"):
         campaign(tmp_path, **settings)
 
 

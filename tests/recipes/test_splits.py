@@ -119,6 +119,10 @@ def test_what_cannot_be_dealt_is_named(tmp_path):
     del broken[1]["score_chosen"]
     with pytest.raises(InputError, match=r"data.json: record 1: has no field 'score_chosen'"):
         split(config(tmp_path, rows=broken))
+    save_json(tmp_path / "policy.json", binarized(200))
+    with pytest.raises(InputError, match=r"policy.json: was not written by"):  # its own input
+        split(config(tmp_path, policy_path=str(tmp_path / "policy.json"), output_dir=str(tmp_path)))
+    assert len(load_json(tmp_path / "policy.json")) == 200
     with pytest.raises(InputError, match="nowhere"):
         read_published(str(tmp_path / "nowhere"), get_task("slf5k"))
 
