@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.feedback import Feedback, FeedbackError, Verdict, verdict
-from text2grad.prompts import load_prompt, prompt_path
+from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import TASKS, get_task
 
 pytestmark = pytest.mark.fast
@@ -49,6 +49,11 @@ def test_a_reward_model_is_asked_for_the_fields_that_z_has(name):
             asked = load_prompt(prompt_path(task, "reward_model", variant)).bound("whole", known.fields.whole)
             shape = asked.text[asked.text.index("{") : asked.text.index("}") + 1].replace("-1..1", "1")
             assert list(json.loads(shape)) == list(known.fields.to_dict(full)) and asked.names == {"prompt", "response"}
+
+
+def test_a_placeholder_is_bound_in_both_spellings_and_where_it_is_one():
+    prompt = Prompt("$whole, ${whole}, $${whole}, ${prompt}", frozenset({"whole", "prompt"}), "mine.txt")
+    assert prompt.bound("whole", "$5").fill({"prompt": "x"}) == "$5, $5, ${whole}, x"
 
 
 def test_an_older_annotation_leaves_nothing_behind():
