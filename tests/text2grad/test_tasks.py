@@ -57,6 +57,9 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     assert get_task("songs") is get_task(f"{file}:TASK") is task
     monkeypatch.chdir(tmp_path)
     assert get_task("songs.py") is get_task("songs:TASK") is task
+    (tmp_path / "broken.py").write_text("x = 1\ny = z\n")
+    with pytest.raises(InputError, match="broken:TASK: NameError in line 2: name 'z' is not defined"):
+        get_task("broken:TASK")
     assert task_of({"task": "songs"}) is task
     TASKS.pop("songs")  # as in the process of a later stage: a file of an earlier one names no code to run
     file.write_text("raise SystemExit('executed')")
