@@ -103,8 +103,12 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
     assert prompt_path(task, "annotation", "cot") == find_prompt(task, "annotation", "cot") == own
     assert find_prompt(task, "annotation", "elsewhere/other.txt") == Path("elsewhere/other.txt")
     assert task.messages(" Hello ") == [{"role": "user", "content": "Hello"}]
-    (tmp_path / "prompts" / "policy.txt").write_text("Answer:\n${prompt}\n")
-    assert task.messages(" Hello ") == [{"role": "user", "content": "Answer:\nHello"}]
+    asking = tmp_path / "prompts" / "policy.txt"
+    asking.write_text("\ufeffAnswer for $5:\n${prompt}\n")
+    assert task.messages(" Hello ") == [{"role": "user", "content": "Answer for $5:\nHello"}]
+    asking.write_text("Answer ${promt}")
+    with pytest.raises(InputError, match=r"policy.txt: lacks \$\{prompt\}"):
+        task.messages("Hello")
 
 
 def test_a_task_with_other_fields_needs_prompts_of_its_own(tmp_path):

@@ -148,10 +148,12 @@ class Task(ABC):
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """The chat that asks a policy for a response to x: the text of the place ``policy``, or only x."""
         try:
-            template = self.place("policy").read_text(encoding="utf-8").strip()
+            template = Template(self.place("policy").read_text(encoding="utf-8-sig").strip())
         except FileNotFoundError:
-            template = "${prompt}"
-        return [{"role": "user", "content": Template(template).safe_substitute(prompt=prompt.strip())}]
+            template = Template("${prompt}")
+        if "prompt" not in template.get_identifiers():
+            raise InputError(f"{self.place('policy')}: lacks ${{prompt}}; put it where that text belongs")
+        return [{"role": "user", "content": template.safe_substitute(prompt=prompt.strip())}]
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
         """What a prompt file may name as ``${prompt}``, ``${response}``, …"""
