@@ -168,5 +168,7 @@ def test_it(tmp_path):
     assert run.weaker == ("the tests use tmp_path",)
     done = with_log({"question": "q", "solution": code, "test": tests, "log": ""}, sandbox)
     assert (done["log"]["passed"], done["log_weaker"]) == (False, ["the tests use tmp_path"])
+    again = with_log({**done, "solution": ADD, "test": TESTS, "log": ""}, sandbox)
+    assert (again["log"]["passed"], again["log_weaker"]) == (True, [])
     wrong = run_tests(code.replace("readline", "read"), tests, sandbox)
     assert (wrong.passed, wrong.undecided, wrong.error_type) == (False, False, "AssertionError")
