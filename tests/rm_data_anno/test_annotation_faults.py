@@ -91,8 +91,12 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         del broken["t3_3"]
         annotate("slf5k", config)
         assert list(map(record_of, server.requests[10:])) == ["t3_3"]
-    assert list(read(tmp_path)) == list(posts(5))
-    assert not (tmp_path / "out.json.failed.json").exists()
+        assert list(read(tmp_path)) == list(posts(5))
+        assert not (tmp_path / "out.json.failed.json").exists()
+
+        broken["t3_5"] = "I would rather not."  # other records, all of which fail: nothing of the former stays
+        unfinished(setting(tmp_path, server, {"t3_5": posts(6)["t3_5"]}))
+    assert read(tmp_path) == {} and list(read(tmp_path, ".failed.json")) == ["t3_5"]
 
 
 def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tmp_path):
