@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from tests.fault_server import bare_server
 from tests.processes import Server
-from text2grad.critics import load_critic
+from text2grad.critics import load_critic, version_of
 from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
@@ -184,6 +184,7 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
         assert f"use it with --critic served:{server.url}\n" in server.log.read_text()
         critic = load_critic(f"served:{server.url}", "plain")
         assert critic.name == f"served:{server.url}#critic.py:judge"
+        assert version_of(critic) == version_of(load_critic(f"{tmp_path}/critic.py:judge", "plain")) != {}
         with ThreadPoolExecutor(8) as pool:
             texts = [[f"good {client} {number}", "silence", "poison"] for client in range(8) for number in range(6)]
             answers = [pool.submit(critic, ["x"] * 3, text) for text in texts]

@@ -23,6 +23,7 @@ FIELDS = FeedbackFields("critique", "good", "poor")
 """Feedback as the server writes it, whatever the task calls it."""
 
 _PER_REQUEST = 32  # responses
+_VERSIONS = ("critic_version", "prompt")  # of critics, as ``version_of`` knows them
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 30.0  # seconds without an answer after which a line says so
 _LONGEST_WAIT = 15.0  # seconds between two attempts
 _CUT_OFF = 5  # answers that may break off before patience ends all the same: the request itself may kill the server
@@ -53,6 +54,7 @@ class ServedCritic:
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: serves a critic of {shown(about.get('task'))}, not {task.name}")
         self.name = f"served:{redacted(self.url)}#{as_storable(str(about.get('critic')))[:200]}"
+        self.version = {each: as_storable(str(about[each]))[:200] for each in _VERSIONS if each in about}
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
