@@ -92,6 +92,8 @@ def test_the_last_complete_object_counts():
     draft = '{"textual_feedback": "draft", "good_spans": [], "poor_spans": []}'
     final = '{"Textual Feedback": "final", "Good spans": ["a"], "poor-spans": null, "note": {"x": 1}}'
     assert get_task("slf5k").parse_feedback(f"Let me think {{hm}}. {draft} Better: {final}") == Feedback("final", ["a"])
+    spans = '{"good_spans": ["a"], "poor_spans": []}'  # what is asked for beside a person's critique
+    assert get_task("slf5k").fields.parse(f"{spans} for the dict {{}}", "by hand") == Feedback("by hand", ["a"])
 
 
 @pytest.mark.parametrize(
