@@ -216,7 +216,7 @@ def test_a_policy_trains_with_a_served_critic_of_its_task_alone(tmp_path, monkey
         logged = rows(tmp_path / "run" / "rollouts.jsonl")
         assert len(logged) == 4
         assert all(row["critique"] == f"On {row['prompt']}." or not row["response"].strip() for row in logged)
-        with pytest.raises(InputError, match="holds a critic of 'slf5k', not plain"):
+        with pytest.raises(InputError, match="serves a critic of 'slf5k', not plain"):
             load_critic(f"served:{server.url}", "plain")
         monkeypatch.setenv(TOKEN, "another-token-than-the-servers")
         critic = load_critic(f"served:{server.url}", "slf5k")
