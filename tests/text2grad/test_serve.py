@@ -271,6 +271,12 @@ def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkey
         assert critic(["x"], ["good"]) == [Feedback("On good.")]
 
 
+def test_a_request_that_is_too_large_names_the_servers_flags():
+    service = CriticService(Named(), PLAIN, Limits(items=1))
+    with served(service) as url, pytest.raises(InputError, match="--max_items of at least 32"):
+        ServedCritic(url, PLAIN)(["x"] * 2, ["good", "bad"])
+
+
 def test_a_late_answer_is_given_up_when_its_client_hangs_up():
     slow = Slow(0.5)
     service = CriticService(slow, PLAIN, window=0, batch_size=1)

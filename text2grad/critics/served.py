@@ -121,7 +121,9 @@ class ServedCritic:
     def _raise_if_hopeless(self, error: HTTPError) -> None:
         if error.code in _PASSING:
             return
-        remedy = f"set {TOKEN} to the server's token" if error.code in (401, 403) else "is this text2grad serve?"
+        token = f"set {TOKEN} to the server's token"
+        room = f"start it with --max_items of at least {_PER_REQUEST}, or a larger --max_megabytes"
+        remedy = {401: token, 403: token, 413: room}.get(error.code, "is this text2grad serve?")
         raise InputError(f"{redacted(self.url)}: HTTP {error.code} ({error.reason}); {remedy}") from None
 
 
