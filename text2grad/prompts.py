@@ -44,9 +44,7 @@ class Prompt:
     def bound(self, name: str, text: str) -> Prompt:
         """The prompt with one placeholder replaced for good, where it has that placeholder."""
         escaped = text.replace("$", "$$")
-        whole = Template.pattern.sub(
-            lambda found: escaped if name in (found["named"], found["braced"]) else found[0], self.text
-        )
+        whole = Template.pattern.sub(lambda found: escaped if name in found.groups() else found[0], self.text)
         return Prompt(whole, self.names - {name}, self.source)
 
 

@@ -1,5 +1,7 @@
 """A critic of one's own: any function of (prompt, response), by its place; and what is said of a spec that is none."""
 
+from functools import partial
+
 import pytest
 
 from rm_data_anno.annotate import AnnotateConfig, annotate
@@ -120,16 +122,11 @@ def test_a_misspelt_spec_lists_the_forms(wrong, task, message):
         load_critic(wrong, task)
 
 
-class Basket:
-    def __call__(self, prompt, response):
-        return Feedback("c")
-
-
 def test_critics_from_python():
     def fruit(prompt, response):
         return Feedback("c")
 
-    assert as_critic(fruit).name.endswith("fruit") and as_critic(Basket()).name == f"{__name__}:Basket"
+    assert as_critic(fruit).name.endswith("fruit") and as_critic(partial(fruit)).name == "functools:partial"
     fruit.name = "fruit"
     assert as_critic(fruit) is fruit
     ready = SummaryCritic(max_words=9)
