@@ -150,13 +150,15 @@ def test_a_solution_may_import_what_it_likes(sandbox):
     assert judged("futures", "concurrent.futures").error_type == "NameError"
 
 
-def test_numpys_texts_and_lists_inside_of_its_arrays_cross_as_they_are(sandbox):
+def test_counters_and_numpys_texts_and_lists_cross_as_they_are(sandbox):
     code = (
-        "import numpy as np\ndef word(): return np.array(['ab'])[0]\n"
+        "import numpy as np\nfrom collections import Counter\n"
+        "def count(text): return Counter(text)\ndef word(): return np.array(['ab'])[0]\n"
         "def rows():\n    made = np.empty(2, dtype=object)\n    made[0], made[1] = [1, 2], [3, 4]\n    return made\n"
     )
-    tests = "from solution import *\ndef test_a(): assert word().upper() == 'AB'\n"
-    assert run_tests(code, f"{tests}def test_b(): assert list(rows()) == [[1, 2], [3, 4]]\n", sandbox).passed
+    tests = "from solution import count, rows, word\ndef test_a(): assert word().upper() == 'AB'\n"
+    tests += "def test_b(): assert list(rows()) == [[1, 2], [3, 4]] and count('aab') == {'a': 2, 'b': 1}\n"
+    assert run_tests(code, tests, sandbox).passed
 
 
 def test_tests_that_share_the_process_can_fail_a_program_but_not_pass_it(sandbox):

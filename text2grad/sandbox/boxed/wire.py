@@ -231,7 +231,7 @@ class WireDecoder:
         if isinstance(made, dict):
             pairs = [(self._value(key, depth + 1), self._value(item, depth + 1)) for key, item in items]
             made.clear()
-            made.update(pairs)
+            made.update(dict(pairs))  # of pairs a Counter would count each as one
             return
         values = [self._value(item, depth + 1) for item in items]
         made.clear()
