@@ -267,6 +267,7 @@ def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
         variant=variant_asked(variant, config.critique),
         feedback_field=config.feedback_field,
         client_class=BatchClient if config.batch_api else ChatClient,
+        constrained="none",
         temperature=config.temperature,
         max_tokens=config.max_new_tokens,
         **config.client_options(),
