@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Protocol
 
 import torch
@@ -83,7 +84,7 @@ class PendingRollouts:
 class CriticRewards:
     """Text2Grad's own: critique the response, find the quotes, reward their tokens (section 3.3).
 
-    With ``critic_votes`` the critic gives several opinions, and δ is the mean of theirs. The log has the words of the
+    With ``critic_votes`` the critic gives several opinions: see :func:`mean_feedback`. The log has the words of the
     first.
     """
 
@@ -159,7 +160,7 @@ class ChangedRewards:
 
 def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
     """The first feedback that did not fail, with the mean rewards, δ and verdict of all that did not; a failure if all
-    did."""
+    did. As many things are missing as the median vote misses: two opinions seldom name one thing in the same words."""
     valid = [vote for vote in votes if vote.error is None]
     if len(valid) < 2:
         return valid[0] if valid else votes[0]
@@ -169,7 +170,9 @@ def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
     )
     scores = [vote.score for vote in valid if vote.score is not None]
     score = sum(scores) / len(scores) if scores else None
-    return replace(valid[0], rewards=rewards, deltas=deltas, score=score)
+    lacks = median_low(len(vote.missing) for vote in valid)
+    missing = next(vote.missing for vote in valid if len(vote.missing) == lacks)
+    return replace(valid[0], rewards=rewards, deltas=deltas, score=score, missing=missing)
 
 
 def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, critic: str, reduce: Reduce) -> None:

@@ -239,7 +239,7 @@ def _report(
             "with another --output_path"
         )
     print(f"written to {config.output_path}")
-    if any(task.fields.critique in row or task.fields.poor in row for row in rows.values()):
+    if any(map(task.is_annotated, rows.values())):
         say_next(
             f"compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
             f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"

@@ -296,7 +296,7 @@ def _write(
     annotated = {}
     for record_id, added in outcome.results.items():
         annotated[record_id] = task.without_older(records[record_id]) | added
-    if annotated:
+    if annotated or output.exists():  # of an earlier call, perhaps with other records
         save_records(output, records.like(annotated))
     failed = _beside(output, "failed.json")
     if outcome.failures:

@@ -9,6 +9,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,13 +182,12 @@ def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]
     Returns:
         The answers, None for questions that are still open; and why the sending ended before, or "".
     """
+    answers: list[T | None] = [None] * len(questions)
     while True:
-        answers: list[T | None] = []
-        for question in questions:
-            try:
-                answers.append(question())
-            except PendingError:
-                answers.append(None)
+        for place, question in enumerate(questions):
+            if answers[place] is None:  # else a reply that led nowhere, forgotten by now, would be paid for again
+                with suppress(PendingError):
+                    answers[place] = question()
         if None not in answers:
             return answers, ""
         try:

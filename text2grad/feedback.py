@@ -193,11 +193,11 @@ class FeedbackFields:
         objects, none_because = json_objects(text)
         if not objects:
             raise FeedbackError(none_because)
-        first = self.critique if self.with_critique else self.good
+        first = self.critique if self.with_critique and critique is None else self.good
         candidates = [value for value in objects if _normalised(first) in map(_normalised, value)]
-        if critique is not None:
-            candidates = [{**objects[-1], self.critique: critique}]
         chosen = (candidates or objects)[-1]
+        if critique is not None:
+            chosen = {**chosen, self.critique: critique}
         if not self.with_critique:  # what it writes beside the spans all the same is not what was asked for
             others = {_normalised(name) for name in (self.critique, self.missing, self.score)}
             chosen = {key: item for key, item in chosen.items() if _normalised(key) not in others}

@@ -43,7 +43,8 @@ class Prompt:
 
     def bound(self, name: str, text: str) -> Prompt:
         """The prompt with one placeholder replaced for good, where it has that placeholder."""
-        whole = self.text.replace(f"${{{name}}}", text.replace("$", "$$"))
+        escaped = text.replace("$", "$$")
+        whole = Template.pattern.sub(lambda found: escaped if name in found.groups() else found[0], self.text)
         return Prompt(whole, self.names - {name}, self.source)
 
 

@@ -120,16 +120,14 @@ def load_data_set(name: str) -> list[Record]:
 
 def load_parquet(path: str | Path) -> list[Record]:
     """The rows of a Parquet file. ``InputError`` where it is missing or is none."""
-    from datasets import Dataset
-    from datasets.exceptions import DatasetGenerationError
+    from pyarrow import ArrowException, parquet
 
     if not Path(path).is_file():
         raise _no_such_file(path)
     try:
-        with tempfile.TemporaryDirectory() as cache:  # nothing is left behind
-            return Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True).to_list()
-    except (OSError, ValueError, OverflowError, DatasetGenerationError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        return parquet.ParquetFile(path).read().to_pylist()
+    except (OSError, ValueError, OverflowError, ArrowException) as error:
+        reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: no Parquet file that can be read ({reason})") from None
 
 

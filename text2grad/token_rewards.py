@@ -198,13 +198,13 @@ def _from_scores(feedback: Feedback, text: str, spans: list[Interval], scheme: s
     values = [0.0] * len(spans)
     position = unmatched = 0
     for piece, score in feedback.scores:
-        place = next(((start, end) for start, end in ground(piece, text) if start >= position), None)
-        if place is None:
+        places = as_whole_words([place for place in ground(piece, text) if place[0] >= position], text)
+        if not places:
             unmatched += 1
             continue
-        for token in _tokens_inside([place], cores):
+        for token in _tokens_inside(places[:1], cores):
             values[token] = score if scheme == "continuous" else float((score > 0) - (score < 0))
-        position = place[1]
+        position = places[0][1]
     return TokenRewards(values, len(feedback.scores) - unmatched, unmatched, 0, text, spans)
 
 

@@ -60,7 +60,7 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
                 f"{data_path}: has no record {record_id!r} with the response that it has in {path}; give the file that "
                 "2_infer.py read"
             )
-        if task.fields.critique not in truth and task.fields.poor not in truth:
+        if not task.is_annotated(truth):
             raise InputError(
                 f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
                 "with; give 2_infer.py annotated records"
@@ -83,8 +83,7 @@ def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedT
             truth = task.feedback(row)
         except FeedbackError as error:
             raise InputError(f"record {record_id!r}: its annotation cannot be read: {error}") from None
-        if truth is None:
-            raise InputError(f"record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with")
+        assert truth is not None  # else load_feedback_rows refuses it
         predicted, problem = None, row.get("parse_error") or "no feedback"
         if row.get("predicted") is not None:
             try:

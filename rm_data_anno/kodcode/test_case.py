@@ -177,7 +177,7 @@ def _drawn(graded: Any, ungraded: Any, config: TestCaseConfig) -> dict[str, Reco
 def _difficulties(source: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(source, Mapping):
         return ((key, record.get("gpt_difficulty")) for key, record in source.items())
-    return enumerate(source["gpt_difficulty"])
+    return enumerate(source["gpt_difficulty"] if "gpt_difficulty" in source.column_names else [None] * len(source))
 
 
 def _add(picked: dict[str, Record], source: Any, keys: list, wanted: int, name: str) -> None:

@@ -42,10 +42,10 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         return ULTRA.with_response({"prompt": prompt, **more}, text)
 
     rows = [
-        row("q1", "worse", is_chosen=False, score=4.0), row("q1", "better", is_chosen=True, score=4.0),
-        row("q2", "low", score=2.0), row("q2", "mid", score=3.0), row("q2", "high", score=5.0),
+        row("q1", "worse", is_chosen=False, score=4.0), row("q1", "better", is_chosen="True", score=4.0),
+        row("q2", "low", score="2"), row("q2", "mid", score=3.0), row("q2", "high", score="5.0"),  # in CSV, texts
         row("q3", "tie", score=1.0), row("q3", "tie too", score=1.0), row("q4", "alone", score=1.0),
-        row("q5", "unscored"),
+        row("q5", "unscored"), row("q5", "no score", score="nan"), row("q5", "bad", score="bad"),
     ]  # fmt: skip
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))

@@ -1,6 +1,7 @@
 """Several judgements of a rollout: one critic's opinions, votes, and a trusted critic beside the one that rewards."""
 
 import shutil
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -44,12 +45,14 @@ def test_an_opinion_depends_on_its_number_and_the_response_alone():
 
 
 def test_delta_is_the_mean_of_the_opinions_that_did_not_fail():
-    first = RolloutFeedback([1.0, -1.0, -7.0], [1.0, -1.0, -1.0], critique="a", poor=["x"], score=0.5)
+    first = RolloutFeedback([1.0, -1.0, -7.0], [1.0, -1.0, -1.0], critique="a", poor=["x"], score=0.5, missing=["y"])
     second = RolloutFeedback([0.0, -1.0, -5.0], [0.0, -1.0, 1.0], critique="b", score=-1.0)
     failed = RolloutFeedback([0.0] * 3, error="cut off")
     mean = mean_feedback([failed, first, second])
     assert mean.rewards == [0.5, -1.0, -6.0] and mean.deltas == [0.5, -1.0, 0.0]
     assert (mean.critique, mean.poor, mean.error, mean.score) == ("a", ["x"], None, -0.25)
+    others = [replace(second, missing=["where", "when"]), replace(second, missing=["the place", "the day"])]
+    assert mean.missing == [] and mean_feedback([first, *others]).missing == ["where", "when"]
     assert mean_feedback([failed, first]) is first and mean_feedback([failed, failed]) is failed
 
 

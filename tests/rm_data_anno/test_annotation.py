@@ -86,14 +86,6 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     assert fine["wrong_code"] == []
 
 
-def test_bad_input_is_named_with_its_record_and_leaves_nothing_behind(tmp_path):
-    data = write(tmp_path / "in.json", {"t3_a": {"post": "p", "generated_summary": "  "}})
-    done = annotate("slf5k", data, tmp_path / "out.json", code=2)
-    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
-    assert str(data) in done.stderr and "'t3_a'" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
-
-
 def test_validation_keeps_exact_quotes_only():
     response = "The cat’s bowl is empty,  and the dog sleeps on the red sofa."
     feedback = Feedback(

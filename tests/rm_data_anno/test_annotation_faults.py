@@ -5,10 +5,12 @@ import random
 import re
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from rm_data_anno.annotate import annotate
+from rm_data_anno.batch_api import PendingError, complete_in_batches
 from tests.annotation_runs import ROOT, judge, posts, prices, read, record_of, setting, unfinished
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
@@ -89,8 +91,12 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         del broken["t3_3"]
         annotate("slf5k", config)
         assert list(map(record_of, server.requests[10:])) == ["t3_3"]
-    assert list(read(tmp_path)) == list(posts(5))
-    assert not (tmp_path / "out.json.failed.json").exists()
+        assert list(read(tmp_path)) == list(posts(5))
+        assert not (tmp_path / "out.json.failed.json").exists()
+
+        broken["t3_5"] = "I would rather not."  # other records, all of which fail: nothing of the former stays
+        unfinished(setting(tmp_path, server, {"t3_5": posts(6)["t3_5"]}))
+    assert read(tmp_path) == {} and list(read(tmp_path, ".failed.json")) == ["t3_5"]
 
 
 def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tmp_path):
@@ -273,6 +279,12 @@ def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
         assert list(read(tmp_path)) == list(posts(4))
         annotate("slf5k", config)
         assert len(server.batches) == 2
+
+
+def test_a_question_that_batches_have_answered_is_not_asked_again():
+    """A model's refusal, say, is not kept: asked again while others wait, it would be paid for again."""
+    refused, judged = Mock(side_effect=["refused"]), Mock(side_effect=[PendingError, PendingError, "judged"])
+    assert complete_in_batches(Mock(), [refused, judged]) == (["refused", "judged"], "")
 
 
 def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):

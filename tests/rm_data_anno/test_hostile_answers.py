@@ -120,25 +120,6 @@ def test_a_key_as_the_models_name_is_sent_and_written_nowhere(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-ECHOES = {
-    "content": content(lambda text: f"{text} {SECRET}"),
-    "finish_reason": completion(choice={"finish_reason": f"stop {SECRET}"}),
-    "refusal": completion(message={"content": None, "refusal": f"no, {SECRET}"}),
-}
-
-
-@pytest.mark.parametrize("place", ECHOES)
-def test_a_key_that_the_server_echoes_is_stored_nowhere(tmp_path, monkeypatch, place):
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    with FaultServer(judge, raw=lambda body: (200, {}, ECHOES[place](body))) as server:
-        try:
-            annotate("slf5k", setting(tmp_path, server, posts(2)))
-        except SystemExit:
-            assert "API key" in read(tmp_path, ".failed.json")["t3_0"]
-    for path in tmp_path.iterdir():
-        assert SECRET not in path.read_text(), path
-
-
 def test_a_password_in_an_address_is_written_nowhere(tmp_path, capsys):
     with FaultServer(judge) as server:
         address = server.url.replace("http://", "http://me:hunter2@")

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from rm_data_anno.kodcode.test_case import TestCaseConfig as Config
 from rm_data_anno.kodcode.test_case import balanced, draw, prepare
@@ -106,7 +107,6 @@ def test_a_record_without_tests_is_listed(tmp_path, capsys):
 @pytest.fixture
 def published(tmp_path) -> Path:
     """A folder as the hub serves it: two splits, the columns of the published set."""
-    import datasets
 
     def row(number: int, passes: bool) -> dict:
         made = record(number, passes, "hard" if number % 2 else "easy")
@@ -118,7 +118,7 @@ def published(tmp_path) -> Path:
 
     folder = tmp_path / "KodCode"
     for split, numbers, passes in (("train", range(6), True), ("incorrect", range(6, 12), False)):
-        rows = datasets.Dataset.from_list([row(number, passes) for number in numbers])
+        rows = Dataset.from_list([row(number, passes) for number in numbers])
         (folder / "data").mkdir(parents=True, exist_ok=True)
         rows.to_parquet(folder / "data" / f"{split}-00000.parquet")
     card = "---\nconfigs:\n- config_name: default\n  data_files:\n"
@@ -141,6 +141,10 @@ def test_a_published_set(published, tmp_path, monkeypatch):
     assert "4o_solution" not in first
     with pytest.raises(InputError, match="how many records to draw"):
         draw(Config(str(published)))
+    bare = tmp_path / "without difficulties"
+    bare.mkdir()
+    Dataset.from_list([{"question": f"q{n}", "solution": "x = 1"} for n in range(3)]).to_parquet(bare / "train.parquet")
+    assert len(draw(Config(str(bare), easy_samples=1, train_samples=2))) == 2
 
 
 @pytest.mark.parametrize(

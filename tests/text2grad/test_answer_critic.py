@@ -105,7 +105,6 @@ TRICKS = {
     "shuffled": " ".join(sorted(GOOD.split(), key=lambda word: word[::-1])),
     "doubled": f"{GOOD}\n\n{GOOD}",
     "cut": GOOD[: len(GOOD) // 3],
-    "refusal": FAULTS["refusal"],
     "another topic": (
         "Bananas ripen faster beside apples. Growers pick them green and ship them cold. Warm rooms filled with "
         "ethylene finish the process within days."

@@ -104,9 +104,13 @@ def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, capl
         client = client_of(server, retries=1, cache=ReplyCache(tmp_path / "replies.jsonl"))
         with pytest.raises(ChatError) as echoed:
             client.complete(HELLO)
-        answer = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
-        server.raw = lambda body: (200, {"X-Echo": key, "Set-Cookie": f"key={key}"}, answer)
-        assert client.complete(HELLO, scope="headers").text == "hi"
+        choice = {"message": {"content": "hi"}, "finish_reason": f"stop {key}"}
+        headers = {"X-Echo": key, "Set-Cookie": f"key={key}"}
+        server.raw = lambda body: (200, headers, json.dumps({"choices": [choice]}).encode())
+        assert client.complete(HELLO, scope="headers").finish_reason == "other"
+        choice["message"] = {"content": None, "refusal": f"no, {key}"}
+        with pytest.raises(ChatError, match="holds the API key"):
+            client.complete(HELLO, scope="refusal")
         server.rate = 1.0
         with pytest.raises(ChatError) as failed:
             client.complete([*HELLO, *HELLO])

@@ -141,10 +141,12 @@ def test_the_critique_cites_the_assertion(critic):
         ("```Python3 title='a'\nx = 1\n```\n```python\ny = 2\n```", "x = 1\n\ny = 2\n"),
         ("x = 1\n```output\n1\n```\ny = 2\n", "x = 1\n\n\ny = 2\n"),
         ("```java\nint x;\n```", "```java\nint x;\n```"),
+        ("Run it:\r\n```python\r\nx = 1\r\n```\r\nIt is 1.\r\n", "x = 1\r\n"),
+        ("1. Run it:\n   ```python\n   if x:\n       y = 1\n   ```\n", "if x:\n    y = 1\n"),
     ],
 )
-def test_blocks_of_other_languages_and_of_output_are_no_code(response, code):
-    """An "Output:" block would earn +1 and, joined to the program, be a syntax error."""
+def test_the_program_in_a_response(response, code):
+    """An "Output:" block would earn +1 and, joined to the program, be a syntax error; so would a list's margin."""
     assert get_task("kodcode").code(response) == code
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.feedback import Feedback, FeedbackError, Verdict, verdict
-from text2grad.prompts import load_prompt, prompt_path
+from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import TASKS, get_task
 
 pytestmark = pytest.mark.fast
@@ -51,6 +51,11 @@ def test_a_reward_model_is_asked_for_the_fields_that_z_has(name):
             assert list(json.loads(shape)) == list(known.fields.to_dict(full)) and asked.names == {"prompt", "response"}
 
 
+def test_a_placeholder_is_bound_in_both_spellings_and_where_it_is_one():
+    prompt = Prompt("$whole, ${whole}, $${whole}, ${prompt}", frozenset({"whole", "prompt"}), "mine.txt")
+    assert prompt.bound("whole", "$5").fill({"prompt": "x"}) == "$5, $5, ${whole}, x"
+
+
 def test_an_older_annotation_leaves_nothing_behind():
     task = get_task("slf5k")
     record = {"post": "x", "generated_summary": "y"}
@@ -87,6 +92,8 @@ def test_the_last_complete_object_counts():
     draft = '{"textual_feedback": "draft", "good_spans": [], "poor_spans": []}'
     final = '{"Textual Feedback": "final", "Good spans": ["a"], "poor-spans": null, "note": {"x": 1}}'
     assert get_task("slf5k").parse_feedback(f"Let me think {{hm}}. {draft} Better: {final}") == Feedback("final", ["a"])
+    spans = '{"good_spans": ["a"], "poor_spans": []}'  # what is asked for beside a person's critique
+    assert get_task("slf5k").fields.parse(f"{spans} for the dict {{}}", "by hand") == Feedback("by hand", ["a"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A critic of one's own: any function of (prompt, response), by its place; and what is said of a spec that is none."""
 
+from functools import partial
+
 import pytest
 
 from rm_data_anno.annotate import AnnotateConfig, annotate
@@ -91,6 +93,10 @@ def test_one_response_that_fails_fails_alone(spec):
         ("def f(prompt, response): return Feedback(None)", "f: .*critique is NoneType"),
         ("def f(prompt, response): return Feedback('c', scores=[('a', float('nan'))])", "f: .*scores"),
         ("def f(prompt, response): return Feedback('c', scores=[('a', 5.0)])", "f: .*scores .* in -1..1"),
+        (
+            "import numpy\ndef f(prompt, response): return Feedback('c', scores=[('a', numpy.float32(1))])",
+            "f: .*scores",  # which no file can store
+        ),
         ("def f(prompt, response): return Feedback('c', missing='abc')", "f: .*missing is not a list"),
         ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*score .*1.5"),
     ],
@@ -120,7 +126,7 @@ def test_critics_from_python():
     def fruit(prompt, response):
         return Feedback("c")
 
-    assert as_critic(fruit).name.endswith("fruit")
+    assert as_critic(fruit).name.endswith("fruit") and as_critic(partial(fruit)).name == "functools:partial"
     fruit.name = "fruit"
     assert as_critic(fruit) is fruit
     ready = SummaryCritic(max_words=9)
@@ -134,8 +140,9 @@ def test_blank_quotes_are_none():
 
 
 def test_a_journal_knows_an_edited_critic(tmp_path, spec):
-    """Feedback of the old function and of the new one never end in one file."""
+    """Feedback of the old function and of the new one never end in one file, in whatever encoding that is."""
     data, output, file = tmp_path / "in.json", tmp_path / "out.json", tmp_path / "functions.py"
+    file.write_text(f"# coding: latin-1 (é)\n{file.read_text()}", encoding="latin-1")
     former = {"missing": ["x"], "verdict": -0.9}  # of other feedback
     save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no", **former}])
     config = AnnotateConfig(data_path=str(data), critic=spec("item"), output_path=str(output))
@@ -143,7 +150,7 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     assert [row["textual_feedback"] for row in load_json(output)] == ["on p", "on q"]
     assert not any(former.keys() & row.keys() for row in load_json(output))
     annotate("plain", config)  # nothing to do
-    file.write_text(file.read_text().replace("on {prompt}", "about {prompt}"))
+    file.write_bytes(file.read_bytes().replace(b"on {prompt}", b"about {prompt}"))
     with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):
         annotate("plain", config)
 

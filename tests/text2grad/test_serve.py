@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from tests.fault_server import bare_server
 from tests.processes import Server
-from text2grad.critics import load_critic
+from text2grad.critics import load_critic, version_of
 from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
@@ -184,6 +184,7 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
         assert f"use it with --critic served:{server.url}\n" in server.log.read_text()
         critic = load_critic(f"served:{server.url}", "plain")
         assert critic.name == f"served:{server.url}#critic.py:judge"
+        assert version_of(critic) == version_of(load_critic(f"{tmp_path}/critic.py:judge", "plain")) != {}
         with ThreadPoolExecutor(8) as pool:
             texts = [[f"good {client} {number}", "silence", "poison"] for client in range(8) for number in range(6)]
             answers = [pool.submit(critic, ["x"] * 3, text) for text in texts]
@@ -215,7 +216,7 @@ def test_a_policy_trains_with_a_served_critic_of_its_task_alone(tmp_path, monkey
         logged = rows(tmp_path / "run" / "rollouts.jsonl")
         assert len(logged) == 4
         assert all(row["critique"] == f"On {row['prompt']}." or not row["response"].strip() for row in logged)
-        with pytest.raises(InputError, match="holds a critic of 'slf5k', not plain"):
+        with pytest.raises(InputError, match="serves a critic of 'slf5k', not plain"):
             load_critic(f"served:{server.url}", "plain")
         monkeypatch.setenv(TOKEN, "another-token-than-the-servers")
         critic = load_critic(f"served:{server.url}", "slf5k")
@@ -268,6 +269,12 @@ def test_headers_that_drip_close_their_connection_and_slow_answers_do_not(monkey
                 pass
             assert time.monotonic() - begun < 5
         assert critic(["x"], ["good"]) == [Feedback("On good.")]
+
+
+def test_a_request_that_is_too_large_names_the_servers_flags():
+    service = CriticService(Named(), PLAIN, Limits(items=1))
+    with served(service) as url, pytest.raises(InputError, match="--max_items of at least 32"):
+        ServedCritic(url, PLAIN)(["x"] * 2, ["good", "bad"])
 
 
 def test_a_late_answer_is_given_up_when_its_client_hangs_up():

@@ -57,6 +57,9 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
     assert get_task("songs") is get_task(f"{file}:TASK") is task
     monkeypatch.chdir(tmp_path)
     assert get_task("songs.py") is get_task("songs:TASK") is task
+    (tmp_path / "broken.py").write_text("x = 1\ny = z\n")
+    with pytest.raises(InputError, match="broken:TASK: NameError in line 2: name 'z' is not defined"):
+        get_task("broken:TASK")
     assert task_of({"task": "songs"}) is task
     TASKS.pop("songs")  # as in the process of a later stage: a file of an earlier one names no code to run
     file.write_text("raise SystemExit('executed')")
@@ -100,8 +103,12 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
     assert prompt_path(task, "annotation", "cot") == find_prompt(task, "annotation", "cot") == own
     assert find_prompt(task, "annotation", "elsewhere/other.txt") == Path("elsewhere/other.txt")
     assert task.messages(" Hello ") == [{"role": "user", "content": "Hello"}]
-    (tmp_path / "prompts" / "policy.txt").write_text("Answer:\n${prompt}\n")
-    assert task.messages(" Hello ") == [{"role": "user", "content": "Answer:\nHello"}]
+    asking = tmp_path / "prompts" / "policy.txt"
+    asking.write_text("\ufeffAnswer for $5:\n${prompt}\n")
+    assert task.messages(" Hello ") == [{"role": "user", "content": "Answer for $5:\nHello"}]
+    asking.write_text("Answer ${promt}")
+    with pytest.raises(InputError, match=r"policy.txt: lacks \$\{prompt\}"):
+        task.messages("Hello")
 
 
 def test_a_task_with_other_fields_needs_prompts_of_its_own(tmp_path):

@@ -12,7 +12,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from tests.tiny import CORPUS, tokenizer
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.token_rewards import TAGGERS, token_rewards, token_spans
+from text2grad.token_rewards import TAGGERS, rewards_on, token_rewards, token_spans
 
 pytestmark = pytest.mark.fast
 
@@ -239,6 +239,9 @@ def test_dense_and_continuous_scores_follow_the_reading_order():
     assert (got.matched, got.unmatched) == (4, 1)
     dense = token_rewards(ids, tok, scored, "slf5k", scheme="dense")
     assert [v for v in dense.values if v] == [1.0, -1.0, -1.0]
+    places = [(0, 3), (3, 6), (6, 8), (8, 13)]  # where a critic left "at" out, its letter is not the word
+    left_out = rewards_on("ran at a park", places, Feedback("c", scores=[("ran", 1.0), ("a", -1.0)]), "slf5k", "dense")
+    assert left_out.values == [1.0, 0.0, -1.0, 0.0]
     with pytest.raises(InputError, match="scores"):
         token_rewards(ids, tok, Feedback("c"), "slf5k", scheme="dense")
     with pytest.raises(InputError, match="scheme"):

@@ -88,11 +88,6 @@ def test_tests_that_do_not_import_and_those_that_import_the_future(sandbox):
     assert run.failures[0].frames[-1].line == 6
 
 
-def test_what_runs_no_test_proves_nothing(sandbox):
-    run = run_tests(ADD, "from solution import add\n", sandbox)
-    assert not run.passed and run.error_type
-
-
 def test_what_a_failing_call_executed(sandbox):
     code = """def sign(x):
     if x > 0:
@@ -155,6 +150,17 @@ def test_a_solution_may_import_what_it_likes(sandbox):
     assert judged("futures", "concurrent.futures").error_type == "NameError"
 
 
+def test_counters_and_numpys_texts_and_lists_cross_as_they_are(sandbox):
+    code = (
+        "import numpy as np\nfrom collections import Counter\n"
+        "def count(text): return Counter(text)\ndef word(): return np.array(['ab'])[0]\n"
+        "def rows():\n    made = np.empty(2, dtype=object)\n    made[0], made[1] = [1, 2], [3, 4]\n    return made\n"
+    )
+    tests = "from solution import count, rows, word\ndef test_a(): assert word().upper() == 'AB'\n"
+    tests += "def test_b(): assert list(rows()) == [[1, 2], [3, 4]] and count('aab') == {'a': 2, 'b': 1}\n"
+    assert run_tests(code, tests, sandbox).passed
+
+
 def test_tests_that_share_the_process_can_fail_a_program_but_not_pass_it(sandbox):
     code = "def first(path):\n    return open(path).readline()\n"
     tests = """from solution import first
@@ -168,5 +174,7 @@ def test_it(tmp_path):
     assert run.weaker == ("the tests use tmp_path",)
     done = with_log({"question": "q", "solution": code, "test": tests, "log": ""}, sandbox)
     assert (done["log"]["passed"], done["log_weaker"]) == (False, ["the tests use tmp_path"])
+    again = with_log({**done, "solution": ADD, "test": TESTS, "log": ""}, sandbox)
+    assert (again["log"]["passed"], again["log_weaker"]) == (True, [])
     wrong = run_tests(code.replace("readline", "read"), tests, sandbox)
     assert (wrong.passed, wrong.undecided, wrong.error_type) == (False, False, "AssertionError")

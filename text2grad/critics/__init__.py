@@ -106,7 +106,7 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
         judge: a function of ``(prompt, response)`` or ``(prompt, response, record)``, which is asked about one response
             at a time; a function of ``(prompts, responses)`` or ``(prompts, responses, records)``, which is asked about
             a batch; an object with such a ``__call__``; or a class, which is made with ``options`` first.
-        name: what logs and records call it; the function's own name by default.
+        name: what logs and records call it; the function's or the class's own name by default.
 
     Raises:
         InputError: its parameters have other names.
@@ -114,7 +114,8 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
     found = judge(**options) if isinstance(judge, type) else judge
     if hasattr(found, "name") and callable(found):
         return found
-    return OwnCritic(found, name or f"{found.__module__}:{found.__qualname__}")
+    named = found if inspect.isroutine(found) else type(found)
+    return OwnCritic(found, name or f"{named.__module__}:{named.__qualname__}")
 
 
 class OwnCritic:
@@ -192,7 +193,7 @@ def _fault_of(feedback: Feedback) -> str | None:
     if feedback.score is not None and not is_score(feedback.score):
         return f"score is not a number in -1..1 but {feedback.score!r}"
     try:
-        right = all(isinstance(piece, str) and -1 <= score <= 1 for piece, score in feedback.scores)
+        right = all(isinstance(piece, str) and is_score(score) for piece, score in feedback.scores)
     except (TypeError, ValueError):
         right = False
     return None if right else "scores are not pairs of a text and a number in -1..1"
@@ -220,7 +221,7 @@ def _file_of(function: Callable) -> str:
 
 def _file_hash(function: Callable) -> str:
     try:
-        return fingerprint(Path(_file_of(function)).read_text(encoding="utf-8"))
+        return fingerprint(Path(_file_of(function)).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
 

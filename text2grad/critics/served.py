@@ -23,6 +23,7 @@ FIELDS = FeedbackFields("critique", "good", "poor")
 """Feedback as the server writes it, whatever the task calls it."""
 
 _PER_REQUEST = 32  # responses
+_VERSIONS = ("critic_version", "prompt")  # of critics, as ``version_of`` knows them
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 30.0  # seconds without an answer after which a line says so
 _LONGEST_WAIT = 15.0  # seconds between two attempts
 _CUT_OFF = 5  # answers that may break off before patience ends all the same: the request itself may kill the server
@@ -53,6 +54,7 @@ class ServedCritic:
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: serves a critic of {shown(about.get('task'))}, not {task.name}")
         self.name = f"served:{redacted(self.url)}#{as_storable(str(about.get('critic')))[:200]}"
+        self.version = {each: as_storable(str(about[each]))[:200] for each in _VERSIONS if each in about}
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
@@ -119,7 +121,9 @@ class ServedCritic:
     def _raise_if_hopeless(self, error: HTTPError) -> None:
         if error.code in _PASSING:
             return
-        remedy = f"set {TOKEN} to the server's token" if error.code in (401, 403) else "is this text2grad serve?"
+        token = f"set {TOKEN} to the server's token"
+        room = f"start it with --max_items of at least {_PER_REQUEST}, or a larger --max_megabytes"
+        remedy = {401: token, 403: token, 413: room}.get(error.code, "is this text2grad serve?")
         raise InputError(f"{redacted(self.url)}: HTTP {error.code} ({error.reason}); {remedy}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from text2grad.critics import Critic, check_new_responses
+from text2grad.critics import Critic, check_new_responses, version_of
 from text2grad.critics.asking import Question
 from text2grad.critics.served import FIELDS
 from text2grad.critics.unit_test_logs import log_completion
@@ -82,8 +82,9 @@ class CriticService:
         self._mapping = ThreadPoolExecutor(1, thread_name_prefix="mapping")  # quotes, off the event loop
 
     def about(self) -> dict[str, Any]:
-        """For ``/health``: what is held here, without a path."""
-        return {"status": "ok", "critic": _without_folders(self.critic.name), "task": self.task.name}
+        """For ``/health``: what is held here, without a path, and its version where it has one."""
+        held = {"status": "ok", "critic": _without_folders(self.critic.name), "task": self.task.name}
+        return held | version_of(self.critic)
 
     async def feedback(self, body: bytes) -> dict[str, Any]:
         """``{"items": [{"prompt", "response", "record"?}]}`` to critiques, quotes and character intervals."""

@@ -61,13 +61,13 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> T
 def with_log(record: Record, sandbox: Sandbox) -> Record:
     """A KodCode record whose ``log`` is filled: its tests are run where the log is empty and there are tests.
 
-    Where it is undecided, ``log_weaker`` says why.
+    Where it is undecided, ``log_weaker`` says why, in place of what it said of an earlier run.
     """
     if record.get("log") or not str(record.get("test") or "").strip():
         return record
     task = KodCode()
     run = run_tests(task.code(task.response(record)), str(record["test"]), sandbox)
-    weaker = {"log_weaker": list(run.weaker)} if run.weaker else {}
+    weaker = {"log_weaker": list(run.weaker)} if run.weaker or record.get("log_weaker") else {}
     return {**record, "log": run.log, **weaker}
 
 

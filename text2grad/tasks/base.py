@@ -148,10 +148,12 @@ class Task(ABC):
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """The chat that asks a policy for a response to x: the text of the place ``policy``, or only x."""
         try:
-            template = self.place("policy").read_text(encoding="utf-8").strip()
+            template = Template(self.place("policy").read_text(encoding="utf-8-sig").strip())
         except FileNotFoundError:
-            template = "${prompt}"
-        return [{"role": "user", "content": Template(template).safe_substitute(prompt=prompt.strip())}]
+            template = Template("${prompt}")
+        if "prompt" not in template.get_identifiers():
+            raise InputError(f"{self.place('policy')}: lacks ${{prompt}}; put it where that text belongs")
+        return [{"role": "user", "content": template.safe_substitute(prompt=prompt.strip())}]
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
         """What a prompt file may name as ``${prompt}``, ``${response}``, …"""
@@ -188,11 +190,13 @@ class Task(ABC):
         """How good the whole response is: what the critic says, or else what its spans imply."""
         return verdict(feedback, unquoted_is_right=self.values.default > 0)
 
+    def is_annotated(self, record: Record) -> bool:
+        """Whether the record carries feedback, good or broken."""
+        return self.fields.critique in record or {self.fields.good, self.fields.poor} <= set(record)
+
     def feedback(self, record: Record) -> Feedback | None:
         """The feedback an annotated record carries; None where it carries none."""
-        if self.fields.critique not in record and not {self.fields.good, self.fields.poor} <= set(record):
-            return None
-        return self.fields.from_dict(record, "the record")
+        return self.fields.from_dict(record, "the record") if self.is_annotated(record) else None
 
     def has_verdict(self, record: Record) -> bool:
         """Whether the record's feedback has the critic's verdict on the whole."""

@@ -77,12 +77,15 @@ def _open(spec: str, folder: Path | None = None) -> tuple[ModuleType, str]:
         raise InputError(f"{spec}: is neither package.module:NAME nor file.py:NAME")
     if str(Path.cwd()) not in sys.path:  # a script's own folder is there, the folder one works in is not
         sys.path.append(str(Path.cwd()))
+    found = None
     try:
         found = importlib.util.find_spec(match["place"])
         known = _known(Path(found.origin)) if found is not None and found.origin else None
         return known or importlib.import_module(match["place"]), match["name"]
     except ModuleNotFoundError as error:
         raise InputError(f"{spec}: there is no module {error.name}; check the name, or write file.py:NAME") from None
+    except Exception as error:
+        raise InputError(f"{spec}: {fault(error, (found and found.origin) or '')}; correct it there") from error
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -155,8 +155,10 @@ class WireEncoder:
 
     def _array(self, numpy, value) -> list:
         array = numpy.asarray(value)
+        if array.dtype.kind not in "biufc" and isinstance(value, numpy.generic):
+            return self(value.item(), 1)  # a text, a date: as Python's own
         if array.dtype.kind not in "biufc":
-            return ["array", None, list(array.shape), self(array.tolist(), 1)]
+            return ["array", None, list(array.shape), self(array.ravel().tolist(), 1)]
         data = base64.b64encode(numpy.ascontiguousarray(array).tobytes()).decode()
         return ["array", array.dtype.str, None if isinstance(value, numpy.generic) else list(array.shape), data]
 
@@ -229,7 +231,7 @@ class WireDecoder:
         if isinstance(made, dict):
             pairs = [(self._value(key, depth + 1), self._value(item, depth + 1)) for key, item in items]
             made.clear()
-            made.update(pairs)
+            made.update(dict(pairs))  # of pairs a Counter would count each as one
             return
         values = [self._value(item, depth + 1) for item in items]
         made.clear()
@@ -239,7 +241,10 @@ class WireDecoder:
         import numpy
 
         if kind is None:
-            return numpy.array(self._value(data), dtype=object).reshape(shape)
+            array = numpy.empty(len(items := self._value(data)), dtype=object)
+            for place, item in enumerate(items):  # at once, lists of equal length would become further dimensions
+                array[place] = item
+            return array.reshape(shape)
         dtype = numpy.dtype(kind)
         if dtype.kind not in "biufc":
             raise WireError("an array of objects")

@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from text2grad.feedback import FeedbackFields
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, settings_files, text_field
 
 _FENCE = re.compile(
-    r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
+    r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t\r]*+$|\Z)", re.DOTALL | re.MULTILINE
 )
 _PYTHON = {"python", "py", "python3", "py3", "python2", "pycon", "ipython"}
 
@@ -64,8 +65,9 @@ class KodCode(Task):
         return [(start, end) for start, end in around if response[start:end].strip()] or [(0, len(response))]
 
     def code(self, response: str) -> str:
-        """The program inside a response, ready to run."""
-        return "\n".join(response[start:end] for start, end in self.rewarded(response))
+        """The program inside a response, ready to run. What stands in a list is indented as a whole."""
+        blocks = [response[start:end] for start, end in self.rewarded(response)]
+        return "\n".join(dedent(block) if block[:1] in (" ", "\t") else block for block in blocks)
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
         log = record.get("log") or ""

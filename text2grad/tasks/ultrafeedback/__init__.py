@@ -1,5 +1,6 @@
 """UltraFeedback: open-domain questions. A list of records whose ``response`` is a user and an assistant message."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,11 +33,17 @@ class UltraFeedback(Task):
         return {**record, "response": [user, {"content": response, "role": "assistant"}]}
 
     def known_value(self, record: Record) -> float | None:
-        """1 for the chosen response and 0 for the rejected one; without that mark, the record's score."""
-        if isinstance(record.get("is_chosen"), bool):
-            return float(record["is_chosen"])
-        score = record.get("score")
-        return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
+        """1 for the chosen response and 0 for the rejected one; without that mark, the record's score.
+
+        A CSV file holds both as texts.
+        """
+        if (mark := str(record.get("is_chosen")).lower()) in ("true", "false"):
+            return float(mark == "true")
+        try:
+            score = float(str(record.get("score")))
+        except ValueError:
+            return None
+        return score if math.isfinite(score) else None
 
     @staticmethod
     def _answer(record: Record) -> Record:
