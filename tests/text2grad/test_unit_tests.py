@@ -150,14 +150,25 @@ def test_a_solution_may_import_what_it_likes(sandbox):
     assert judged("futures", "concurrent.futures").error_type == "NameError"
 
 
-def test_counters_and_numpys_texts_and_lists_cross_as_they_are(sandbox):
+def test_counters_and_what_numpy_makes_cross_as_they_are(sandbox):
     code = (
         "import numpy as np\nfrom collections import Counter\n"
         "def count(text): return Counter(text)\ndef word(): return np.array(['ab'])[0]\n"
         "def rows():\n    made = np.empty(2, dtype=object)\n    made[0], made[1] = [1, 2], [3, 4]\n    return made\n"
+        "def order(given):\n    given.sort()\n    return given\n"
     )
-    tests = "from solution import count, rows, word\ndef test_a(): assert word().upper() == 'AB'\n"
-    tests += "def test_b(): assert list(rows()) == [[1, 2], [3, 4]] and count('aab') == {'a': 2, 'b': 1}\n"
+    tests = """import numpy as np
+from solution import count, order, rows, word
+
+def test_values():
+    assert word().upper() == "AB" and list(rows()) == [[1, 2], [3, 4]] and count("aab") == {"a": 2, "b": 1}
+
+def test_changed_in_place():
+    for given in (np.array([3.5, 1, 2]), np.array(["c", "a"], dtype=object)):
+        known = sorted(given)
+        assert order(given) is given and list(given) == known
+    assert order(given)[0] == "a" and np.float64(2) == order(np.array([[2.0, 1]]))[0, 1]
+"""
     assert run_tests(code, tests, sandbox).passed
 
 

@@ -21,7 +21,7 @@ from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
 
 # How verdicts are made: for journals, in which verdicts of different kinds must not mix.
-VERDICTS = "solution apart, else undecided"
+VERDICTS = "solution apart, else undecided; arrays and counters cross whole"
 
 _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")

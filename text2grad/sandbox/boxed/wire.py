@@ -26,6 +26,7 @@ BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
 )  # fmt: skip
 PLAIN = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_RAW = "biufc"  # numpy's kinds of numbers, which cross as bytes
 _FACTORIES = {kind.__name__: kind for kind in (*PLAIN, bool)}  # what a defaultdict may make: it crosses again
 
 
@@ -118,8 +119,10 @@ class WireEncoder:
         if kind in _SCALARS:
             tag, write, _ = _SCALARS[kind]
             return [tag, write(value)]
-        if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray | numpy.generic):
-            return self._array(numpy, value)
+        if _is_numpy(value, "ndarray"):
+            return self._known("array", value, depth)
+        if _is_numpy(value, "generic"):
+            return ["number", *_raw(value)] if value.dtype.kind in _RAW else self(value.item(), depth + 1)
         if kind in (type({}.keys()), type({}.items()), type({}.values())):
             return ["view", kind.__name__, self(list(value), depth + 1)]
         if isinstance(value, tuple) and isinstance(fields := getattr(kind, "_fields", None), tuple):
@@ -133,11 +136,15 @@ class WireEncoder:
             return ["t", [self(item, depth + 1) for item in value]]
         if kind is frozenset:
             return ["z", [self(item, depth + 1) for item in _ordered(value)]]
+        return self._known(_CONTAINERS[kind], value, depth)
+
+    def _known(self, tag: str, value: object, depth: int) -> list:
+        """A mutable container, told once: what the other side changes in it is told by its number."""
         if id(value) in self.known:
             return ["same", self.known[id(value)]]
         number = self.known[id(value)] = len(self.known)
         self.kept.append(value)
-        return [_CONTAINERS[kind], number, *self.content(value, depth)]
+        return [tag, number, *self.content(value, depth)]
 
     def content(self, value: object, depth: int = 0) -> list:
         """What a mutable container holds."""
@@ -150,17 +157,12 @@ class WireEncoder:
             return [base64.b64encode(value).decode()]
         if isinstance(value, set):
             return [[self(item, depth + 1) for item in _ordered(value)]]
+        if _is_numpy(value, "ndarray"):
+            raw = value.dtype.kind in _RAW
+            told = _raw(value) if raw else [None, [self(item, depth + 1) for item in value.flat]]
+            return [*told, list(value.shape)]
         items = [self(item, depth + 1) for item in value]
         return [items, value.maxlen] if isinstance(value, collections.deque) else [items]
-
-    def _array(self, numpy, value) -> list:
-        array = numpy.asarray(value)
-        if array.dtype.kind not in "biufc" and isinstance(value, numpy.generic):
-            return self(value.item(), 1)  # a text, a date: as Python's own
-        if array.dtype.kind not in "biufc":
-            return ["array", None, list(array.shape), self(array.ravel().tolist(), 1)]
-        data = base64.b64encode(numpy.ascontiguousarray(array).tobytes()).decode()
-        return ["array", array.dtype.str, None if isinstance(value, numpy.generic) else list(array.shape), data]
 
 
 class WireDecoder:
@@ -211,7 +213,11 @@ class WireDecoder:
             kind = collections.namedtuple(str(rest[0]), [str(name) for name in rest[1]], rename=True)
             return kind(*(self._value(item, depth + 1) for item in rest[2]))
         if tag == "array":
-            return self._array(*rest)
+            number, *content = rest
+            made = self.known[int(number)] = self._array(*content, depth)
+            return made
+        if tag == "number":
+            return self._array(*rest, [1], depth)[0]
         if tag == "type":
             return BUILTIN_TYPES[rest[0]]
         return self._handle(told)
@@ -228,6 +234,9 @@ class WireDecoder:
         if isinstance(made, bytearray):
             made[:] = base64.b64decode(items)
             return
+        if _is_numpy(made, "ndarray"):
+            made[...] = self._array(*content, depth)
+            return
         if isinstance(made, dict):
             pairs = [(self._value(key, depth + 1), self._value(item, depth + 1)) for key, item in items]
             made.clear()
@@ -237,19 +246,28 @@ class WireDecoder:
         made.clear()
         (made.update if isinstance(made, set) else made.extend)(values)
 
-    def _array(self, kind, shape, data):
+    def _array(self, kind, data, shape, depth):
         import numpy
 
         if kind is None:
-            array = numpy.empty(len(items := self._value(data)), dtype=object)
-            for place, item in enumerate(items):  # at once, lists of equal length would become further dimensions
-                array[place] = item
+            array = numpy.empty(len(data), dtype=object)
+            for place, item in enumerate(data):  # at once, lists of equal length would become further dimensions
+                array[place] = self._value(item, depth + 1)
             return array.reshape(shape)
         dtype = numpy.dtype(kind)
-        if dtype.kind not in "biufc":
+        if dtype.kind not in _RAW:
             raise WireError("an array of objects")
-        array = numpy.frombuffer(base64.b64decode(data), dtype=dtype).copy()
-        return array[0] if shape is None else array.reshape(shape)
+        return numpy.frombuffer(base64.b64decode(data), dtype=dtype).copy().reshape(shape)
+
+
+def _is_numpy(value: object, kind: str) -> bool:
+    """Whether a value is of numpy's class of this name; a box that has not imported numpy holds none."""
+    return "numpy" in sys.modules and isinstance(value, getattr(sys.modules["numpy"], kind))
+
+
+def _raw(value) -> list:
+    """The dtype and the bytes of numbers."""
+    return [value.dtype.str, base64.b64encode(value.tobytes()).decode()]
 
 
 def _ordered(items) -> list:
