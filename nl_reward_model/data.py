@@ -28,12 +28,13 @@ def split_by_prompt(records: Records, task: Task, share: float, seed: int) -> tu
             f"{records.path}: all records have one prompt, so none can be held out; give --validation_path, "
             "or --validation_share 0"
         )
-    wanted = max(1, round(share * len(records)))
+    missing = max(1, round(share * len(records)))
     held: set[str] = set()
     for prompt in sorted(sizes, key=lambda text: hashlib.sha256(f"{seed}\0{text}".encode()).hexdigest())[:-1]:
-        if sum(sizes[text] for text in held) >= wanted:
+        if missing <= 0:
             break
         held.add(prompt)
+        missing -= sizes[prompt]
 
     def side(validation: bool) -> Records:
         chosen = {key: item for key, item in records.items() if (task.prompt(item).strip() in held) == validation}
@@ -56,4 +57,5 @@ def check_disjoint(training: Records, validation: Records, task: Task) -> None:
 
 def spread(items: Sequence, count: int) -> list:
     """``count`` of the items, evenly spread; all where there are fewer."""
-    return list(items[:: max(1, len(items) // max(1, count))][:count])
+    count = min(count, len(items))
+    return [items[number * len(items) // count] for number in range(count)]

@@ -11,7 +11,8 @@ class RewardTrainer(SFTTrainer):
 
     Without Triton it projects every position onto the vocabulary, prompt included, which takes longer than all layers
     of a small model together. Here the language-model head sees the columns in which some row of the batch has a
-    label; the loss is the same. So does it on any device where rows hold several responses (``rows.py``).
+    label; the loss is the same. So does it on any device where rows hold several responses (``rows.py``). Another loss
+    than the plain one, and packing, are left to TRL.
     """
 
     def create_model_card(self, *args, **kwargs) -> None:
@@ -19,7 +20,8 @@ class RewardTrainer(SFTTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         shared = self.args.responses_per_row > 1
-        if return_outputs or (self.args.device.type == "cuda" and not shared):
+        plain = self.args.loss_type == "nll" and self.label_smoother is None and not self.args.packing
+        if return_outputs or not plain or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss, logits, labels = score_feedback(model, inputs)
         known = labels != NO_LOSS

@@ -43,6 +43,9 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
         chosen.run_dir = ROOT / "runs" / (small if chosen.smoke else whole)
     if chosen.critic is None:
         chosen.critic = "programmatic" if chosen.code else "reward_model"
+    path, colon, name = chosen.critic.partition(":")
+    if chosen.critic != "reward_model" and Path(path).exists():  # the steps run in the repository's folder
+        chosen.critic = f"{Path(path).resolve()}{colon}{name}"
     return chosen
 
 

@@ -3,7 +3,7 @@
 ``__all__`` names the public modules; what they offer keeps its meaning from one version to the next.
 """
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "advantages",
     "critics",

@@ -4,10 +4,13 @@
         --output_path annotated_steps.json
 
 The output has the format of stage 1, so that stage 2 trains on it (`nl_reward_model/<task>/train_rm.py`): each wrong
-step is one poor span; for slf5k each right one is a good span (in code, what no span claims is right already).
+step is one poor span, neighbouring ones together where a right step has the text of one of them; for slf5k each right
+step is a good span (in code, what no span claims is right already).
 """
 
 from dataclasses import MISSING, dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from nl_gradient_policy_optimization.algorithms.steps import label_steps, split_steps
 from text2grad.configs import TaskConfig, parse, setting
@@ -34,10 +37,16 @@ def by_step(record: Record, task: Task) -> Record | None:
     text = task.response(record)
     steps = split_steps(text, task)
     labels = label_steps(steps, text, feedback, task)
-    quotes = {
-        sign: [text[a:b] for (a, b), label in zip(steps, labels, strict=True) if label == sign] for sign in (1, -1)
-    }
-    whole = Feedback(feedback.critique, good=[] if task.is_code else quotes[1], poor=quotes[-1])
+    right = [text[start:end] for (start, end), label in zip(steps, labels, strict=True) if label > 0]
+    wrong: list[str] = []
+    for start, end in task.rewarded(text):
+        judged = [(step, label) for step, label in zip(steps, labels, strict=True) if start <= step[0] < end]
+        for label, run in groupby(judged, key=itemgetter(1)):
+            places = [place for place, _ in run]
+            pieces = [text[low:high] for low, high in places]
+            if label < 0:  # a right step with the text of a wrong one would be wrong, too: neighbours tell them apart
+                wrong += [text[places[0][0] : places[-1][1]]] if {*pieces} & {*right} else pieces
+    whole = Feedback(feedback.critique, good=[] if task.is_code else right, poor=wrong)
     return task.with_feedback(record, whole, {**record.get("annotation", {}), "unit": "step"})
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # What the tasks' deepspeed_train_<task>.sh share: bash nl_reward_model/deepspeed/train.sh TASK [settings]
+# Without --config, it reads and writes runs/TASK: annotated.json and reward_model.
 #   RANKS=4        processes on each machine; every GPU by default, one on a CPU
 #   ZERO=2         ZeRO stage 2 or 3 (default), both with offload to the CPU's memory
 #   HOSTFILE=hosts several machines, in DeepSpeed's format ("worker-1 slots=8", one a line)
@@ -11,11 +12,10 @@ task=$1
 shift
 stage=$(cd "$(dirname "$0")/.." && pwd)
 runs=$(dirname "$stage")/runs/$task
-settings=(
-    "$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json"
-    --data_path "$runs/annotated.json" --output_dir "$runs/reward_model"
-)
-settings+=("$@")
+if [[ " $* " != *" --config"* ]]; then
+    set -- --data_path "$runs/annotated.json" --output_dir "$runs/reward_model" "$@"
+fi
+settings=("$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json" "$@")
 if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
     exec python "${settings[@]}"
 fi

@@ -43,32 +43,39 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
     """The rows of a results file.
 
     Args:
-        data_path: annotated records to take the truth from, by id, in place of what the rows carry.
+        data_path: annotated records to take the truth from, by id or else by text, in place of what the rows carry.
 
     Raises:
         InputError: a row without the model's feedback, without an annotation, or with one of another response.
     """
-    rows, truths = load_records(path, task), load_records(data_path or path, task)
+    rows, annotated = load_records(path, task), load_records(data_path or path, task)
+
+    def text(record: Record) -> tuple[str, str]:
+        return task.prompt(record), task.response(record)
+
+    by_text = {text(record): record for record in annotated.values()}
+    said = ("prediction", "predicted", "parse_error")
+    paired = {}
     for record_id, row in rows.items():
-        truth = truths.get(record_id)
+        truth = annotated.get(record_id)
+        if truth is None or text(truth) != text(row):
+            truth = by_text.get(text(row))
         if "predicted" not in row:
             raise InputError(
                 f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
             )
-        if truth is None or task.response(truth) != task.response(row):
+        if truth is None:
             raise InputError(
-                f"{data_path}: has no record {record_id!r} with the response that it has in {path}; give the file that "
-                "2_infer.py read"
+                f"{data_path}: has no record {record_id!r} with the prompt and the response that it has in {path}; "
+                "give the file that 2_infer.py read"
             )
         if not task.is_annotated(truth):
             raise InputError(
                 f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
                 "with; give 2_infer.py annotated records"
             )
-    said = ("prediction", "predicted", "parse_error")
-    return rows.like(
-        {key: {**truths[key], **{name: row[name] for name in said if name in row}} for key, row in rows.items()}
-    )
+        paired[record_id] = {**truth, **{name: row[name] for name in said if name in row}}
+    return rows.like(paired)
 
 
 def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:

@@ -69,7 +69,7 @@ METHODS = {
 @pytest.fixture
 def started(tmp_path):
     """The command that a script starts, by stand-ins that only say it."""
-    for program in ("python", "torchrun"):
+    for program in ("python", "torchrun", "deepspeed"):
         (tmp_path / program).write_text(f"#!/bin/sh\necho {program} $*\n")
         (tmp_path / program).chmod(0o755)
 
@@ -103,6 +103,11 @@ def test_a_launcher_takes_what_the_stages_before_left_and_an_optimizer_that_goes
     assert parse(PolicyConfig, args=[*words, "--deepspeed", "zero2.json"]).optimizer == "adamw"
     own = started(STAGE / task / f"train_{task}.sh", "--config", "mine.yaml").split()[2:]
     assert own == ["--config", "mine.yaml"]  # the file has what it has
+    learns = STAGE.parent / "nl_reward_model" / task / f"deepspeed_train_{task}.sh"
+    assert f"--data_path {runs}/annotated.json --output_dir {runs}/reward_model --seed 3" in started(
+        learns, "--seed", "3"
+    )
+    assert "--data_path" not in started(learns, "--config", "mine.yaml")
 
 
 @pytest.mark.parametrize("method", METHODS)

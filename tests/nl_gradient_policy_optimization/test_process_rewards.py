@@ -137,3 +137,20 @@ def test_step_labels_are_annotations_of_whole_steps():
     )
     assert by_step(program, KODCODE)["wrong_code"] == ["value = math.pi * radius ** 2;"]
     assert by_step(program, KODCODE)["improvement_code"] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "poor"),
+    [
+        (SLF5K, "I do not know. He left her. I do not know.", ["her. I do not know."]),
+        (KODCODE, "if a:\n    return 0\nb = 1\nif c:\n    return 0\n", ["if c:\n    return 0"]),
+        (KODCODE, "```python\nb()\na()\nb()\n```\n```python\nc()\nd()\n```", ["a()\nb()", "c()"]),
+    ],
+)
+def test_a_right_step_with_the_text_of_a_wrong_one_stays_right(task, text, poor):
+    field = "generated_summary" if task is SLF5K else "solution"
+    record = {"post": "p", "question": "q", field: text}
+    steps, feedback = split_steps(text, task), Feedback("c", poor=poor)
+    made = task.feedback(by_step(task.with_feedback(record, feedback, {}), task))
+    labels = label_steps(steps, text, feedback, task)
+    assert {1.0, -1.0} == set(labels) and label_steps(steps, text, made, task) == labels

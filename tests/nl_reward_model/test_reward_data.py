@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from nl_reward_model.data import check_disjoint, split_by_prompt
+from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
 from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_records, write
@@ -127,6 +127,13 @@ def test_the_split_never_shares_a_prompt(tmp_path_factory, sizes, share, seed):
     assert len(validation) <= max(1, wanted) + max(sizes) - 1
     shuffled = dict(random.Random(seed).sample(list(records.items()), len(records)))
     assert set(split_by_prompt(records.like(shuffled), SLF5K, share, seed)[1]) == set(validation)
+
+
+@pytest.mark.parametrize(
+    ("items", "count", "expected"), [(5, 3, [0, 1, 3]), (2, 3, [0, 1]), (4, 0, []), (6, 2, [0, 3])]
+)
+def test_records_to_look_at_come_from_all_of_them(items, count, expected):
+    assert spread(range(items), count) == expected
 
 
 def test_one_prompt_cannot_be_split():

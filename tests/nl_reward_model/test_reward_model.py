@@ -98,17 +98,19 @@ def test_z_ends_with_the_verdict_where_every_record_has_one(tmp_path, given_by, 
     assert isinstance(critic(["a post"], ["A summary."])[0], Feedback)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_loss_is_trls(tmp_path, monkeypatch, accumulation):
-    """Scoring only the labelled columns changes no loss, no gradient, no weight."""
+@pytest.mark.parametrize(
+    "changes", [{}, {"gradient_accumulation_steps": 2}, {"label_smoothing_factor": 0.5}, {"loss_type": "dft"}]
+)
+def test_the_loss_is_trls(tmp_path, monkeypatch, changes):
+    """Scoring only the labelled columns changes no loss, no gradient, no weight; and other losses stay TRL's."""
     data = write(tmp_path, slf5k_records(2))
     results = []
     for name, base in (("ours", train_rm.RewardTrainer), ("trl", SFTTrainer)):
         monkeypatch.setattr(train_rm, "RewardTrainer", base)
         output = tmp_path / name
         config = settings(
-            tmp_path, data, output_dir=str(output), gradient_accumulation_steps=accumulation, max_steps=2,
-            validation_share=0.0, per_device_train_batch_size=3,
+            tmp_path, data, output_dir=str(output), max_steps=2, validation_share=0.0, per_device_train_batch_size=3,
+            **changes,
         )  # fmt: skip
         train("slf5k", config)
         results.append((losses(output), load_file(output / "model.safetensors")))

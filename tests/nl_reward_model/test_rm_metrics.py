@@ -16,7 +16,7 @@ from nl_reward_model.measures.token_metrics import LABELS, NO_LABEL, labels, shu
 from tests import tiny
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.records import save_json
+from text2grad.records import load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 WORDS = [f"{a}{b}" for a in ("bo", "ka", "lu", "mi", "ne", "ra") for b in ("da", "fo", "gi", "pu", "té", "zo", "'s")]
@@ -302,7 +302,7 @@ def test_files_that_cannot_be_compared_are_refused(tmp_path):
         load_feedback_rows(tmp_path / "all.json", task, tmp_path / "annotated.json")
     other = {key: {**row, "generated_summary": "Another response."} for key, row in rows.items()}
     save_json(tmp_path / "other.json", other)
-    with pytest.raises(InputError, match=r"other.json: has no record 'r0' with the response"):
+    with pytest.raises(InputError, match=r"other.json: has no record 'r0' with the prompt and the response"):
         load_feedback_rows(tmp_path / "all.json", task, tmp_path / "other.json")
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
     with pytest.raises(InputError, match="no feedback of a model"):
@@ -310,3 +310,13 @@ def test_files_that_cannot_be_compared_are_refused(tmp_path):
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
     with pytest.raises(InputError, match="no annotation"):
         load_feedback_rows(tmp_path / "bare.json", task)
+
+
+def test_rows_are_paired_by_their_text_where_ids_differ(tmp_path):
+    """A row of a .jsonl file gets an id of its own, made of its record's id and its response."""
+    task, row = get_task("plain"), {"textual_feedback": "c", "good_spans": [], "poor_spans": [], "predicted": None}
+    rows = {key: {"prompt": f"prompt {key}", "response": "the same", **row} for key in "ab"}
+    save_json(tmp_path / "annotated.json", rows)
+    save_records(tmp_path / "rows.jsonl", load_records(tmp_path / "annotated.json", task))
+    found = load_feedback_rows(tmp_path / "rows.jsonl", task, tmp_path / "annotated.json")
+    assert list(found.values()) == list(rows.values())

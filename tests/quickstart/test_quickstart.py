@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nl_reward_model.train_rm import train
+from quickstart.run import arguments
 from tests.processes import ROOT, run_command
 from tests.reward_records import settings, slf5k_records, write
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -90,6 +91,15 @@ def test_the_shell_script_sets_up_and_hands_its_options_on(tmp_path):
     (tmp_path / ".installed").write_text(f"{stamp.stdout}{ROOT}\n")
     told = run_command("bash", "quickstart/run.sh", "--help", VENV=str(tmp_path))
     assert "--smoke" in told.stdout
+
+
+def test_a_critic_is_named_from_where_the_command_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "reward_model").mkdir()
+    for given in ("programmatic", "reward_model", "openai:gpt-4o", "http://localhost:8000/v1#m"):
+        assert arguments(["--critic", given]).critic == given
+    assert arguments(["--critic", "mine.py:judge"]).critic == f"{tmp_path}/mine.py:judge"
 
 
 @pytest.mark.parametrize("script", ["run.py", "ship.py", "tiny_model.py"])
