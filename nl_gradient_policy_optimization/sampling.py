@@ -138,7 +138,7 @@ def check_sampler(batch: Batch, generation: str, reduce: Reduce) -> None:
 
 
 def sampler_difference(batch: Batch, reduce: Reduce) -> float:
-    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs of the engine left out."""
+    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs left out."""
     apart = (batch.sampler_logprobs - batch.old_logprobs).double().abs()[batch.response_mask.bool()]
     known = apart[~apart.isnan()]
     total, count = reduce(torch.tensor([known.sum(), len(known)], dtype=torch.float64)).tolist()
