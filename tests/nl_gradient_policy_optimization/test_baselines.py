@@ -55,6 +55,8 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         ("q2", "high", "low"),
     ]
     assert list(load_pairs(tmp_path / "pairs.json").values()) == made
+    save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
+    assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
     config.margin = 3.0
     with pytest.raises(InputError, match="no prompt has a better and a worse"):
         make_pairs(config)
@@ -101,7 +103,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     ]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
-    assert make_pairs(config) == made and len(critic.judged) == asked == 5  # the journal remembers
+    assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
