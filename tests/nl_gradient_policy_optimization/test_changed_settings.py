@@ -144,7 +144,10 @@ def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained
     with pytest.raises(InputError, match=r"checkpoints and no run\.json"):
         begin(tmp_path, seed=99)
     (trainer.run / "run.json").write_bytes(about)
-    (trainer.run / "rollouts.jsonl").unlink()
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        (trainer.run / name).unlink()
+    begin(tmp_path, allow_changed=True)  # nothing is left to do, and no figure to show
+    assert "after 2 steps" in (trainer.run / "policy" / "README.md").read_text()
     again = begin(tmp_path, max_steps=3, allow_changed=True)
     assert {row["step"] for row in again.rollout_log.rows()} == {3}
 
