@@ -259,6 +259,13 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
     assert empty.rewards[-1] == -1.0
 
 
+def test_a_scalar_model_reads_its_own_words_whatever_the_policy_is_asked(scalar_folder, tmp_path):
+    (tmp_path / "ask.txt").write_text("Sum up: ${prompt}")
+    config = tiny_config(tmp_path, reward_model=scalar_folder, policy_prompt=str(tmp_path / "ask.txt"))
+    plain, asked = ScalarRewards(scalar_folder, SLF5K, config), prepare("slf5k", config).rewards
+    assert asked([rollout(GOOD)])[0].rewards == plain([rollout(GOOD)])[0].rewards
+
+
 def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_path):
     audited = {"audit_critic": "programmatic", "audit_share": 1.0}
     optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder), **audited))
