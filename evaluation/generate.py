@@ -22,7 +22,7 @@ from text2grad.models.answering import (
     SamplingConfig,
     load_policy,
 )
-from text2grad.prompts import POLICY_PROMPT, asking
+from text2grad.prompts import asking, carried_words
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
@@ -122,8 +122,7 @@ def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bo
 
 def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: SamplingConfig) -> Records:
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
-    carried = Path(policy.name) / POLICY_PROMPT
-    task = asking(get_task(config.task), config.policy_prompt or (str(carried) if carried.is_file() else ""))
+    task = asking(get_task(config.task), config.policy_prompt or carried_words(policy.name))
     check_output(config.output_path)
     if config.num_samples > 1 and not sampling.temperature:
         raise InputError(f"--num_samples {config.num_samples}: without a --temperature all would be the same")

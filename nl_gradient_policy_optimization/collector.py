@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
-from nl_gradient_policy_optimization.rollouts import Rollout, encode_prompt, given_logprobs, make_rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, encode_prompt, make_rollout
 from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import mixed_seed, rank_prompts
 from text2grad.models import end_token_ids
@@ -73,7 +73,7 @@ class Collector:
             for position, response_ids in enumerate(responses):
                 rollout = self._rollout(record_ids[done], encoded[done], response_ids)
                 if logprobs is not None:
-                    rollout.sampler_logprobs = given_logprobs(logprobs[position], self.learner.scorer.precision)
+                    rollout.sampler_logprobs = torch.tensor(logprobs[position], dtype=self.learner.scorer.precision)
                 rollouts.append(rollout)
                 self.costs.count(forward=len(read[done]) + len(response_ids))
                 done += 1

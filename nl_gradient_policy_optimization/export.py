@@ -52,24 +52,24 @@ def model_card(trainer: NLGradientTrainer) -> str:
     about, rows = load_json(trainer.run / RUN_FILE), trainer.metrics_log.rows()
     config = config_of(about).flat()
     method, model = about["method"], about["model"]
-    last, adapter = rows[-1], hasattr(trainer.learner.scorer.model, "peft_config")
+    adapter = hasattr(trainer.learner.scorer.model, "peft_config")
     header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
     settings = "\n".join(f"- {name}: {config[name]}" for name in _SETTINGS)
     settings += changes_shown(about.get("changes", []))
     return f"""{header}
-# {model}, after {last["step"]} steps of {method} on {about["task"]}
+# {model}, after {trainer.finished_steps} steps of {method} on {about["task"]}
 
 This {"adapter" if adapter else "model"} was trained by `--algorithm {config["algorithm"]}` of the trainer of
 [Text2Grad](https://arxiv.org/abs/2505.22338): a critic gave feedback on each sampled response.
 
 - data: {Path(about["data"]["path"]).name}, {about["data"]["prompts"]} prompts
 - critic: {about.get("critic_name", about["critic"])}
-- rollouts: {last["rollouts"]}
+- rollouts: {trainer.rollout_count}
 {settings}
 
 Measured on the rollouts of training (sampled at temperature {config["temperature"]:g}), not on held-out data:
 
-{_results(rows)}
+{_results(rows) if rows else "(metrics.jsonl was lost)"}
 
 {card_loading(model, adapter)}
 The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.

@@ -86,7 +86,8 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     Raises:
         InputError: settings that cannot work, or others than those that the run was begun with.
     """
-    task = asking(get_task(task), config.policy_prompt)
+    own = get_task(task)
+    task = asking(own, config.policy_prompt)
     config.check()
     check_sharding(config.optimizer, config.deepspeed)
     check_fsdp()
@@ -105,7 +106,7 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
         about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
-    rewards = rewards or config.algorithm.source(task, config)
+    rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator), task, config)
     rewards = config.algorithm.wrap(rewards, task, config)

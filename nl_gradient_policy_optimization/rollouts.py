@@ -144,11 +144,6 @@ def make_rollout(
     return Rollout(record_id, prompt, record, prompt_ids, response_ids, text, spans, tokens, finished)
 
 
-def given_logprobs(values: Sequence[float | None], dtype: torch.dtype) -> Tensor:
-    """``[T]``: an engine's log-probabilities; NaN where it gave none, as TRL says of a NaN of vLLM's."""
-    return torch.tensor([math.nan if value is None else value for value in values], dtype=dtype)
-
-
 def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "right", value: float = 0) -> Tensor:
     """Rows of different length as one ``[B, T]`` tensor."""
     tensors = [torch.as_tensor(row, dtype=dtype) for row in rows]

@@ -32,6 +32,8 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
+_TEXTS, _TEXT = ("critic", "critic_prompt", "teacher_prompt"), " (its text)"
+"""Settings that may name a file of words or code, which must not change either, and what such a file is called."""
 _PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
 
 
@@ -42,6 +44,11 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
         critic: the name of what gives the feedback.
     """
     packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
+    named = {name: str(config.flat().get(name) or "") for name in _TEXTS}
+    named["critic"] = named["critic"].rpartition(":")[0]  # file.py:FUNCTION
+    texts = {name: Path(file).read_bytes().hex() for name, file in named.items() if Path(file).is_file()}
+    some = task.prompt(next(iter(prompts.values()))).strip()
+    texts["policy_prompt"] = "\n".join(each["content"].replace(some, "") for each in task.messages(some))
     return {
         "task": task.name,
         **({"task_source": task.source} if task.source else {}),
@@ -55,6 +62,7 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
             "prompts": len(prompts),
             "hash": fingerprint({key: task.prompt(record) for key, record in prompts.items()}),
         },
+        "texts": {name + _TEXT: fingerprint(text) for name, text in texts.items()},
         "config": redacted(config.flat()),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
@@ -74,6 +82,7 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """
     try:
         begun = load_json(path)
+        begun.setdefault("texts", now.get("texts", {}))  # older runs do not tell
         wanted, changes = _settings(now), begun.get("changes", [])
         last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
         if now["config"]["allow_changed"]:
@@ -99,7 +108,8 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
     given = config_of(about).flat()
     settings = {name: value for name, value in given.items() if name not in _FREE}
     settings |= {name: lasting_name(settings[name]) for name in _PATHS}
-    return {**settings, "task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
+    own = {"task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
+    return {**settings, **own, **about.get("texts", {})}
 
 
 def config_of(about: Mapping[str, Any]) -> PolicyConfig:
@@ -113,5 +123,6 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
     apart = ("task", "data", "weights")
-    config = PolicyConfig.of(**{name: value for name, value in settings.items() if name not in apart})
+    flags = {name: value for name, value in settings.items() if name not in apart and not name.endswith(_TEXT)}
+    config = PolicyConfig.of(**flags)
     return total_steps(config, now["data"]["prompts"], ranks)

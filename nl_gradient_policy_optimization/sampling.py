@@ -43,7 +43,7 @@ def make_sampler(
         model: the policy (a PEFT model, or the causal LM itself).
         wrapped: what distributed training made of it.
     """
-    by_decoder = config.generation == "auto" and supports(base_model(model))
+    by_decoder = config.generation == "auto" and supports(model)
     if config.generation == "decoder" or by_decoder:
         return DecoderSampler(model, end_ids, config)
     if config.generation == "vllm_server":
@@ -109,10 +109,10 @@ class DecoderSampler:
     """
 
     def __init__(self, model: nn.Module, end_ids: list[int], config: PolicyConfig):
-        if not supports(base_model(model)):
+        if not supports(model):
             raise InputError(
                 "--generation decoder samples from Llama, Mistral and Qwen2 models whose weights are whole and on the "
-                "CPU; use --generation transformers"
+                "CPU, with LoRA at most; use --generation transformers"
             )
         self.model, self.end_ids = model, end_ids
         self.batch_size, self.max_new_tokens = config.generation_batch_size, config.max_new_tokens
@@ -138,7 +138,7 @@ def check_sampler(batch: Batch, generation: str, reduce: Reduce) -> None:
 
 
 def sampler_difference(batch: Batch, reduce: Reduce) -> float:
-    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs of the engine left out."""
+    """Mean |log π_sampler − log π_old| of a response token, in nats, over all ranks; NaNs left out."""
     apart = (batch.sampler_logprobs - batch.old_logprobs).double().abs()[batch.response_mask.bool()]
     known = apart[~apart.isnan()]
     total, count = reduce(torch.tensor([known.sum(), len(known)], dtype=torch.float64)).tolist()

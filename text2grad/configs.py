@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -26,6 +26,7 @@ _USUAL: dict[str, dict[str, float]] = {
     "workers": {"above": 0},
     "max_new_tokens": {"above": 0}, "max_prompt_tokens": {"above": 0},
     "seed": {"at_least": 0, "below": 2**32}, "learning_rate": {"at_least": 0}, "temperature": {"at_least": 0},
+    "seeds": {"at_least": 0, "below": 2**32}, "k": {"above": 0},
     "top_p": {"above": 0, "at_most": 1}, "lora_r": {"at_least": 0, "at_most": 9999},
     "lora_alpha": {"above": 0}, "lora_dropout": {"at_least": 0, "below": 1}, "micro_batch_size": {"above": 0},
     "num_samples": {"above": 0, "at_most": 9999}, "rollouts_per_device": {"above": 0, "at_most": 99999},
@@ -129,7 +130,8 @@ def parse(
         held = _read_config(path, dataclasses)
         for name in chain.from_iterable(kind.overruled(args) for kind in composed if hasattr(kind, "overruled")):
             held.pop(name, None)
-        parser.set_defaults_with_config(**held)
+        hints = {name: hint for kind in dataclasses for name, hint in get_type_hints(kind).items()}
+        parser.set_defaults_with_config(**{name: _typed(path, name, held[name], hints[name]) for name in held})
     try:
         values = parser.parse_args_and_config(args)
     except ValueError as error:
@@ -204,11 +206,15 @@ def check_values(config: Any) -> None:
         check_no_key(f"--{name}", value)
         if choices and value not in choices:
             raise InputError(f"--{name} {value!r} does not exist; choose one of {', '.join(_names_of(choices))}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"--{name} {value}: must be a finite number")
-        for limit, bound in (getattr(each.metadata.get("help"), "limits", {}) or _USUAL.get(name, {})).items():
-            if isinstance(value, int | float) and not _LIMITS[limit](value, bound):
-                raise InputError(f"--{name} must be {limit.replace('_', ' ')} {bound:g}, not {value}")
+        limits = getattr(each.metadata.get("help"), "limits", {}) or _USUAL.get(name, {})
+        for number in value if isinstance(value, list) else [value]:
+            if not isinstance(number, int | float):
+                continue
+            if not math.isfinite(number):
+                raise InputError(f"--{name} {number}: must be a finite number")
+            for limit, bound in limits.items():
+                if not _LIMITS[limit](number, bound):
+                    raise InputError(f"--{name} must be {limit.replace('_', ' ')} {bound:g}, not {number}")
 
 
 def check_no_key(name: str, value: Any) -> None:
@@ -366,3 +372,16 @@ def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
             raise InputError(f"{path}: {_unknown(str(key), names, dataclasses)}")
         check_no_key(f"{path}: {key}", item)
     return {names[key]: item for key, item in value.items()}
+
+
+def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
+    """A file's value as it is typed on the command line: text, which becomes what the setting is, or a list."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = {get_origin(kind) or kind for kind in members}
+    if value is None and NoneType not in kinds:
+        raise InputError(f"{path}: {name} has no value; give one, or leave the line out")
+    if list in kinds and str not in kinds:
+        return value if isinstance(value, list) else [value]
+    if isinstance(value, list | dict) and not kinds & {list, dict}:
+        raise InputError(f"{path}: {name} is one value, not {type(value).__name__}")
+    return value if isinstance(value, list | dict | None) else str(value)

@@ -109,6 +109,12 @@ def asking(task: Task, path: str) -> Task:
     return other
 
 
+def carried_words(model: str) -> str:
+    """The file of the words that a policy was trained with, where its folder has one; else nothing."""
+    file = Path(model) / POLICY_PROMPT
+    return str(file) if file.is_file() else ""
+
+
 def variant_asked(variant: str | None, critique: bool, replaced: Collection[str] = ()) -> str | None:
     """The prompt's variant by the two settings that decide it: its name, and ``--critique``.
 

@@ -1,8 +1,8 @@
 """CAPO: several critiques vote on which tokens are wrong, and GRPO learns from the outcome and these penalties.
 
 Source: CAPO (arXiv 2508.02298), R_t = W_whole·[right] − W_process·[t is wrong] on every token, normalised over the
-prompt's responses. The weights are 2 (from −1 to +1) and 1. A critic that always says the same needs one vote. What is
-praised counts for nothing.
+prompt's responses. The weights are 2 (from −1 to +1) and 1. The programmatic critic always says the same and is asked
+once. What is praised counts for nothing.
 """
 
 from collections.abc import Sequence
@@ -52,8 +52,9 @@ class CAPO(Text2Grad):
         return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
-        voters = rewards.voters(self.votes) if isinstance(rewards, CriticRewards) else [rewards]
-        return VotedRewards(voters, config)
+        if isinstance(rewards, CriticRewards) and rewards.name != "programmatic":
+            return VotedRewards(rewards.voters(self.votes), config)
+        return VotedRewards([rewards], config)
 
 
 class VotedRewards:
@@ -64,7 +65,9 @@ class VotedRewards:
 
     def __init__(self, voters: Sequence[RewardSource], config: PolicyConfig):
         self.voters, self.config = voters, config
-        self.name, self.remote = f"{len(voters)} votes of {voters[0].name}", voters[0].remote
+        self.name, self.remote = voters[0].name, voters[0].remote
+        if len(voters) > 1:
+            self.name = f"{len(voters)} votes of {self.name}"
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         asked = [voter(rollouts) for voter in self.voters]

@@ -77,10 +77,13 @@ class SecondAttempts(Text2Grad):
 
     def on_batch(self, batch: Batch) -> Batch:
         """The first attempts with their feedback, and the second ones with theirs."""
-        second = self.run.collector.score(self.try_again(batch.rollouts))
+        with self.run.costs.timed("rollout"):
+            tried = self.try_again(batch.rollouts)
+        second = self.run.collector.score(tried)
         if second.has("sampler_logprobs"):  # another prompt sampled them: no ratio corrects for that
-            second.sampler_logprobs = second.old_logprobs
-        self.run.receive(second, self.run.pauses.together(lambda: self.run.rewards(second.rollouts)))
+            second.sampler_logprobs.fill_(float("nan"))
+        with self.run.costs.timed("critique"):
+            self.run.receive(second, self.run.pauses.together(lambda: self.run.rewards(second.rollouts)))
         both = batch.joined(second)
         both.extra["refined"] = torch.arange(len(both)) >= (len(batch) if self.learn == "critique_grpo" else len(both))
         return both
@@ -89,7 +92,7 @@ class SecondAttempts(Text2Grad):
         """y1 of each rollout: sampled by the policy that has read the critique, with the prompt of y0."""
         run = self.run
         set_seed(mixed_seed(run.config.seed, run.finished_steps + 1, run.accelerator.process_index, 1))
-        prompts = [self.reader.prompt_ids(each) or each.prompt_ids for each in first]
+        prompts = [self.reader.prompt_ids(each, run.config.max_new_tokens) or each.prompt_ids for each in first]
         return [each for batch in run.collector.sample([y0.id for y0 in first], prompts) for each in batch]
 
     def advantages(self, batch: Batch) -> Tensor:

@@ -121,7 +121,7 @@ class Teacher(Text2Grad):
         Raises:
             InputError: none of the step's rollouts has a critique.
         """
-        ids = [self.reader.prompt_ids(rollout) for rollout in batch.rollouts]
+        ids = [self.reader.prompt_ids(rollout, len(rollout.response_ids)) for rollout in batch.rollouts]
         taught = torch.tensor([float(bool(chosen)) for chosen in ids], dtype=batch.dtype)
         if float(self.run.reduce(taught.sum())) == 0:
             raise InputError(
@@ -271,12 +271,12 @@ class CritiqueReader:
         self.prompt, self.task, self.tokenizer = load_teacher_prompt(task, path), task, tokenizer
         self.positions = getattr(scorer.config.get_text_config(), "max_position_embeddings", None)
 
-    def prompt_ids(self, rollout: Rollout) -> list[int]:
-        """Empty where there is nothing to read, or where it would be longer than the model's positions."""
+    def prompt_ids(self, rollout: Rollout, room: int) -> list[int]:
+        """Empty where there is nothing to read, or where it and ``room`` tokens are more than the model's positions."""
         if not rollout.counts or not rollout.received.critique.strip():
             return []
         ids = encode_teacher_prompt(rollout, self.prompt, self.task, self.tokenizer)
-        fits = self.positions is None or len(ids) + len(rollout.response_ids) <= self.positions
+        fits = self.positions is None or len(ids) + room <= self.positions
         return ids if fits else []
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import load_critic, version_of
+from text2grad.critics.asking import Question, ask
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
@@ -123,16 +124,14 @@ def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
     critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
 
     def work(ids: list[str], batch: list[Record]) -> list[float | FeedbackError]:
-        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
-        return [
-            reply if isinstance(reply, FeedbackError) else mean_delta(response, reply)
-            for response, reply in zip(responses, critic(prompts, responses, batch), strict=True)
-        ]
+        questions = [Question(task.prompt(record), task.response(record), record) for record in batch]
+        given = ask(critic, questions)
+        return [mean_delta(each.response, reply) for each, reply in zip(questions, given, strict=True)]
 
-    def mean_delta(response: str, feedback: Feedback) -> float | FeedbackError:
+    def mean_delta(response: str, feedback: Feedback | FeedbackError | None) -> float | FeedbackError:
+        if not isinstance(feedback, Feedback):
+            return feedback or FeedbackError("the response is empty")
         ids = tokenizer(response, add_special_tokens=False)["input_ids"]
-        if not ids:
-            return FeedbackError("the response is empty")
         return sum(token_rewards(ids, tokenizer, feedback, task, scheme_of(feedback)).values) / len(ids)
 
     return map_records(
@@ -200,6 +199,8 @@ def load_pairs(path: str | Path) -> dict[str, Pair]:
             raise InputError(f"{path}: pair {index}: chosen and rejected are the same text; remove it")
         values = float(row.get("chosen_value", 1.0)), float(row.get("rejected_value", 0.0))
         key = str(row.get("id", index))
+        if key in pairs:  # a list that was not made here may have a prompt's id on each of its pairs
+            key = f"{key}#{index}"
         pairs[key] = Pair(key, prompt, chosen, rejected, *values, str(row.get("source", "")))
     return pairs
 

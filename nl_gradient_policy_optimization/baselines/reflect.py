@@ -23,7 +23,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import Chat, LocalPolicy, Policy, SamplingConfig, ServedPolicy
-from text2grad.prompts import Prompt, load_prompt, prompt_path
+from text2grad.prompts import Prompt, asking, carried_words, load_prompt, prompt_path
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
@@ -151,7 +151,7 @@ def rewriting_chat(record: Record, task: Task, feedback: Feedback, prompt: Promp
 @command
 def main() -> None:
     config = parse(ReflectConfig)
-    task = get_task(config.task)
+    task = asking(get_task(config.task), carried_words(config.model))
     check_output(config.output_path)
     prompt = load_prompt(
         config.prompt or prompt_path(task, "reflect"), required=("critique",), offered=("critique", "good", "poor")

@@ -55,6 +55,8 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         ("q2", "high", "low"),
     ]
     assert list(load_pairs(tmp_path / "pairs.json").values()) == made
+    save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
+    assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
     config.margin = 3.0
     with pytest.raises(InputError, match="no prompt has a better and a worse"):
         make_pairs(config)
@@ -101,7 +103,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     ]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
-    assert make_pairs(config) == made and len(critic.judged) == asked == 5  # the journal remembers
+    assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
@@ -257,6 +259,13 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
     assert empty.rewards[-1] == -1.0
 
 
+def test_a_scalar_model_reads_its_own_words_whatever_the_policy_is_asked(scalar_folder, tmp_path):
+    (tmp_path / "ask.txt").write_text("Sum up: ${prompt}")
+    config = tiny_config(tmp_path, reward_model=scalar_folder, policy_prompt=str(tmp_path / "ask.txt"))
+    plain, asked = ScalarRewards(scalar_folder, SLF5K, config), prepare("slf5k", config).rewards
+    assert asked([rollout(GOOD)])[0].rewards == plain([rollout(GOOD)])[0].rewards
+
+
 def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_path):
     audited = {"audit_critic": "programmatic", "audit_share": 1.0}
     optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder), **audited))
@@ -355,6 +364,10 @@ def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     assert story[0]["rewritten"] == (out["a"]["generated_summary"] != story[0]["response"])
     blank = out["b"]["reflection"]["rounds"][0]
     assert not blank["rewritten"] and blank["error"] == "the answer is empty"
+    words = Path(model) / "policy_prompt.txt"  # which the policy was trained with
+    words.write_text("Sum up.")
+    assert f"{words}: lacks ${{prompt}}" in run_script(*command, code=2).stderr
+    words.unlink()
     save_json(tmp_path / "in.json", {"a": {"post": POSTS[0]}})
     refused = run_script(*command, code=2)
     assert "record a has no answer to rewrite" in refused.stderr

@@ -49,6 +49,27 @@ def test_a_finished_run_is_never_relabelled(tmp_path):
     assert kept(trainer.run) == before
 
 
+@pytest.mark.parametrize("name", ["critic", "policy_prompt", "teacher_prompt"])
+def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
+    files = {"critic": tmp_path / "own.py", "policy_prompt": tmp_path / "ask.txt", "teacher_prompt": tmp_path / "t.txt"}
+    files["critic"].write_text(
+        "from text2grad.feedback import Feedback\ndef judge(prompt, response):\n    return Feedback('Well.', [], [])\n"
+    )
+    files["policy_prompt"].write_text("Sum up: ${prompt}")
+    files["teacher_prompt"].write_text("${prompt}\nBut: ${critique}")
+    named = {each: str(file) for each, file in files.items()} | {"critic": f"{files['critic']}:judge"}
+    for _ in range(2):
+        optimize("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
+    files[name].write_text(files[name].read_text() + "# and briefly\n")
+    with pytest.raises(InputError, match=rf"begun with other settings \({name} \(its text\): '\w+' then, '\w+' now\)"):
+        prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
+    run = tmp_path / "run" / "run.json"
+    older = load_json(run)
+    del older["texts"]  # a run that was begun before they were kept
+    save_json(run, older)
+    prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
+
+
 def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeypatch):
     trainer = begin(tmp_path)
     config = tiny_config(tmp_path, max_steps=3, save_every=1, log_rollouts_every=1)
@@ -123,7 +144,10 @@ def test_rows_and_settings_that_were_lost_are_noticed_before_anything_is_trained
     with pytest.raises(InputError, match=r"checkpoints and no run\.json"):
         begin(tmp_path, seed=99)
     (trainer.run / "run.json").write_bytes(about)
-    (trainer.run / "rollouts.jsonl").unlink()
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        (trainer.run / name).unlink()
+    begin(tmp_path, allow_changed=True)  # nothing is left to do, and no figure to show
+    assert "after 2 steps" in (trainer.run / "policy" / "README.md").read_text()
     again = begin(tmp_path, max_steps=3, allow_changed=True)
     assert {row["step"] for row in again.rollout_log.rows()} == {3}
 

@@ -1,6 +1,5 @@
 """Log-probabilities exact in 16 bits too, those that rollouts come with, and responses from servers as vLLM's."""
 
-import math
 import threading
 import time
 
@@ -16,7 +15,6 @@ from tests.tiny import tiny_model
 from tests.tiny_runs import ScriptedRewards, credited, ready_batch, rows, tiny_config
 from tests.vllm_servers import StandIn
 from text2grad.errors import InputError
-from text2grad.losses.ppo import capped_ratio
 from text2grad.models import load_model
 
 
@@ -74,18 +72,6 @@ def test_the_chance_to_end_is_scored_with_the_response(tmp_path, kl):
         logits = trainer.learner.scorer.base(ids, attention_mask=attention).logits[:, -mask.shape[1] - 1 : -1] / 0.7
     expected = logits.log_softmax(-1)[..., trainer.collector.end_ids] * mask[..., None]
     torch.testing.assert_close(batch.extra["at"].to(expected), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_log_probabilities_that_an_engine_does_not_give_weigh_one(tmp_path, monkeypatch):
-    """TRL says None for a NaN of vLLM's."""
-    monkeypatch.setattr(sampling, "SAMPLER_LIMIT", 99.0)
-    trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    trainer.collector.sampler.batches = lambda prompts: iter(
-        [([[5, 6, 7]] * len(prompts), [[-1.0, None, -2.0]] * len(prompts))]
-    )
-    metrics = trainer.step(1)
-    assert math.isfinite(metrics["policy/loss"]) and metrics["grad_norm"] > 0
-    assert capped_ratio(torch.zeros(2), torch.tensor([0.5, math.nan])).tolist() == [pytest.approx(math.exp(-0.5)), 1]
 
 
 def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):

@@ -1,7 +1,8 @@
 """RLTF-FM, RLTF-SD and Critique-GRPO: losses and advantages by hand, and what a step of each learns from."""
 
 from dataclasses import replace
-from math import log
+from math import isfinite, log
+from time import sleep
 
 import pytest
 import torch
@@ -74,13 +75,21 @@ def test_the_refinement_loss_by_hand():
 
 
 @pytest.mark.parametrize("learn", ["rltf_sd", "critique_grpo"])
-def test_a_step_of_each(tmp_path, learn):
+def test_a_step_of_each(tmp_path, monkeypatch, learn):
     """Two prompts with two first and two second attempts each, in one step of eight responses."""
     settings = {"rollouts_per_device": 8, "rollouts_per_prompt": 2, "lora_r": 0, "kl_coef": 0.0}
     config = tiny_config(tmp_path, learn=learn, **settings)
     rewards = SpokenRewards(silent=["post-2"])
     trainer = prepare("slf5k", config, rewards)
     assert config.algorithm.label == learn
+    batches = trainer.collector.sampler.batches
+
+    def slow_batches(prompts):  # of an engine whose log-probabilities are 0.1 too low
+        sleep(0.1)
+        return ((ids, [[each - 0.1 for each in row] for row in said]) for ids, said in batches(prompts))
+
+    trainer.collector.sampler.batches, judge = slow_batches, SpokenRewards.__call__
+    monkeypatch.setattr(SpokenRewards, "__call__", lambda *args: sleep(0.1) or judge(*args))
     learnt, update = [], trainer.learner.update
     trainer.learner.update = lambda batch, *step: learnt.append(batch) or update(batch, *step)
     before = [p.detach().clone() for p in trainer.learner.scorer.parameters()]
@@ -90,6 +99,8 @@ def test_a_step_of_each(tmp_path, learn):
     assert all(a.prompt_ids == b.prompt_ids for a, b in zip(first, second, strict=True))
     assert any(a.response_ids != b.response_ids for a, b in zip(first, second, strict=True))
     assert metrics["ledger/critiques"] <= 8 and metrics["rollouts"] == 8 and metrics["updates"] == config.ppo_epochs
+    assert metrics["sampler/difference"] == pytest.approx(0.1, abs=1e-4) and isfinite(metrics["policy/loss"])
+    assert metrics["seconds/rollout"] >= 0.2 and metrics["seconds/critique"] >= 0.2
     (batch,) = learnt
     both = learn == "critique_grpo"
     assert list(map(id, batch.rollouts)) == list(map(id, first + second if both else second))
@@ -114,6 +125,12 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     rollout = replace(
         rollout, response="It barks.", feedback=RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
     )
-    read = trainer.tokenizer.decode(reader.prompt_ids(rollout))
+    ids = reader.prompt_ids(rollout, 8)
+    read = trainer.tokenizer.decode(ids)
     assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read
-    assert reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0]))) == []
+    assert reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0])), 8) == []
+    asked, batches = [], trainer.collector.sampler.batches
+    trainer.collector.sampler.batches = lambda prompts: asked.extend(prompts) or batches(prompts)
+    for reader.positions in (len(ids) + 8, len(ids) + 7):  # room for the answer of 8 tokens, and for one less
+        trainer.algorithm.try_again([rollout])
+    assert asked == [ids, rollout.prompt_ids]

@@ -88,6 +88,10 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
 TEXT = "She lost her job, and she wants a new car."
 
 
+def judge(prompt: str, response: str) -> Feedback:
+    return Feedback("Well.", [], [response[:4]])
+
+
 def voted(*ballot: RolloutFeedback) -> RolloutFeedback:
     """What critics make of one response who say this."""
     voters = [Mock(return_value=[each], remote=False) for each in ballot]
@@ -122,11 +126,16 @@ def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
     assert found.deltas == [min(delta, 0) for delta in plain([response])[0].labels]  # praise counts for nothing
 
 
-def test_capo_trains_without_a_value_function(tmp_path):
-    config = tiny_config(tmp_path, algorithm="capo", votes=2, rollouts_per_prompt=2, max_steps=1)
-    optimize("slf5k", config)
+@pytest.mark.parametrize(
+    ("critic", "asked", "name"),
+    [("programmatic", 1, "programmatic"), (f"{__name__}:judge", 2, f"2 votes of {__name__}:judge")],
+)
+def test_capo_trains_without_a_value_function(tmp_path, critic, asked, name):
+    """A program, which always says the same, has one vote; a function of the user's may have several opinions."""
+    config = tiny_config(tmp_path, algorithm="capo", critic=critic, votes=2, rollouts_per_prompt=2, max_steps=1)
+    trainer = optimize("slf5k", config)
     run = load_json(tmp_path / "run" / "run.json")
-    assert (run["method"], run["critic_name"]) == ("capo", "2 votes of programmatic")
+    assert (run["method"], run["critic_name"], len(trainer.rewards.voters)) == ("capo", name, asked)
     rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
     assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)
 

@@ -1,6 +1,6 @@
 """How settings are read: choices, aliases, and the file of a task's own settings."""
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import MISSING, dataclass, make_dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,11 +33,45 @@ def test_a_choice_may_be_left_open_and_is_checked_otherwise(tmp_path):
     assert "--form {cot,no_cot}" in text and "--size N, --extent N" in text
 
 
-@pytest.mark.parametrize("name", ["batch_size", "workers"])
-def test_what_several_commands_count_is_above_zero_in_each(name):
-    kind = make_dataclass("Several", [(name, int, setting(8, "so many"))])
+@pytest.mark.parametrize(
+    ("name", "hint", "values"), [("batch_size", int, ["0"]), ("workers", int, ["0"]), ("k", list[int], ["1", "0"])]
+)
+def test_what_several_commands_count_is_above_zero_in_each(name, hint, values):
+    kind = make_dataclass("Several", [(name, hint, setting(MISSING, "so many"))])
     with pytest.raises(InputError, match=f"--{name} must be above 0, not 0"):
-        parse(kind, args=[f"--{name}", "0"])
+        parse(kind, args=[f"--{name}", *values])
+
+
+@dataclass
+class Kinds:
+    count: int = setting(1, "how many")
+    share: float | None = setting(0.5, "how much")
+    name: str = setting("", "who")
+    merge: bool = setting(False, "whether")
+    names: list[str] = setting([], "who else")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("names: none\n", Kinds(names=["none"])),
+        ("names: [a, b]\nname: 5\n", Kinds(names=["a", "b"], name="5")),
+        ("share: 1e-3\nmerge: yes\n", Kinds(share=0.001, merge=True)),
+        ("share: null\ncount: 1_000\n", Kinds(share=None, count=1000)),
+        ("name: null\n", "name has no value"),
+        ("count: [3]\n", "count is one value, not list"),
+        ("count: 3.5\n", "invalid int value: '3.5'"),
+    ],
+)
+def test_a_files_value_is_what_the_command_line_would_make_of_it(tmp_path, capsys, text, expected):
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    if isinstance(expected, Kinds):
+        assert parse(Kinds, args=["--config", str(file)]) == expected
+        return
+    with pytest.raises((InputError, SystemExit)) as error:
+        parse(Kinds, args=["--config", str(file)])
+    assert expected in f"{error.value}{capsys.readouterr().err}"
 
 
 def test_a_file_goes_over_the_one_that_it_extends(tmp_path):

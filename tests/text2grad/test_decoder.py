@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import text2grad.models.decoder as decoder_module
@@ -71,6 +71,29 @@ def test_an_adapter_is_part_of_what_samples():
         assert (torch.tensor(sampled.logprobs) - reference_logprobs(model, PROMPTS[0], sampled.ids)).abs().max() > 0.1
         layer = model.get_base_model().model.layers[0].mlp.up_proj
         assert torch.equal(merged_weight(layer), layer.get_base_layer().weight)
+
+
+@pytest.mark.parametrize(
+    ("config", "folded"),
+    [
+        (LoraConfig(target_modules=["q_proj", "lm_head"], use_rslora=True), True),
+        (LoraConfig(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head", "norm"]), True),
+        (LoraConfig(target_modules=["q_proj"], use_dora=True), False),
+        (LoraConfig(target_modules=["q_proj"], lora_bias=True), False),
+        (LoraConfig(target_modules=["embed_tokens"]), False),
+        (IA3Config(target_modules=["q_proj"], feedforward_modules=[]), False),
+        (PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), False),
+    ],
+)
+def test_an_adapter_that_cannot_be_folded_in_is_left_to_generate(config, folded):
+    model = get_peft_model(randomised(FAMILIES["llama"]()), config).eval()
+    for parameter in filter(lambda each: each.requires_grad, model.parameters()):
+        torch.nn.init.normal_(parameter, std=0.2)
+    assert supports(model) == folded
+    torch.manual_seed(3)
+    (sampled,) = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])
+    apart = (torch.tensor(sampled.logprobs) - reference_logprobs(model, PROMPTS[0], sampled.ids)).abs().max()
+    assert (apart < 1e-4) == folded
 
 
 def test_finished_rows_leave_and_the_others_go_on_undisturbed():

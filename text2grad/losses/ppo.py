@@ -38,8 +38,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: 
 def capped_ratio(logprobs: Tensor, sampled_with: Tensor, limit: float = 2.0) -> Tensor:
     """min(π/π_sampler, limit) per token without a gradient, a weight where another policy or engine did the sampling.
 
-    Source: truncated importance sampling, Ionides 2008. A token whose log-probability the sampler did not give (NaN)
-    has weight 1.
+    Source: truncated importance sampling, Ionides 2008. A token whose ratio is not known (NaN) has weight 1.
     """
     ratio = torch.exp(logprobs - sampled_with).detach().clamp(max=limit)
     return torch.where(ratio.isnan(), torch.ones_like(ratio), ratio)

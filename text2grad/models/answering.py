@@ -123,8 +123,7 @@ class LocalPolicy:
         )
         text_config = self.model.config.get_text_config()
         self.context: int | None = getattr(text_config, "max_position_embeddings", None)
-        base = base_model(self.model)
-        self._decoder = Decoder(base) if supports(base) else None
+        self._decoder = Decoder(base_model(self.model)) if supports(self.model) else None
 
     def token_ids(self, chat: Chat) -> list[int]:
         return chat_ids(chat, self.tokenizer)

@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from text2grad.models.loading import base_model
 from text2grad.models.trees import attend, shared_prefixes, tree_positions
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
@@ -28,16 +31,29 @@ Choose = Callable[[Tensor, list[int]], Tensor]
 """``(log-probabilities [rows, V], which rows) -> ids [rows]``"""
 
 
-def supports(model: PreTrainedModel) -> bool:
-    """Whether :class:`Decoder` computes what this model computes: plain Llama blocks, all weights on a CPU."""
-    config = model.config
-    plain = not getattr(config, "sliding_window", None) or not getattr(config, "use_sliding_window", True)
+def supports(model: Any) -> bool:
+    """Whether :class:`Decoder` computes what this model computes: plain Llama blocks, all weights on a CPU.
+
+    Args:
+        model: with or without its PEFT wrapper. Of adapters only LoRA's products are folded in.
+    """
+    base, prompt = base_model(model), getattr(model, "active_peft_config", None)
+    plain = not getattr(base.config, "sliding_window", None) or not getattr(base.config, "use_sliding_window", True)
     return (
-        type(model).__name__ in ARCHITECTURES
-        and config.hidden_act == "silu"
+        type(base).__name__ in ARCHITECTURES
+        and base.config.hidden_act == "silu"
         and plain
-        and all(weight.device.type == "cpu" and weight.numel() > 0 for weight in model.parameters())
+        and not getattr(prompt, "is_prompt_learning", False)
+        and all(map(_folds, base.modules()))
+        and all(weight.device.type == "cpu" and weight.numel() > 0 for weight in base.parameters())
     )
+
+
+def _folds(module: nn.Module) -> bool:
+    """Whether :func:`merged_weight` is all that an adapter does here."""
+    if not isinstance(module, BaseTunerLayer):
+        return True
+    return isinstance(module, LoraLinear) and not (module.lora_variant or any(module.lora_bias.values()))
 
 
 @dataclass
