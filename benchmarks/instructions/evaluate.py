@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from benchmarks.instructions.checks import passes, words_of
-from evaluation.measuring import MeasureConfig, compare_and_save, load_measured_responses
+from evaluation.measuring import MeasureConfig, compare_and_save, critic_figures, load_measured_responses
 from evaluation.results import Figure
 from text2grad.configs import parse
 from text2grad.errors import command
@@ -38,7 +38,8 @@ def figures(records: dict[str, Record]) -> dict[str, Figure]:
 def main() -> None:
     config = parse(MeasureConfig)
     records = load_measured_responses(config, TASK)
-    compare_and_save(config, TASK, figures(records), records, {})
+    by_critic, extra = critic_figures(config, records, TASK)
+    compare_and_save(config, TASK, {**by_critic, **figures(records)}, records, extra)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Requests with rules: what each checker quotes, what passes, and a campaign on a random model."""
 
+import sys
+
 import pytest
 
+from benchmarks.instructions import evaluate
 from benchmarks.instructions.checks import CHECKS, passes, violations
 from benchmarks.instructions.critic import judge
-from benchmarks.instructions.evaluate import figures
 from benchmarks.instructions.make_requests import KINDS, make_requests
 from tests.processes import run_command
 from tests.tiny import tiny_model
 from text2grad.grounding import ground
-from text2grad.records import load_json
+from text2grad.records import load_json, save_json
 
 
 @pytest.mark.parametrize(
@@ -62,16 +64,23 @@ def test_requests_are_repeatable_and_held_out():
     assert not passes("", {"no_commas": True}) and not violations("", {"no_commas": True})
 
 
-def test_an_answer_passes_where_no_checker_objects_and_the_limit_did_not_cut_it():
+def test_an_answer_passes_where_no_checker_objects_and_the_limit_did_not_cut_it(tmp_path, monkeypatch):
     asked = {"kind": "short", "rules": {"words": [1, 3], "mentions": "tea"}}
     answers = {"a": ("Hot tea.", True), "b": ("Hot tea.", False), "c": ("Hot milk.", True)}
     records = {
         key: {**asked, "id": key, "prompt": "?", "response": text, "generation": {"finished": ended}}
         for key, (text, ended) in answers.items()
     }
-    records["d"] = {**records["a"], "kind": "long"}
-    found = {name: figure.value() for name, figure in figures(records).items() if figure.rows}
+    records["d"] = {**records["a"], "id": "d", "kind": "long"}
+    found = {name: figure.value() for name, figure in evaluate.figures(records).items() if figure.rows}
     assert found == {"passes": 0.5, "words": 2, "few_words": pytest.approx(1 / 3), "many_words": 1}
+    save_json(tmp_path / "answers.json", list(records.values()))
+    flags = ["--critic", "benchmarks/instructions/critic.py:judge", "--tokenizer", tiny_model(tmp_path / "tiny")]
+    paths = ["--data_path", str(tmp_path / "answers.json"), "--output_path", str(tmp_path / "result.json")]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--system", "s", *flags, *paths])
+    evaluate.main()
+    measured = load_json(tmp_path / "result.json")["metrics"]
+    assert (measured["passes"]["value"], measured["missing"]["value"]) == (0.5, 0.25)  # "c" lacks the tea
 
 
 @pytest.mark.slow
