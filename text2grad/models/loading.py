@@ -270,7 +270,7 @@ def parameter_count(name: str) -> int:
 
 def base_model(model: Any) -> PreTrainedModel:
     """A model without its PEFT wrapper (adapter layers stay in it)."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def best_device() -> str:
