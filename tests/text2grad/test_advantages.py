@@ -275,6 +275,8 @@ def test_controller_by_hand():
     assert controller.coef == pytest.approx(0.2 * (1 - 0.1 * 0.01))
     controller.update(kl=-50.0, rollouts=100)  # k1 may be negative; clipped to −0.2
     assert controller.coef == pytest.approx(0.2 * 0.999 * 0.998)
+    controller.update(kl=0.0, rollouts=60_000)  # 20 % at most, in however large a step
+    assert controller.coef == pytest.approx(0.2 * 0.999 * 0.998 * 0.8)
     for target in (None, 0):
         fixed = KLController(coef=0.2, target=target)
         fixed.update(kl=100.0, rollouts=100)

@@ -43,7 +43,8 @@ def full_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 class KLController:
     """β of r^KL = −β·KL: fixed, or steered so that the KL of a response stays near ``target``.
 
-    β ← β · (1 + clip(KL/target − 1, ±0.2) · n / horizon). Source: Ziegler et al. 2019, section 2.2.
+    β ← β · (1 + clip(KL/target − 1, ±0.2) · n / horizon). Source: Ziegler et al. 2019, section 2.2. A step
+    of more than ``horizon`` rollouts counts as one of ``horizon``: β never changes sign.
 
     Attributes:
         coef: β now.
@@ -59,4 +60,4 @@ class KLController:
         """Take in the mean KL of a response (its tokens' KL summed) over the ``rollouts`` of one step."""
         if self.target:
             error = min(max(kl / self.target - 1, -0.2), 0.2)
-            self.coef *= 1 + error * rollouts / self.horizon
+            self.coef *= 1 + error * min(1.0, rollouts / self.horizon)
