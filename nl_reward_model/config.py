@@ -57,6 +57,8 @@ class RewardModelConfig(SFTConfig):
                 f"--max_prompt_tokens {self.max_prompt_tokens} must lie between 0 and --max_length {self.max_length}, "
                 "which has to hold the feedback too"
             )
+        if self.responses_per_row > 1 and self.packing:
+            raise InputError("--packing true: rows of --responses_per_row are packed already; leave one of the two out")
         if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False
@@ -77,7 +79,8 @@ class RewardModelConfig(SFTConfig):
             raise InputError(f"--lora_r 0: {self.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
         adapter = LoraConfig.from_pretrained(self.model)
         self.lora_r, self.lora_alpha, self.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
-        self.lora_target_modules = sorted(adapter.target_modules)
+        named = adapter.target_modules  # names, or a pattern
+        self.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
 
     @property
     def compute_dtype(self) -> torch.dtype:

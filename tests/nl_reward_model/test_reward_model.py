@@ -284,6 +284,7 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
     ("changes", "complaint"),
     [
         ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
+        ({"packing": True, "responses_per_row": 3}, "packed already"),
         ({"learning_rate": -1.0}, "--learning_rate must be at least 0"),
         ({"lora_r": -2}, "--lora_r must be at least 0"),
         ({"seed": 2**64}, "--seed must be below"),
