@@ -6,7 +6,8 @@ from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import text2grad.models.decoder as decoder_module
-from text2grad.models.decoder import Decoder, Rows, draw, merged_weight, supports
+from text2grad.models.adapters import merged_weight
+from text2grad.models.decoder import Decoder, Rows, draw, supports
 
 SIZES = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from text2grad.configs import check_values, setting
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
+from text2grad.models.adapters import base_model
 from text2grad.models.loading import (
     DtypeName,
-    base_model,
     best_device,
     chat_ids,
     end_token_ids,

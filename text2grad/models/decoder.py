@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora.layer import Linear as LoraLinear
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from text2grad.models.loading import base_model
+from text2grad.models.adapters import base_model, merged_weight, only_products, without_adapter
 from text2grad.models.trees import attend, shared_prefixes, tree_positions
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
@@ -44,16 +42,9 @@ def supports(model: Any) -> bool:
         and base.config.hidden_act == "silu"
         and plain
         and not getattr(prompt, "is_prompt_learning", False)
-        and all(map(_folds, base.modules()))
+        and all(map(only_products, base.modules()))
         and all(weight.device.type == "cpu" and weight.numel() > 0 for weight in base.parameters())
     )
-
-
-def _folds(module: nn.Module) -> bool:
-    """Whether :func:`merged_weight` is all that an adapter does here."""
-    if not isinstance(module, BaseTunerLayer):
-        return True
-    return isinstance(module, LoraLinear) and not (module.lora_variant or any(module.lora_bias.values()))
 
 
 @dataclass
@@ -70,7 +61,7 @@ class _Linear:
     def __init__(self, *modules: nn.Module):
         weights = [merged_weight(module) for module in modules]
         self.weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        biases = [_plain(module).bias for module in modules]
+        biases = [without_adapter(module).bias for module in modules]
         self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
         self._packed = None
         if self.weight.dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available():
@@ -300,16 +291,3 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of ``[N, heads, D]`` by cos and sin ``[N, 1, D]``, in the halves that Llama's weights expect."""
     half = x.shape[-1] // 2
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
-
-
-def merged_weight(module: Any) -> Tensor:
-    """A linear layer's weight with its active LoRA adapters added."""
-    weight = _plain(module).weight.detach()
-    for adapter in getattr(module, "active_adapters", ()):
-        if adapter in getattr(module, "lora_A", {}) and not module.disable_adapters:
-            weight = (weight.float() + module.get_delta_weight(adapter).float()).to(weight.dtype)
-    return weight
-
-
-def _plain(module: Any) -> Any:
-    return module.get_base_layer() if hasattr(module, "get_base_layer") else module

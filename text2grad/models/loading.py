@@ -18,6 +18,7 @@ from urllib.request import getproxies
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import damage
+from text2grad.models.adapters import base_model
 from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json, shown
 
@@ -266,11 +267,6 @@ def parameter_count(name: str) -> int:
     with torch.device("meta"), _told(path):
         model = AutoModelForCausalLM.from_config(from_hub(AutoConfig.from_pretrained, path))
     return sum(weight.numel() for weight in model.parameters())
-
-
-def base_model(model: Any) -> PreTrainedModel:
-    """A model without its PEFT wrapper (adapter layers stay in it)."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def best_device() -> str:

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from text2grad.models.adapters import base_model
 from text2grad.models.decoder import Decoder, Rows
-from text2grad.models.loading import base_model
 
 
 class PackedModel:

@@ -158,9 +158,9 @@ class WireEncoder:
         if isinstance(value, set):
             return [[self(item, depth + 1) for item in _ordered(value)]]
         if _is_numpy(value, "ndarray"):
-            raw = value.dtype.kind in _RAW
-            told = _raw(value) if raw else [None, [self(item, depth + 1) for item in value.flat]]
-            return [*told, list(value.shape)]
+            if value.dtype.kind in _RAW:
+                return [*_raw(value), list(value.shape)]
+            return [None, [self(item, depth + 1) for item in value.flat], list(value.shape)]
         items = [self(item, depth + 1) for item in value]
         return [items, value.maxlen] if isinstance(value, collections.deque) else [items]
 
