@@ -106,7 +106,7 @@ class SamplingSettings:
     )
     temperature: float = setting(1.0, "of sampling, and of all log-probabilities alike", above=0)
     generation: Literal["auto", "transformers", "decoder", "vllm_server"] = setting(
-        "auto", "what samples; decoder: our own, for Llama-like models on a CPU; auto: decoder or else transformers"
+        "auto", "what samples; decoder: our own, for Llama-like models; auto: decoder or else transformers"
     )
     generation_batch_size: int = setting(0, "responses sampled together on a device; 0: all of a step's", at_least=0)
     vllm_url: list[str] = setting([], "for vllm_server: http://HOST:PORT of one or more servers")

@@ -111,8 +111,8 @@ class DecoderSampler:
     def __init__(self, model: nn.Module, end_ids: list[int], config: PolicyConfig):
         if not supports(model):
             raise InputError(
-                "--generation decoder samples from Llama, Mistral and Qwen2 models whose weights are whole and on the "
-                "CPU, with LoRA at most; use --generation transformers"
+                "--generation decoder samples from Llama, Mistral and Qwen2 models whose weights are whole, with LoRA "
+                "at most, and take an eighth of a GPU's memory at most; use --generation transformers"
             )
         self.model, self.end_ids = model, end_ids
         self.batch_size, self.max_new_tokens = config.generation_batch_size, config.max_new_tokens

@@ -97,6 +97,32 @@ def test_an_adapter_that_cannot_be_folded_in_is_left_to_generate(config, folded)
     assert (apart < 1e-4) == folded
 
 
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_advance_together_sample_the_same_distribution(family, device):
+    model, ends = randomised(FAMILIES[family]()), list(range(0, 97, 12))
+    torch.manual_seed(4)
+    decoder = Decoder(model.to(device))
+    rows = decoder._sample_together(PROMPTS * 3, 40, ends, None, 0.7)
+    for row in rows:
+        assert all(token not in ends for token in row.ids[:-1])
+        assert len(row.ids) == 40 or row.ids[-1] in ends
+    assert len({len(row.ids) for row in rows}) > 1
+    check_logprobs(rows, model.cpu(), PROMPTS * 3, 0.7)
+
+
+def test_a_gpu_is_asked_nothing_for_each_token():
+    """What the same loop asks on a CPU: whether all have ended, every 16 tokens, and the ids at the end."""
+    decoder, asked = Decoder(randomised(FAMILIES["qwen2"]())), []
+    for limit in (2, 15):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            decoder._sample_together(PROMPTS, limit, [], None, 1.0)
+        asked.append(sum(event.name in ("aten::item", "aten::nonzero") for event in profile.events()))
+    assert asked[0] == asked[1]
+
+
 def test_finished_rows_leave_and_the_others_go_on_undisturbed():
     model = randomised(FAMILIES["llama"]())
     torch.manual_seed(4)

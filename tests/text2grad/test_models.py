@@ -34,6 +34,7 @@ def test_plain_peft_loads_an_adapter_by_the_portable_name(tmp_path, monkeypatch)
     tiny_model(tmp_path / "base")
     monkeypatch.chdir(tmp_path)
     model = get_peft_model(load_model("base", "float32"), LoraConfig(target_modules=["q_proj"]))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # its gradients are NaN at some lengths
     model.peft_config["default"].base_model_name_or_path = portable_base_name("base")
     model.save_pretrained("adapter")
     monkeypatch.chdir("/")

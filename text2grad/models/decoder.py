@@ -1,9 +1,10 @@
-"""Llama-like models on a CPU: sampling several times faster than ``generate``, from the same distribution.
+"""Llama-like models: sampling several times faster than ``generate``, from the same distribution.
 
 A reward model's guesses are checked by it too (``text2grad.critics.reward_model.reading``). What makes it fast:
 adapters are folded into a packed copy of the weights, q, k and v share one product, and so do gate and up; prompts are
 read without padding, what several begin with once; keys and values are written in place; a finished row leaves the
-batch.
+batch. On a GPU, where starting hundreds of small kernels is what takes long, a token of all rows is one CUDA graph, and
+the host looks at what was sampled only now and then.
 ``tests/text2grad/test_decoder.py`` holds its log-probabilities against transformers' own forward pass.
 """
 
@@ -22,6 +23,8 @@ from text2grad.models.trees import attend, shared_prefixes, tree_positions
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
+_LOOK_EVERY = 16
+"""Tokens after which the host asks a GPU whether all rows have ended."""
 _AT_ONCE = 4096
 """Tokens of prompts that are read together: products of a few thousand rows are fast, and need little memory."""
 
@@ -30,7 +33,9 @@ Choose = Callable[[Tensor, list[int]], Tensor]
 
 
 def supports(model: Any) -> bool:
-    """Whether :class:`Decoder` computes what this model computes: plain Llama blocks, all weights on a CPU.
+    """Whether :class:`Decoder` computes what this model computes: plain Llama blocks, all weights on one device.
+
+    On a GPU the copy that it makes may take an eighth of the memory.
 
     Args:
         model: with or without its PEFT wrapper. Of adapters only LoRA's products are folded in.
@@ -43,8 +48,16 @@ def supports(model: Any) -> bool:
         and plain
         and not getattr(prompt, "is_prompt_learning", False)
         and all(map(only_products, base.modules()))
-        and all(weight.device.type == "cpu" and weight.numel() > 0 for weight in base.parameters())
+        and all(weight.device == base.device and weight.numel() > 0 for weight in base.parameters())
+        and _room_for_copy(base)
     )
+
+
+def _room_for_copy(model: PreTrainedModel) -> bool:
+    if model.device.type != "cuda":
+        return model.device.type == "cpu"
+    size = sum(weight.nbytes for weight in model.parameters())
+    return 8 * size <= torch.cuda.get_device_properties(model.device).total_memory
 
 
 @dataclass
@@ -64,7 +77,8 @@ class _Linear:
         biases = [without_adapter(module).bias for module in modules]
         self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
         self._packed = None
-        if self.weight.dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available():
+        on_cpu = self.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+        if on_cpu and self.weight.dtype in (torch.bfloat16, torch.float32):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -129,6 +143,8 @@ class Decoder:
         Args:
             choose: picks the next ids; from torch's global generator by default (:func:`draw`).
         """
+        if self.embedding.is_cuda:
+            return self._sample_together(prompts, max_new_tokens, end_ids, choose, temperature)
         rows = Rows(self, prompts, max_new_tokens)
         results = [Sampled([], []) for _ in prompts]
         hidden, ends = rows.prefill(), set(end_ids)
@@ -151,6 +167,38 @@ class Decoder:
             rows.accept([1] * len(ids))
         return results
 
+    def _sample_together(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        end_ids: Sequence[int],
+        choose: Choose | None,
+        temperature: float,
+    ) -> list[Sampled]:
+        """:meth:`sample` for a device that should never wait for the host: ended rows go on, and are cut afterwards."""
+        rows = Together(self, prompts, max_new_tokens)
+        hidden, everyone = rows.prefill(), list(range(len(prompts)))
+        ends = torch.tensor(list(end_ids), device=hidden.device)
+        ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.long, device=hidden.device)
+        kept = torch.zeros(len(prompts), max_new_tokens, device=hidden.device)
+        ended = torch.zeros(len(prompts), dtype=torch.bool, device=hidden.device)
+        written = max_new_tokens
+        for position in range(max_new_tokens):
+            log_probs = (self.head(hidden).float() / temperature).log_softmax(-1)
+            chosen = choose(log_probs, everyone) if choose else draw(log_probs)
+            ids[:, position], kept[:, position] = chosen, log_probs.gather(-1, chosen[:, None]).squeeze(-1)
+            ended |= torch.isin(chosen, ends)
+            if position % _LOOK_EVERY == _LOOK_EVERY - 1 and bool(ended.all()):
+                written = position + 1
+                break
+            if position < max_new_tokens - 1:
+                hidden = rows.advance(chosen)
+        results = []
+        for own, logprobs in zip(ids[:, :written].tolist(), kept[:, :written].tolist(), strict=True):
+            end = next((place + 1 for place, token in enumerate(own) if token in end_ids), written)
+            results.append(Sampled(own[:end], logprobs[:end]))
+        return results
+
     def _block(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable) -> Tensor:
         """One block on ``[N, H]``; ``attend(q, k, v)`` gets ``[N, heads, D]`` each and gives ``[N, heads · D]``."""
         normed = F.rms_norm(x, x.shape[-1:], layer.input_norm, self.eps)
@@ -164,7 +212,8 @@ class Decoder:
 
     def _angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and sin of the rotary embedding, ``[N, 1, D]``."""
-        cos, sin = self.rotary(torch.empty(0, dtype=dtype), positions[None])
+        positions = positions.to(self.embedding.device)
+        cos, sin = self.rotary(torch.empty(0, dtype=dtype, device=positions.device), positions[None])
         return cos[0][:, None], sin[0][:, None]
 
 
@@ -198,7 +247,9 @@ class Rows:
         decoder, lengths = self.decoder, self.lengths[chosen]
         ids = torch.tensor([token for row in chosen for token in self.prompts[row]])
         segments, order, read = shared_prefixes(ids, lengths.tolist())
-        x = decoder.embedding[ids[order]]
+        device = decoder.embedding.device
+        read, last = read.to(device), (lengths.cumsum(0) - 1).to(device)
+        x = decoder.embedding[ids[order].to(device)]
         cos, sin = decoder._angles(tree_positions(segments), x.dtype)
         places = read.split(lengths.tolist())
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
@@ -210,7 +261,7 @@ class Rows:
                 return attend(q, k, v, segments, decoder.head_dim**-0.5)
 
             x = decoder._block(layer, x, cos, sin, attend_and_keep)
-        x = x[read[lengths.cumsum(0) - 1]]
+        x = x[read[last]]
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -269,6 +320,57 @@ class Rows:
         self.values = [values[rows] for values in self.values]
 
 
+class Together(Rows):
+    """Rows that all advance by one token at a time, in buffers that stay where they are: as a CUDA graph on a GPU."""
+
+    _graph: torch.cuda.CUDAGraph | None = None
+    _state: Tensor | None = None
+
+    def prefill(self) -> Tensor:
+        state = super().prefill()
+        self.lengths = self.lengths.to(state.device)
+        self._ids = torch.zeros_like(self.lengths)
+        self._places = torch.arange(self.keys[0].shape[2], device=state.device)
+        self._cos, self._sin = self.decoder._angles(self._places, state.dtype)
+        return state
+
+    def advance(self, ids: Tensor) -> Tensor:
+        """Read the next token of every row, ``[rows]``; the normalised states behind it, ``[rows, H]``."""
+        self._ids.copy_(ids)
+        if not ids.is_cuda:
+            return self._step()
+        if self._state is None:  # the first on a stream of its own: it sets up what a capture must find there
+            stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                self._state = self._step()
+            main.wait_stream(stream)
+            return self._state
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._state = self._step()
+        self._graph.replay()
+        return self._state
+
+    def _step(self) -> Tensor:
+        """The tokens in ``_ids``, in fixed shapes and without a question to the device."""
+        decoder, count, at = self.decoder, len(self._ids), self.lengths
+        rows = torch.arange(count, device=at.device)
+        x, cos, sin = decoder.embedding[self._ids], self._cos[at], self._sin[at]
+        visible = (self._places <= at[:, None])[:, None, None]
+        for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
+                keys[rows, :, at], values[rows, :, at] = k, v
+                queries = q.view(count, decoder.kv_heads, -1, decoder.head_dim)
+                return F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible).reshape(count, -1)
+
+            x = decoder._block(layer, x, cos, sin, attend)
+        at += 1
+        return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
+
+
 def _fitting(prompts: Sequence[list[int]]) -> int:
     """How many of the first prompts are read at once: at least one, and about ``_AT_ONCE`` tokens that differ."""
     total, before = 0, list[int]()
@@ -283,7 +385,7 @@ def _fitting(prompts: Sequence[list[int]]) -> int:
 def draw(log_probs: Tensor) -> Tensor:
     """A draw from each row's distribution by its inverse: one uniform number a row.  ``[rows, V] -> [rows]``"""
     cumulative = log_probs.double().exp().cumsum(-1)
-    point = torch.rand(len(log_probs), 1, dtype=torch.float64) * cumulative[:, -1:]
+    point = torch.rand(len(log_probs), 1, dtype=torch.float64, device=log_probs.device) * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True).clamp(max=log_probs.shape[-1] - 1).squeeze(-1)
 
 

@@ -238,10 +238,13 @@ def load_model(
         device: moved there; None leaves it on the CPU for a trainer to place.
         trainable: for an adapter folder, whether its weights go on training.
     """
+    import torch
     from transformers import AutoModelForCausalLM
 
     from text2grad.models.packed import pack
 
+    # Its gradients are NaN at lengths of 64 beyond a multiple of 128, on an H100 or H200 (pytorch/pytorch#196678).
+    torch.backends.cuda.enable_cudnn_sdp(False)
     path = model_path(name)
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)

@@ -28,7 +28,7 @@ from text2grad.models.trees import Segments, attend, shared_prefixes, tree_posit
 
 def can_pack(model: PreTrainedModel) -> bool:
     """Whether the model is one that is read faster here, unless that is switched off."""
-    return os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model)
+    return os.environ.get("TEXT2GRAD_PACKED") != "0" and model.device.type == "cpu" and supports(model)
 
 
 def pack(model: PreTrainedModel) -> PreTrainedModel:

@@ -90,17 +90,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scaling: float) 
 def _attention(q: Tensor, k: Tensor, v: Tensor, shared: int, scaling: float) -> Tensor:
     """Queries see the first ``shared`` keys and, causally, their own: ``[1, heads, L, D]``, keys ``shared + L``."""
     if k.shape[2] <= _SHORT and torch.is_grad_enabled():
-        unseen = _unseen(q.shape[2], shared, q.dtype).expand(q.shape[1], -1, -1)
+        unseen = _unseen(q.shape[2], shared, q.dtype, q.device).expand(q.shape[1], -1, -1)
         scores = torch.baddbmm(unseen, q[0], k[0].transpose(1, 2), alpha=scaling)
         return (scores.softmax(-1) @ v[0])[None]
     if not shared:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
-    seen = _unseen(q.shape[2], shared, q.dtype) == 0
+    seen = _unseen(q.shape[2], shared, q.dtype, q.device) == 0
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling)
 
 
 @lru_cache(maxsize=64)
-def _unseen(length: int, shared: int, dtype: torch.dtype) -> Tensor:
+def _unseen(length: int, shared: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """What is added to scores ``[length, shared + length]``: minus infinity at the keys that a query does not see."""
-    seen = torch.ones(length, shared + length, dtype=torch.bool).tril(shared)
-    return torch.zeros(length, shared + length, dtype=dtype).masked_fill(~seen, float("-inf"))
+    seen = torch.ones(length, shared + length, dtype=torch.bool, device=device).tril(shared)
+    return torch.zeros(length, shared + length, dtype=dtype, device=device).masked_fill(~seen, float("-inf"))
