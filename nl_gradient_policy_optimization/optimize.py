@@ -42,6 +42,7 @@ from text2grad.models import (
     lora_config,
     parameter_count,
     portable_base_name,
+    position_limit,
 )
 from text2grad.models.deepspeed_setup import prepare_deepspeed
 from text2grad.prompts import asking, variant_asked
@@ -313,6 +314,12 @@ def short_enough(
         left_out = [key for key in records if key not in kept]
         shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
         print(f"{len(left_out)} of {len(records)} prompts are longer than --max_prompt_tokens: left out ({shown})")
+    room, longest = position_limit(config.model), max(lengths[key] for key in kept)
+    if room is not None and longest + config.max_new_tokens > room:
+        raise InputError(
+            f"{config.model} reads {room} tokens at most; the longest prompt has {longest}, and --max_new_tokens is "
+            f"{config.max_new_tokens}: lower that, or --max_prompt_tokens"
+        )
     return kept
 
 

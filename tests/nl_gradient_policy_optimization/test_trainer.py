@@ -255,6 +255,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"seed": 2**64}, "--seed must be below"),
         ({"rollouts_per_device": 10**12}, "--rollouts_per_device must be at most"),
         ({"max_prompt_tokens": 3}, "every prompt is longer than --max_prompt_tokens 3"),
+        ({"max_new_tokens": 2048}, "reads 2048 tokens at most; the longest prompt has"),
         ({"data_path": "nowhere.json"}, "no such file"),
         ({"model": "./nowhere"}, "no such model folder"),
         ({"critic": "./nowhere"}, "nowhere"),

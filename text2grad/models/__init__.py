@@ -26,5 +26,6 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     named_dtype,
     parameter_count,
     portable_base_name,
+    position_limit,
     weights_fingerprint,
 )

@@ -262,14 +262,24 @@ def load_model(
 def parameter_count(name: str) -> int:
     """How many weights a model has, counted without loading them; of an adapter, its base's."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"), _told(name):
+        model = AutoModelForCausalLM.from_config(_config(name))
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def position_limit(name: str) -> int | None:
+    """Tokens that a model can read at once; None where its config does not say."""
+    return getattr(_config(name).get_text_config(), "max_position_embeddings", None)
+
+
+def _config(name: str) -> Any:
+    """A model's config; of an adapter, its base's."""
+    from transformers import AutoConfig
 
     path = model_path(name)
-    if is_adapter(path):
-        return parameter_count(base_of(path))
-    with torch.device("meta"), _told(path):
-        model = AutoModelForCausalLM.from_config(from_hub(AutoConfig.from_pretrained, path))
-    return sum(weight.numel() for weight in model.parameters())
+    return _config(base_of(path)) if is_adapter(path) else from_hub(AutoConfig.from_pretrained, path)
 
 
 def best_device() -> str:
