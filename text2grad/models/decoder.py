@@ -179,23 +179,20 @@ class Decoder:
         rows = Together(self, prompts, max_new_tokens)
         hidden, everyone = rows.prefill(), list(range(len(prompts)))
         ends = torch.tensor(list(end_ids), device=hidden.device)
-        ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.long, device=hidden.device)
-        kept = torch.zeros(len(prompts), max_new_tokens, device=hidden.device)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=hidden.device)
-        written = max_new_tokens
-        for position in range(max_new_tokens):
+        written: list[tuple[Tensor, Tensor]] = []
+        while True:
             log_probs = (self.head(hidden).float() / temperature).log_softmax(-1)
-            chosen = choose(log_probs, everyone) if choose else draw(log_probs)
-            ids[:, position], kept[:, position] = chosen, log_probs.gather(-1, chosen[:, None]).squeeze(-1)
-            ended |= torch.isin(chosen, ends)
-            if position % _LOOK_EVERY == _LOOK_EVERY - 1 and bool(ended.all()):
-                written = position + 1
+            ids = choose(log_probs, everyone) if choose else draw(log_probs)
+            written.append((ids, log_probs.gather(-1, ids[:, None]).squeeze(-1)))
+            ended |= torch.isin(ids, ends)
+            if len(written) == max_new_tokens or (len(written) % _LOOK_EVERY == 0 and bool(ended.all())):
                 break
-            if position < max_new_tokens - 1:
-                hidden = rows.advance(chosen)
+            hidden = rows.advance(ids)
         results = []
-        for own, logprobs in zip(ids[:, :written].tolist(), kept[:, :written].tolist(), strict=True):
-            end = next((place + 1 for place, token in enumerate(own) if token in end_ids), written)
+        all_ids, all_logprobs = (torch.stack(column, 1).tolist() for column in zip(*written, strict=True))
+        for own, logprobs in zip(all_ids, all_logprobs, strict=True):
+            end = next((place + 1 for place, token in enumerate(own) if token in end_ids), len(own))
             results.append(Sampled(own[:end], logprobs[:end]))
         return results
 
