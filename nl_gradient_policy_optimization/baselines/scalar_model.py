@@ -16,7 +16,15 @@ from nl_gradient_policy_optimization.rewards import EMPTY_REWARD, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt, padded
 from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
-from text2grad.models import base_of, best_device, from_hub, is_adapter, load_tokenizer, model_path
+from text2grad.models import (
+    base_of,
+    best_device,
+    from_hub,
+    is_adapter,
+    load_tokenizer,
+    model_path,
+    without_cudnn_attention,
+)
 from text2grad.records import load_json, save_json
 from text2grad.tasks import Task, get_task
 
@@ -95,6 +103,7 @@ def load_classifier(name: str, dtype: torch.dtype) -> PreTrainedModel:
             raise InputError(f"{name}: is an adapter; a reward model starts from a whole model (merge it first)")
         adapted = PeftModel.from_pretrained(load_classifier(base_of(path), dtype), path)
         return adapted.merge_and_unload()
+    without_cudnn_attention()
     with _quiet():  # a causal LM has no reward head: transformers would warn each time that it makes one
         return from_hub(AutoModelForSequenceClassification.from_pretrained, path, num_labels=1, dtype=dtype)
 

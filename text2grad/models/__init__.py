@@ -28,4 +28,5 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     portable_base_name,
     position_limit,
     weights_fingerprint,
+    without_cudnn_attention,
 )

@@ -238,13 +238,11 @@ def load_model(
         device: moved there; None leaves it on the CPU for a trainer to place.
         trainable: for an adapter folder, whether its weights go on training.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     from text2grad.models.packed import pack
 
-    # Its gradients are NaN at lengths of 64 beyond a multiple of 128, on an H100 or H200 (pytorch/pytorch#196678).
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    without_cudnn_attention()
     path = model_path(name)
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)
@@ -257,6 +255,13 @@ def load_model(
     else:
         model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()
+
+
+def without_cudnn_attention() -> None:
+    """On an H100 or H200 its gradients are NaN at lengths of 64 beyond a multiple of 128 (pytorch/pytorch#196678)."""
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def parameter_count(name: str) -> int:
