@@ -32,8 +32,8 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
-_TEXTS, _TEXT = ("critic", "critic_prompt", "teacher_prompt"), " (its text)"
-"""Settings that may name a file of words or code, which must not change either, and what such a file is called."""
+_TEXTS = ("critic", "critic_prompt", "teacher_prompt")
+"""Settings that may name a file of words or code, which must not change either."""
 _PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
 
 
@@ -49,6 +49,9 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
     texts = {name: Path(file).read_bytes().hex() for name, file in named.items() if Path(file).is_file()}
     some = task.prompt(next(iter(prompts.values()))).strip()
     texts["policy_prompt"] = "\n".join(each["content"].replace(some, "") for each in task.messages(some))
+    texts = {f"{name} (its text)": fingerprint(text) for name, text in texts.items()}
+    if Path(config.critic).is_dir():
+        texts["critic (its weights)"] = weights_fingerprint(config.critic)
     return {
         "task": task.name,
         **({"task_source": task.source} if task.source else {}),
@@ -62,7 +65,7 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
             "prompts": len(prompts),
             "hash": fingerprint({key: task.prompt(record) for key, record in prompts.items()}),
         },
-        "texts": {name + _TEXT: fingerprint(text) for name, text in texts.items()},
+        "texts": texts,
         "config": redacted(config.flat()),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
@@ -82,7 +85,7 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """
     try:
         begun = load_json(path)
-        begun.setdefault("texts", now.get("texts", {}))  # older runs do not tell
+        begun["texts"] = now.get("texts", {}) | begun.get("texts", {})  # older runs do not tell all
         wanted, changes = _settings(now), begun.get("changes", [])
         last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
         if now["config"]["allow_changed"]:
@@ -122,7 +125,7 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
-    apart = ("task", "data", "weights")
-    flags = {name: value for name, value in settings.items() if name not in apart and not name.endswith(_TEXT)}
+    apart = ("task", "data", "weights")  # and what files hold: "critic (its text)"
+    flags = {name: value for name, value in settings.items() if name not in apart and not name.endswith(")")}
     config = PolicyConfig.of(**flags)
     return total_steps(config, now["data"]["prompts"], ranks)

@@ -51,7 +51,7 @@ _DECIDING = (
     "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
     "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
-    "responses_per_row", "critique", "verdict",
+    "responses_per_row", "critique", "verdict", "label_smoothing_factor", "loss_type", "packing",
 )  # fmt: skip
 """The settings that decide the result; a run can only be resumed with the same ones."""
 

@@ -70,6 +70,14 @@ def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
     prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
 
 
+def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path):
+    critic = tiny_model(tmp_path / "rm")
+    begin(tmp_path, critic=critic)
+    tiny_model(tmp_path / "rm", seed=1)
+    with pytest.raises(InputError, match=r"critic \(its weights\): '\w+' then, '\w+' now"):
+        begin(tmp_path, critic=critic)
+
+
 def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeypatch):
     trainer = begin(tmp_path)
     config = tiny_config(tmp_path, max_steps=3, save_every=1, log_rollouts_every=1)
