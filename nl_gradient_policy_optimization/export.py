@@ -18,6 +18,9 @@ _SETTINGS = (
     "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
     "kl", "kl_coef", "kl_target", "scheme", "algorithm", "max_new_tokens", "temperature", "seed",
 )  # fmt: skip
+_VALUES = """
+The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.
+"""
 
 
 def export(trainer: NLGradientTrainer) -> None:
@@ -71,9 +74,7 @@ Measured on the rollouts of training (sampled at temperature {config["temperatur
 
 {_results(rows) if rows else "(metrics.jsonl was lost)"}
 
-{card_loading(model, adapter)}
-The value function is in `value_head.safetensors`; it is needed to go on training, not to use the policy.
-"""
+{card_loading(model, adapter)}{_VALUES if trainer.learner.value_function else ""}"""
 
 
 def _results(rows: list[dict]) -> str:

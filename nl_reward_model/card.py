@@ -10,6 +10,9 @@ from text2grad.models import card_header, card_loading
 from text2grad.prompts import Prompt
 from text2grad.tasks.commands import stage_command
 
+SERVE = "bash nl_gradient_policy_optimization/serve_vllm.sh"
+"""Not plain vLLM, which refuses the grammar of --critic_constrained quotes."""
+
 _METRICS = {
     "step": "training steps",
     "best_step": "step of the weights here, the lowest validation loss",
@@ -68,7 +71,7 @@ measure all of them, label by label and against chance.
 {stage_command("feedback", *task)} --model THIS_FOLDER --data_path RESPONSES --output_path OUT.json
 # from a server: merge the adapter, serve the folder, name its prompt
 python nl_reward_model/merge_lora.py --model THIS_FOLDER --output_dir MERGED
-vllm serve MERGED --served-model-name reward_model
+{SERVE} MERGED --served-model-name reward_model
 {stage_command("policy", *task)} --critic http://localhost:8000/v1#reward_model \\
     --critic_prompt THIS_FOLDER/{PROMPT_FILE} --data_path PROMPTS --output_dir RUN
 ```

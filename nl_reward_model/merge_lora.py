@@ -9,7 +9,7 @@ from pathlib import Path
 
 from peft import PeftModel
 
-from nl_reward_model.card import reward_model_card
+from nl_reward_model.card import SERVE, reward_model_card
 from text2grad.configs import check_given, parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
@@ -65,7 +65,7 @@ def merge(config: MergeConfig) -> None:
         save_text(output / "README.md", reward_model_card(description, prompt, adapter=False))
         train = stage_command("policy", description.task, description.task_source)
         say_next(
-            f"serve the folder, vllm serve {output} --served-model-name reward_model, and train with it, "
+            f"serve the folder, {SERVE} {output} --served-model-name reward_model, and train with it, "
             f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {output / PROMPT_FILE} "
             "--data_path PROMPTS --output_dir RUN"
         )

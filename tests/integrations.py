@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -125,7 +126,8 @@ def run(name: str) -> tuple[str, str]:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     print(done.stdout)
     last = done.stdout.strip().rpartition("\n")[2].strip("= ")
-    return found, last if done.returncode == 0 and " passed" in f" {last}" else f"**failed:** {last or done.returncode}"
+    passed = re.search(r"\d+ passed", last)
+    return found, passed[0] if done.returncode == 0 and passed else f"**failed:** {last or done.returncode}"
 
 
 def note(name: str, found: str, result: str) -> None:

@@ -79,7 +79,7 @@ def own_prompts_and_settings(folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def test_a_task_in_one_file_goes_through_every_stage(folder, command):
+def test_a_task_in_one_file_goes_through_every_stage(folder, command, capsys):
     """Annotation by a chat critic, a reward model step and its figures, a policy step, generation and the report."""
     own_prompts_and_settings(folder)
     model = tiny_model(folder / "tiny")
@@ -143,6 +143,11 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command):
         "evaluation/report.py", "policy", *task, "--results", "text2grad.result.json", "--annotation",
         "annotated.json.report.json", "--reward_model", "metrics.json", "--output", "report.html",
     )  # fmt: skip
+    command(
+        "nl_gradient_policy_optimization/baselines/step_labels.py", *task, "--data_path", "annotated.json",
+        "--output_path", "steps.json",
+    )  # fmt: skip
+    assert f"next: python nl_reward_model/train_rm.py --task {folder}/my_task.py" in capsys.readouterr().out
     report = load_json(folder / "report.json")
     assert report["runs"][0]["task"] == report["tables"][0]["task"] == "letters"
     assert "+1 in good spans" in (folder / "report.html").read_text()

@@ -83,7 +83,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     save_json(config.output_path, [asdict(pair) for pair in pairs])
     prompts = len({task.prompt(record) for record in records.values()})
     print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
-    say_next(f"{LAUNCHER} dpo {task.name} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
+    say_next(f"{LAUNCHER} dpo {config.task} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
     return pairs
 
 

@@ -54,7 +54,7 @@ def train(config: ScalarRewardSettings) -> None:
             description.save(Path(config.output_dir))
 
     items = items_of(load_pairs(config.data_path))
-    following = f"{LAUNCHER} ppo {task.name} --reward_model {config.output_dir} --data_path RECORDS.json"
+    following = f"{LAUNCHER} ppo {config.task} --reward_model {config.output_dir} --data_path RECORDS.json"
     following += " --model SFT_RUN --output_dir RUN"
     fine_tune(config, "scalar_reward", items, example, make, following, describe)
 

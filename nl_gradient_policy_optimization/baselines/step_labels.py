@@ -18,7 +18,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.records import check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import say_next, stage_command
 
 
 @dataclass
@@ -62,7 +62,7 @@ def main() -> None:
         raise InputError(f"{config.data_path}: no record carries feedback; annotate the file first (rm_data_anno)")
     save_records(config.output_path, records.like(labelled))
     print(f"{len(labelled)} of {len(records)} records, labelled by step -> {config.output_path}")
-    say_next(f"python nl_reward_model/{task.name}/train_rm.py --data_path {config.output_path} --output_dir RUN")
+    say_next(f"{stage_command('reward_model', task)} --data_path {config.output_path} --output_dir RUN")
 
 
 if __name__ == "__main__":

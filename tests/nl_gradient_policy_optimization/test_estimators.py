@@ -197,4 +197,5 @@ def test_a_run_trains_and_logs_what_the_critic_says_of_the_whole(tmp_path, name)
     logged = rows(tmp_path / "run" / "rollouts.jsonl")
     assert all(-1 <= row["verdict"] <= 1 and row["verdict_source"] in ("given", "derived") for row in logged)
     assert any(row["missing"] for row in logged)
-    assert not (tmp_path / "run" / "value_head.safetensors").exists()
+    policy = tmp_path / "run" / "policy"
+    assert not (policy / "value_head.safetensors").exists() and "value_head" not in (policy / "README.md").read_text()

@@ -96,6 +96,7 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=0.05, atol=0.05)
     card = (run / "policy" / "README.md").read_text()
     assert "slf5k" in card and "programmatic" in card and f"{metrics[-1]['delta/mean']:+.3f}" in card
+    assert "value_head.safetensors" in card
 
 
 def test_the_words_that_ask_the_policy_are_a_file_that_goes_with_it(tmp_path, capsys):

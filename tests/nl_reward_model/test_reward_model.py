@@ -16,10 +16,12 @@ from transformers import TrainerCallback
 from trl import SFTTrainer
 
 from nl_reward_model import train_rm
+from nl_reward_model.card import SERVE
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
 from nl_reward_model.monitor import feedback_metrics
 from nl_reward_model.train_rm import train
+from tests.conftest import ROOT
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone
 from tests.reward_records import PROMPT, RECORDS, losses, same_result, settings, slf5k_records, write
 from tests.tiny import tiny_model
@@ -80,6 +82,7 @@ def test_the_folder_explains_itself(tmp_path):
     assert RewardModelCritic.load(tmp_path / "merged", "slf5k").max_new_tokens == description.max_new_tokens
     card = (tmp_path / "merged" / "README.md").read_text()
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
+    assert f"\n{SERVE} MERGED --served-model-name" in card and (ROOT / SERVE.removeprefix("bash ")).is_file()
 
 
 @pytest.mark.parametrize("given_by", ["all", "all but one", "all, not wanted"])

@@ -22,7 +22,7 @@ from text2grad.critics.served import TOKEN, ServedCritic
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import PromptHeaders, make_app
-from text2grad.integrations.serve import checked_token
+from text2grad.integrations.serve import address_of, checked_token
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
 
@@ -160,6 +160,8 @@ def test_a_host_that_others_reach_needs_a_token(monkeypatch):
             checked_token(host)
     monkeypatch.setenv(TOKEN, SECRET)
     assert checked_token("0.0.0.0") == SECRET
+    assert address_of("0.0.0.0", 8765) == f"http://{socket.gethostname()}:8765"  # 0.0.0.0 is the client itself
+    assert address_of("::1", 8765) == "http://[::1]:8765"
     monkeypatch.setenv(TOKEN, "two words")
     with pytest.raises(InputError, match="printable ASCII"):
         checked_token("127.0.0.1")

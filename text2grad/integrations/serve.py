@@ -73,6 +73,12 @@ def checked_token(host: str) -> str | None:
     return token
 
 
+def address_of(host: str, port: int) -> str:
+    """What clients are told: a server on all addresses is reached by this machine's name."""
+    host = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def serve(task: Task, config: ServeConfig) -> None:
     """Serve until SIGINT or SIGTERM; requests that are being answered then are finished."""
     try:
@@ -104,8 +110,7 @@ def serve(task: Task, config: ServeConfig) -> None:
     )
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn passes on what it caught, once it has ended cleanly
         signal.signal(number, lambda *_: None)
-    shown_host = f"[{config.host}]" if ":" in config.host else config.host
-    address = f"http://{shown_host}:{listening.getsockname()[1]}"
+    address = address_of(config.host, listening.getsockname()[1])
     print(f"{task.name}: {service.about()['critic']} on {address}; use it with --critic served:{address}", flush=True)
     server.run(sockets=[listening])
     print("stopped; every request was answered", flush=True)
