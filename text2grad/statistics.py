@@ -87,7 +87,8 @@ def paired_difference(
 ) -> tuple[Estimate, float]:
     """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike.
 
-    With it the two-sided p: twice the smaller share of resamples on either side of zero.
+    With it the two-sided p: twice the smaller share of resamples on either side of zero, but not below what n groups
+    that all differ one way could come to by chance, 2^(1 − n): resamples of a few say less than they seem to.
     """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
@@ -96,7 +97,7 @@ def paired_difference(
     resampled = combine(resampled_sums(a, seed)) - combine(resampled_sums(b, seed))
     defined = resampled[np.isfinite(resampled)]
     tail = min((defined <= 0).sum(), (defined >= 0).sum())
-    p = min(1.0, 2 * (tail + 1) / (len(defined) + 1))
+    p = min(1.0, max(2 * (tail + 1) / (len(defined) + 1), 2.0 ** (1 - len(a))))
     return Estimate(value, *percentile_interval(resampled), len(a)), float(p)
 
 

@@ -180,11 +180,11 @@ def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def verdict(change: dict[str, Any], better: int) -> str:
-    """``better``, ``worse``, ``higher``, ``lower``; ``unclear`` where the interval holds 0, ``same`` where it is 0."""
+    """``better``, ``worse``, ``higher``, ``lower``; ``unclear`` where it may be chance, ``same`` where all is equal."""
     low, high = change["low"], change["high"]
     if low == high == 0:
         return "same"
-    if low is None or high is None or low <= 0 <= high:
+    if low is None or high is None or low <= 0 <= high or change["p"] > 0.05:
         return "unclear"
     if better:
         return "better" if (low > 0) == (better > 0) else "worse"

@@ -89,3 +89,4 @@ def test_a_clear_difference_has_a_small_p_and_no_difference_has_p_one():
     _, p = paired_difference(better, worse)
     assert p == 2 * (0 + 1) / (RESAMPLES + 1)  # no resample on the other side of zero
     assert paired_difference(better, better)[1] == 1.0
+    assert paired_difference(better[:3], worse[:3])[1] == 0.25  # all three better: so chance has it once in four times
