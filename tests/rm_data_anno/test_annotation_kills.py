@@ -68,6 +68,7 @@ def test_faults_and_kills_lose_nothing_and_repeat_nothing(tmp_path):
     assert set(server.faults_made) == set(FAULTS)
     paid = [row["key"] for row in rows(tmp_path / "out.json.replies.jsonl") if "reply" in row]
     assert len(paid) == len(set(paid))
+    assert len(server.requests) - len(paid) <= 8 * kills + sum(server.faults_made.values())  # what was on its way
     annotated = read(tmp_path)
     failed = read(tmp_path, ".failed.json") if process.returncode else {}
     assert set(annotated) | set(failed) == set(posts(count))
