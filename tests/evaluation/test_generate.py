@@ -13,8 +13,7 @@ from scipy.stats import chisquare
 from evaluation.generate import GenerateConfig, generate
 from evaluation.results import load_responses
 from tests.processes import die_after, killed_at_random, run_alone
-from tests.text2grad.test_packed import adapted
-from tests.tiny import tiny_model
+from tests.tiny import adapted, tiny_model
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer, model_identity
 from text2grad.models.answering import LocalPolicy, OwnRandomness, SamplingConfig

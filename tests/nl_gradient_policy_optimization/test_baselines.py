@@ -16,8 +16,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
-from tests.text2grad.test_packed import adapted
-from tests.tiny import tiny_model
+from tests.tiny import adapted, reference_logprobs, tiny_model
 from tests.tiny_runs import POSTS, tiny_config
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
@@ -32,9 +31,7 @@ def logprob(model, tok, prompt: str, answer: str) -> float:
     """log π(answer | x), summed."""
     chat = tok.apply_chat_template(SLF5K.messages(prompt), add_generation_prompt=True, return_dict=True)["input_ids"]
     ids = tok(answer, add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        scores = model(torch.tensor([chat + ids])).logits[0, len(chat) - 1 : -1].log_softmax(-1)
-    return float(scores.gather(-1, torch.tensor(ids)[:, None]).sum())
+    return float(reference_logprobs(model, chat, ids).sum())
 
 
 def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
