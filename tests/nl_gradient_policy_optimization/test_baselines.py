@@ -47,10 +47,8 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))
     made = make_pairs(config)
-    assert [(pair.prompt, pair.chosen, pair.rejected) for pair in made] == [
-        ("q1", "better", "worse"),
-        ("q2", "high", "low"),
-    ]
+    told = [(pair.prompt, pair.chosen, pair.rejected) for pair in made]
+    assert told == [("q1", "better", "worse"), ("q2", "high", "low")]
     assert list(load_pairs(tmp_path / "pairs.json").values()) == made
     save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
     assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
@@ -94,10 +92,8 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
     made = make_pairs(config)
-    assert [(pair.chosen, pair.rejected, pair.source) for pair in made] == [
-        ("two", "one", "person"),
-        (GOOD, BAD, "mean δ of programmatic"),
-    ]
+    told = [(pair.chosen, pair.rejected, pair.source) for pair in made]
+    assert told == [("two", "one", "person"), (GOOD, BAD, "mean δ of programmatic")]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
     assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
@@ -133,7 +129,10 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     assert load_json(Path(config.output_dir) / "adapter_config.json")["base_model_name_or_path"] == config.model
 
     trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir, output_dir=str(tmp_path / "policy")))
-    assert trainer.step(1)["kl/full"] < 1e-6  # the reference is the fine-tuned model, not its base
+    # The reference is the fine-tuned model, not its base, and stays where it was.
+    assert trainer.step(1)["kl/full"] < 1e-6 < 1e-4 < trainer.step(2)["kl/full"]
+    names = [name for name, weight in trainer.learner.scorer.named_parameters() if weight.requires_grad]
+    assert names and all(".default." in name for name in names)
 
 
 def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
@@ -344,10 +343,8 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
 
 def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     model = tiny_model(tmp_path / "tiny")
-    rows = {
-        "a": {"post": POSTS[0], "generated_summary": "The post is about the the the"},
-        "b": {"post": POSTS[1], "generated_summary": " "},
-    }
+    answers = {"a": "The post is about the the the", "b": " "}
+    rows = {key: {"post": POSTS[0], "generated_summary": answer} for key, answer in answers.items()}
     save_json(tmp_path / "in.json", rows)
     command = (
         "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",

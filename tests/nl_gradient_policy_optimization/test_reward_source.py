@@ -81,24 +81,6 @@ def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
 
 
-def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
-    """One reply in five is broken, and asked for again."""
-    with FaultServer(lambda body: FINE, faults=["500", "prose"], rate=0.2) as server:
-        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
-        optimize("slf5k", config)
-        asked = len(server.requests)
-        first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
-        written = [line for line in first.splitlines() if json.loads(line)["response"].strip()]
-        assert asked >= len(written) >= 6
-        assert "dishes" in json.dumps([request["messages"] for request in server.requests])
-        for path in (tmp_path / "run").glob("checkpoint-*"):
-            shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
-        optimize("slf5k", config)
-        assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
-        failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
-        assert len(server.requests) - asked <= 2 * failed
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path, number):
     """The same process goes on, while the error and the first run's objects are alive, as in a notebook."""
@@ -115,6 +97,7 @@ def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path, number):
         assert ended.value.__context__ and optimize("slf5k", config)
     logged = rows(tmp_path / "run" / "rollouts.jsonl")
     assert len(server.requests) == sum(bool(row["response"].strip()) for row in logged) >= 6
+    assert "dishes" in str(server.requests)
 
 
 ADDING = {
