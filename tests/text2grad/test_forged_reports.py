@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.text2grad.test_input_fuzz import injured_text
+from tests.injuries import injured_text
 from text2grad.sandbox import Result, Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.sandbox.verdict import TestRun as Run
