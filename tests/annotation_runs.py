@@ -31,13 +31,9 @@ def judge(body: dict) -> str:
     """A good reply to any of the prompts; its spans are words of the summary."""
     summary = re.search(r"<summary>\n(.*)\n</summary>", body["messages"][0]["content"], re.DOTALL).group(1)
     first, second = summary.split("; ")
-    value = {
-        "reasoning": "The post is short.",
-        "textual_feedback": f"It says that the {first.lower()}, but '{second}' is vague.",
-        "good_spans": [first],
-        "poor_spans": [second],
-    }
-    return json.dumps(value)
+    critique = f"It says that the {first.lower()}, but '{second}' is vague."
+    value = {"reasoning": "The post is short.", "textual_feedback": critique}
+    return json.dumps({**value, "good_spans": [first], "poor_spans": [second]})
 
 
 def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> AnnotateConfig:

@@ -42,12 +42,10 @@ def judged(*rollouts: Rollout, **settings):
     """By a critic that fails for bad responses and praises the first word of others; and the records that it saw."""
     seen = []
 
-    def critic(prompts, responses, records):
-        seen.extend(records)
-        return [
-            FeedbackError("no JSON") if text.startswith("bad") else Feedback("Fine.", [text.split()[0]], ["zzz"])
-            for text in responses
-        ]
+    def critic(prompt, response, record):
+        seen.append(record)
+        first = response.split()[0]
+        return FeedbackError("no JSON") if first == "bad" else Feedback("Fine.", [first], ["zzz"])
 
     return CriticRewards(critic, get_task("slf5k"), PolicyConfig(**settings))(rollouts), seen
 
