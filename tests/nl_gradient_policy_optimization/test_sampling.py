@@ -186,6 +186,7 @@ def test_a_server_that_stays_away_costs_no_finished_step(tmp_path, model, monkey
         ({}, {"lora_r": 0}, "use transformers"),
         ({"longest": 500}, {}, "takes 500 tokens.*--max-model-len"),
         ({}, {"vllm_url": []}, "needs --vllm_url"),
+        ({}, {"vllm_url": ["localhost:8000"]}, "needs --vllm_url http://HOST:PORT"),
         ({"highest_rank": 8}, {}, "max_lora_rank 8.*--max-lora-rank"),
     ],
 )
