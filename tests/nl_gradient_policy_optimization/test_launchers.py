@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp
 from nl_gradient_policy_optimization.optimize import make_accelerator
-from tests.processes import all_said, flags, run_command, start_command
+from tests.processes import all_said, flags, run_command, running, start_command
 from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags
 from text2grad.configs import parse
 from text2grad.errors import InputError
@@ -197,17 +197,13 @@ def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ran
         variables = {"PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
         return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *arguments, **variables)
 
-    def working(name: str) -> list[str]:
-        programs = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-        return [program.decode(errors="replace") for program in programs if str(tmp_path / name).encode() in program]
-
     all_said(started("whole"))
     process, log = started("run"), tmp_path / "run" / "metrics.jsonl"
     while not (log.exists() and len(rows(log)) >= 3) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
     all_said(process, 128 + number)
-    assert not working("run")
+    assert not running(tmp_path / "run")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert 3 <= int(checkpoint.name.partition("-")[2]) < steps
     assert "going on after step" in all_said(started("run"))
