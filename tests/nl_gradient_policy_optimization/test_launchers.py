@@ -22,12 +22,9 @@ from text2grad.errors import InputError
 def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     """A stand-in for train.py that ends with the codes in a file, one per start."""
     (tmp_path / "train.py").write_text(
-        "import pathlib, sys\n"
-        "codes = pathlib.Path(__file__).with_name('codes')\n"
-        "first, *rest = codes.read_text().split()\n"
-        "codes.write_text(' '.join(rest))\n"
-        "print(*sys.argv[1:])\n"
-        "sys.exit(int(first))\n"
+        "import pathlib, sys\ncodes = pathlib.Path(__file__).with_name('codes')\n"
+        "first, *rest = codes.read_text().split()\ncodes.write_text(' '.join(rest))\n"
+        "print(*sys.argv[1:])\nsys.exit(int(first))\n"
     )
     for codes, restarts, code, starts in (
         ("0", "3", 0, 1), ("1 137 0", "3", 0, 3), ("2 0", "3", 2, 1), ("1 1 1 1 0", "3", 1, 4), ("1 1 0", "1", 1, 2),
@@ -42,14 +39,10 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
 def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
     """torchrun ends with 1 whatever its processes ended with."""
     (tmp_path / "train.py").write_text(
-        "import os\n"
-        "from text2grad.errors import InputError, command\n"
-        "@command\n"
-        "def main():\n"
-        "    with open(__file__ + os.environ['RANK'], 'a') as starts:\n"
-        "        starts.write('x')\n"
-        f"    raise {error}\n"
-        "main()\n"
+        "import os\nfrom text2grad.errors import InputError, command\n"
+        "@command\ndef main():\n"
+        "    with open(__file__ + os.environ['RANK'], 'a') as starts: starts.write('x')\n"
+        f"    raise {error}\nmain()\n"
     )
     run_command("bash", STAGE / "launch.sh", tmp_path / "train.py", code=code, PROCESSES="2", RESTART_DELAY="0")
     # The first process to fail may end the other before it begins.

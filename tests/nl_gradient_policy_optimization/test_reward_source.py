@@ -98,13 +98,9 @@ def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path, number):
     assert "dishes" in str(server.requests)
 
 
-ADDING = {
-    "question_id": "add",
-    "question": "Write add(a, b).",
-    "solution": "an older program",
-    "test": "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n",
-    "log": {"passed": True, "stdout": "the older program passed"},
-}
+ADDING = {"question_id": "add", "question": "Write add(a, b).", "solution": "an older program"}
+ADDING["test"] = "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"
+ADDING["log"] = {"passed": True, "stdout": "the older program passed"}
 
 
 @pytest.mark.parametrize("run_tests", [None, True, False])

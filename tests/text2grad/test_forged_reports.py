@@ -59,14 +59,9 @@ def fuzzed(chance: random.Random) -> str:
     """A report of a real run, with injuries."""
     frame = [chance.random() < 0.5, chance.randrange(99), "f"]
     trace = {"cleared": [[1, 2]], "calls": [{"test_line": 3, "function": "f", "order": [[1, 1]], "returned": None}]}
-    events = [
-        {"started": "test_a"},
-        {"test": "test_a", "outcome": "passed", "trace": trace},
-        {"started": "test_b"},
-        {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]},
-        {"standing": [1, 2]},
-        {"finished": 1},
-    ]
+    passed = {"test": "test_a", "outcome": "passed", "trace": trace}
+    failed = {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]}
+    events = [{"started": "test_a"}, passed, {"started": "test_b"}, failed, {"standing": [1, 2]}, {"finished": 1}]
     return injured_text(chance, "".join(json.dumps(event) + "\n" for event in events))
 
 
