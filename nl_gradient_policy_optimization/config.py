@@ -344,7 +344,8 @@ class PolicyConfig(
         for part in self.parts:
             check_values(part)
         check_given(self, "model", "data_path", "output_dir")
-        if self.generation == "vllm_server" and not self.vllm_url:
+        known = [url for url in self.vllm_url if url.startswith(("http://", "https://"))]
+        if self.generation == "vllm_server" and (not known or known != self.vllm_url):
             raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")
         if self.algorithm.compares_groups and self.rollouts_per_prompt < 2:
             name = self.algorithm.name

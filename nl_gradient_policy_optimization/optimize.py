@@ -4,6 +4,7 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
     --critic my_critic.py:judge --output_dir runs/mine
 """
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, check_new_responses, is_served, load_critic
+from text2grad.critics.chat import ChatCritic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
@@ -70,8 +72,8 @@ def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | Non
         rewards: in place of the critic that the settings name.
     """
     config.check()
-    with claimed(config.output_dir, "policy"):
-        run = prepare(task, config, rewards)
+    with claimed(config.output_dir, "policy"), ExitStack() as files:
+        run = prepare(task, config, rewards, files)
         run.watch(Progress())
         run.train()
         export(run)
@@ -81,8 +83,13 @@ def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | Non
     return run
 
 
-def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
+def prepare(
+    task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None, files: ExitStack | None = None
+) -> NLGradientTrainer:
     """Everything up to the first step: settings checked, data read, models loaded, ``run.json`` written.
+
+    Args:
+        files: closes the files of critics' replies in the end; until then no other run may write them.
 
     Raises:
         InputError: settings that cannot work, or others than those that the run was begun with.
@@ -109,12 +116,12 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
     if rewards is None:
-        rewards = CriticRewards(make_critic(config, task, accelerator), task, config)
+        rewards = CriticRewards(make_critic(config, task, accelerator, files=files), task, config)
     rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]
     if config.audit_critic:
-        trusted = trusted_rewards(config, task, accelerator)
+        trusted = trusted_rewards(config, task, accelerator, files)
         rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
         observers.append(Audit(config))
     policy = make_policy(config, accelerator.device)
@@ -124,7 +131,9 @@ def prepare(task: str | Task, config: PolicyConfig, rewards: RewardSource | None
     return prepared
 
 
-def trusted_rewards(config: PolicyConfig, task: Task, accelerator: Accelerator) -> CriticRewards:
+def trusted_rewards(
+    config: PolicyConfig, task: Task, accelerator: Accelerator, files: ExitStack | None = None
+) -> CriticRewards:
     """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
     asked = replace(
         config,
@@ -138,10 +147,16 @@ def trusted_rewards(config: PolicyConfig, task: Task, accelerator: Accelerator) 
         critic_temperature=0.0,
         run_tests=None,
     )
-    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies"), task, asked)
+    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies", files), task, asked)
 
 
-def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, replies: str = "critic_replies") -> Critic:
+def make_critic(
+    config: PolicyConfig,
+    task: Task,
+    accelerator: Accelerator,
+    replies: str = "critic_replies",
+    files: ExitStack | None = None,
+) -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
     local = Path(config.critic).is_dir() and not is_endpoint(config.critic)
     if config.critic_votes > 1 and not (local or is_endpoint(config.critic)):
@@ -159,6 +174,8 @@ def make_critic(config: PolicyConfig, task: Task, accelerator: Accelerator, repl
             cache=ReplyCache(cache),
             **({"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}),
         )
+        if files and isinstance(critic, ChatCritic):
+            files.callback(critic.client.close)
         check_new_responses(critic)
         if getattr(critic, "variant", "") == "dense" and config.scheme not in ("dense", "continuous"):
             raise InputError(

@@ -1,17 +1,16 @@
 """Records, replies and settings that the tests of annotation share."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from rm_data_anno.annotate import AnnotateConfig, annotate
-from tests.conftest import ROOT
 from tests.fault_server import FaultServer
+from tests.processes import ROOT, flags, start_command
 
 SCRIPT = ROOT / "rm_data_anno" / "slf5k" / "dual_feedback_annotation_RM.py"
 PRICES = "batch_discount: 0.5\nmodels:\n  judge*: {input: 0, cached_input: 0, output: 1000}\n"  # 0.001 $ a token
@@ -32,13 +31,9 @@ def judge(body: dict) -> str:
     """A good reply to any of the prompts; its spans are words of the summary."""
     summary = re.search(r"<summary>\n(.*)\n</summary>", body["messages"][0]["content"], re.DOTALL).group(1)
     first, second = summary.split("; ")
-    value = {
-        "reasoning": "The post is short.",
-        "textual_feedback": f"It says that the {first.lower()}, but '{second}' is vague.",
-        "good_spans": [first],
-        "poor_spans": [second],
-    }
-    return json.dumps(value)
+    critique = f"It says that the {first.lower()}, but '{second}' is vague."
+    value = {"reasoning": "The post is short.", "textual_feedback": critique}
+    return json.dumps({**value, "good_spans": [first], "poor_spans": [second]})
 
 
 def setting(tmp_path: Path, server: FaultServer, records: object, **options) -> AnnotateConfig:
@@ -64,12 +59,10 @@ def prices(folder: Path) -> Path:
     return path
 
 
-def start(tmp_path: Path, server: FaultServer, *args: str, **env: str) -> subprocess.Popen:
-    command = [sys.executable, str(SCRIPT), "--data_path", str(tmp_path / "in.json")]
-    command += ["--output_path", str(tmp_path / "out.json"), "--base_url", server.url, "--model", "judge-1", *args]
-    return subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
-    )
+def start(tmp_path: Path, server: FaultServer, *args: str, **env: str) -> Popen[str]:
+    files = {"data_path": tmp_path / "in.json", "output_path": tmp_path / "out.json"}
+    given = flags(**files, base_url=server.url, model="judge-1")
+    return start_command(sys.executable, SCRIPT, *given, *args, **env)
 
 
 def rows(path: Path) -> list[dict]:

@@ -29,16 +29,9 @@ def config_of(tmp_path_factory):
 
     def make(*overrides: str):
         with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
-            return compose(
-                "ppo_trainer",
-                [
-                    f"actor_rollout_ref.model.path={model}",
-                    "reward.reward_manager.name=text2grad",
-                    "algorithm.adv_estimator=gae",
-                    f"+text2grad.critic={CRITIC}",
-                    *overrides,
-                ],
-            )
+            given = [f"actor_rollout_ref.model.path={model}", "reward.reward_manager.name=text2grad"]
+            given += ["algorithm.adv_estimator=gae", f"+text2grad.critic={CRITIC}"]
+            return compose("ppo_trainer", [*given, *overrides])
 
     return make
 

@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from glob import glob
 from io import TextIOWrapper
 from pathlib import Path
 from subprocess import Popen
@@ -72,6 +73,12 @@ def cut_power(machine: Popen) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     machine.wait()
+
+
+def running(word: object) -> str:
+    """The command lines, as files, that hold a word."""
+    command = ["grep", "-lsF", str(word), *glob("/proc/[0-9]*/cmdline")]
+    return subprocess.run(command, text=True, capture_output=True, check=False).stdout
 
 
 def _with_this_python(variables: Mapping[str, str]) -> dict[str, str]:

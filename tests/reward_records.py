@@ -25,28 +25,18 @@ def slf5k_records(posts: int = 4) -> dict[str, dict]:
     for p in range(posts):
         for s, (summary, good, poor) in enumerate(_SUMMARIES):
             critique = f"Post {p}, summary {s}: {'good' if good else 'poor'}."
-            records[f"t3_{p}_{s}"] = {
-                "post": f"{_POSTS[p % 4]} ({p})",
-                "generated_summary": f"{summary} ({p})",
-                "textual_feedback": critique,
-                "good_spans": good,
-                "poor_spans": poor,
-            }
+            about = {"post": f"{_POSTS[p % 4]} ({p})", "generated_summary": f"{summary} ({p})"}
+            records[f"t3_{p}_{s}"] = {**about, "textual_feedback": critique, "good_spans": good, "poor_spans": poor}
     return records
 
 
 def kodcode_records() -> list[dict]:
     judged = {"test": "", "log": "", "code_feedback": "It subtracts.", "improvement_code": ["def add(a):"]}
-    return [
-        {
-            "question_id": f"q{number}",
-            "question": f"Add {number} to a number.",
-            "solution": f"def add(a):\n    return a - {number}\n",
-            "wrong_code": [f"return a - {number}"],
-            **judged,
-        }
-        for number in range(3)
-    ]
+    records = []
+    for n in range(3):
+        about = {"question_id": f"q{n}", "question": f"Add {n} to a number.", "wrong_code": [f"return a - {n}"]}
+        records.append({**about, "solution": f"def add(a):\n    return a - {n}\n", **judged})
+    return records
 
 
 def ultrafeedback_records() -> list[dict]:

@@ -170,13 +170,3 @@ def test_a_critic_of_ones_own_is_named_in_every_file(folder, command):
     rollouts = load_json(folder / "run" / "rollouts.jsonl")
     assert sorted(row["id"] for row in rollouts) == ["q1", "q2"]
     assert all(row["critique"].startswith("Takes up 0 words") for row in rollouts)
-
-    data = folder / "answers.json"
-    save_json(data, [{"prompt": "Write about bread.", "response": "Really good bread."}])
-    command(
-        "rm_data_anno/annotate.py", "--task", "plain", "--annotator", spec, "--data_path", data,
-        "--output_path", "annotated.json",
-    )  # fmt: skip
-    (row,) = load_json(folder / "annotated.json")
-    assert row["annotation"]["annotator"] == spec
-    assert (row["good_spans"], row["poor_spans"]) == (["bread"], ["Really"])

@@ -134,11 +134,8 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
     with FaultServer(lambda body: REPLY) as server:
         spec = f"{server.url}#m"
         out = _run(sys.executable, "-c", INSTALLED_ALONE, installed, spec, cwd=folder, path=installed)
-        assert out.split("\n")[:-1] == [
-            line
-            for name in ("slf5k", "kodcode", "ultrafeedback", "plain")
-            for line in (f"{name} ['good']", f"{name} first")
-        ]
+        tasks = ("slf5k", "kodcode", "ultrafeedback", "plain")
+        assert out == "".join(f"{name} ['good']\n{name} first\n" for name in tasks)
         text2grad = [sys.executable, "-m", "text2grad"]
         save_json(folder / "a.json", {"t3_1": {"post": "A post.", "generated_summary": "A good summary."}})
         flags = ["--task", "slf5k", "--critic", spec]

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from text2grad.models import PLAIN_CHAT_TEMPLATE
 
@@ -77,3 +87,50 @@ def tiny_model(folder: str | Path, family: str = "llama", seed: int = 0, **overr
     model(family, seed=seed, **overrides).save_pretrained(folder)
     tokenizer("byte").save_pretrained(folder)
     return str(folder)
+
+
+SIZES = {
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+LONG_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "llama, bias, long rope": lambda: LlamaForCausalLM(
+        LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LONG_ROPE)
+    ),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+}
+
+
+def randomised(model, scale: float = 0.3):
+    """With weights large enough that every part of the model shows in what it says."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=scale)
+    return model.eval()
+
+
+def adapted(model, dropout: float = 0.0, **options):
+    """With a LoRA adapter on all layers that changes what the model says."""
+    from peft import LoraConfig, get_peft_model  # which not every environment has
+
+    torch.manual_seed(5)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout, **options)
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def reference_logprobs(model, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """log π of a response's tokens after a prompt's, by transformers' own forward pass on it alone."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)

@@ -63,10 +63,11 @@ def load_prompt(
     path = Path(path)
     try:
         text = regular(path).read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise InputError(f"{path}: the prompt file cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the prompt file is not UTF-8 text at byte {error.start}") from None
+    except (OSError, ValueError) as error:
+        told = f"the prompt file cannot be read ({getattr(error, 'strerror', error)})"
+        raise InputError(f"{path}: {told}; check the path") from None
     if not text:
         raise InputError(f"{path}: the prompt file is empty")
     names = placeholders(text, str(path))

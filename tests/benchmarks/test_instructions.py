@@ -67,10 +67,9 @@ def test_requests_are_repeatable_and_held_out():
 def test_an_answer_passes_where_no_checker_objects_and_the_limit_did_not_cut_it(tmp_path, monkeypatch):
     asked = {"kind": "short", "rules": {"words": [1, 3], "mentions": "tea"}}
     answers = {"a": ("Hot tea.", True), "b": ("Hot tea.", False), "c": ("Hot milk.", True)}
-    records = {
-        key: {**asked, "id": key, "prompt": "?", "response": text, "generation": {"finished": ended}}
-        for key, (text, ended) in answers.items()
-    }
+    records = {}
+    for key, (text, ended) in answers.items():
+        records[key] = {**asked, "id": key, "prompt": "?", "response": text, "generation": {"finished": ended}}
     records["d"] = {**records["a"], "id": "d", "kind": "long"}
     found = {name: figure.value() for name, figure in evaluate.figures(records).items() if figure.rows}
     assert found == {"passes": 0.5, "words": 2, "few_words": pytest.approx(1 / 3), "many_words": 1}

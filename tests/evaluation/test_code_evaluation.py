@@ -40,10 +40,7 @@ def kodcode_file(path, programs: dict[str, list[str]]):
     for name, codes in programs.items():
         for number, code in enumerate(codes):
             key = f"{name}@{number}"
-            record = {
-                "question": f"Double a number ({name}).",
-                "solution": f"Here it is:\n```python\n{code}\n```\nDone.",
-            }
+            record = {"question": f"Double ({name}).", "solution": f"Here it is:\n```python\n{code}\n```\nDone."}
             about = {"id": key, "prompt_id": name, "finished": True}
             records[key] = {**record, "test": test, "generation": about}
     save_json(path, records)

@@ -13,21 +13,14 @@ from scipy.stats import chisquare
 from evaluation.generate import GenerateConfig, generate
 from evaluation.results import load_responses
 from tests.processes import die_after, killed_at_random, run_alone
-from tests.text2grad.test_packed import adapted
-from tests.tiny import tiny_model
+from tests.tiny import CORPUS, adapted, tiny_model
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer, model_identity
 from text2grad.models.answering import LocalPolicy, OwnRandomness, SamplingConfig
 from text2grad.records import load_records, save_json
 from text2grad.tasks import get_task
 
-POSTS = [
-    "My sister borrowed my car without asking and got a parking ticket. Should I make her pay?",
-    "The dog barks.",
-    "I have worked at the same company for three years; last week my boss told me that I would not get the raise. " * 4,
-    "Our neighbour’s dog barks all night long… 🐶",
-    "My roommate never does the dishes, and I do not know what to say to him any more. " * 2,
-]
+POSTS = [CORPUS[0], "The dog barks.", CORPUS[1] * 4, CORPUS[3], CORPUS[2] * 2]
 
 
 @pytest.fixture(scope="module")

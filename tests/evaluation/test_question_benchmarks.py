@@ -14,7 +14,7 @@ from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, m
 from evaluation.ultrafeedback.mt_bench import CATEGORIES, TEMPERATURES, load_judge_prompts, load_questions, read_rating
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
-from tests.tiny import tiny_model
+from tests.tiny import reference_logprobs, tiny_model
 from text2grad.endpoints.judging import JudgeConfig, open_judge
 from text2grad.errors import InputError
 from text2grad.models.answering import AnsweringConfig
@@ -35,12 +35,9 @@ def likelihoods(folder: str, question: dict) -> list[float]:
 
     model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
     context = f"Question: {question['question']}\nAnswer:"
-    values = []
-    for choice in question["choices"]["text"]:
-        start, whole = tokenizer.encode(context), tokenizer.encode(f"{context} {choice}")
-        logits = model(input_ids=torch.tensor([whole])).logits[0].log_softmax(-1)
-        values.append(sum(logits[t - 1, whole[t]].item() for t in range(len(start), len(whole))))
-    return values
+    start = tokenizer.encode(context)
+    wholes = [tokenizer.encode(f"{context} {choice}") for choice in question["choices"]["text"]]
+    return [float(reference_logprobs(model, start, whole[len(start) :]).sum()) for whole in wholes]
 
 
 @needs_lm_eval

@@ -82,14 +82,10 @@ def js(browser, script: str, *args):
 def choose(browser, **fields: str | int) -> None:
     """Set filters of the list of answers and wait until it has been drawn anew."""
     before = js(browser, "return document.querySelector('#rollouts').dataset.ready")
+    script = """const field = document.querySelector(`#rollouts [name="${arguments[0]}"]`);
+        field.value = arguments[1]; field.dispatchEvent(new Event("input", { bubbles: true }));"""
     for name, value in fields.items():
-        js(
-            browser,
-            """const field = document.querySelector(`#rollouts [name="${arguments[0]}"]`);
-               field.value = arguments[1]; field.dispatchEvent(new Event("input", { bubbles: true }));""",
-            name,
-            value,
-        )
+        js(browser, script, name, value)
     wait_for(browser, f"Number(document.querySelector('#rollouts').dataset.ready) >= {int(before) + len(fields)}")
 
 
@@ -117,9 +113,8 @@ def test_it_opens_without_network_or_complaint(browser, page, logged):
 def test_two_systems_are_side_by_side(browser, page):
     show(browser, page)
     wait_for(browser, "document.querySelector('#answers[data-ready]')")
-    shown = js(
-        browser, "return [...document.querySelectorAll('#answers .response')].map((item) => item.rollout.response)"
-    )
+    found = "[...document.querySelectorAll('#answers .response')]"
+    shown = js(browser, f"return {found}.map((item) => item.rollout.response)")
     before, after = (json.loads((page.parent / f"{name}.result.json").read_text()) for name in ("base", "text2grad"))
     first = next(iter(before["records"]))
     assert shown == [side["records"][first]["response"] for side in (before, after)]
@@ -147,9 +142,8 @@ def test_filters_and_search_find_what_the_log_holds(browser, page, logged):
     choose(browser, query="what do you think about this? [.*")
     assert count(browser) == 0  # what is typed is text, not a pattern
     choose(browser, query="no such words anywhere")
-    assert count(browser) == 0 and "Widen the steps" in js(
-        browser, "return document.querySelector('#rollouts').innerText"
-    )
+    assert count(browser) == 0
+    assert "Widen the steps" in js(browser, "return document.querySelector('#rollouts').innerText")
 
 
 def test_answers_are_drawn_with_their_spans_and_their_heat(browser, page, logged):
@@ -158,8 +152,7 @@ def test_answers_are_drawn_with_their_spans_and_their_heat(browser, page, logged
     for item, row in zip(listed(browser), logged, strict=False):
         assert (item["step"], item["response"].removesuffix("end")) == (row["step"], row["response"])
     script = """const at = document.querySelectorAll('#rollouts .response')[arguments[0]];
-        const pieces = [...at.querySelectorAll('span')].map((s) => [s.textContent, s.className, s.style.background]);
-        return pieces;"""
+        return [...at.querySelectorAll('span')].map((s) => [s.textContent, s.className, s.style.background]);"""
     marked = next(number for number, row in enumerate(logged[:8]) if row["poor"])
     row = logged[marked]
     poor = "".join(text for text, kind, _ in js(browser, script, marked) if "poor" in kind.split())
@@ -169,9 +162,8 @@ def test_answers_are_drawn_with_their_spans_and_their_heat(browser, page, logged
     js(browser, f"const mode = document.querySelector('.mode'); {change}")
     heat = js(browser, script, marked)
     below = "".join(text for text, _, background in heat if "minus" in background)
-    told = "".join(
-        row["response"][s:e] for (s, e), value in zip(row["spans"], row["rewards"], strict=True) if value < 0
-    )
+    valued = zip(row["spans"], row["rewards"], strict=True)
+    told = "".join(row["response"][s:e] for (s, e), value in valued if value < 0)
     assert below == told
     assert all("poor" not in kind.split() for _, kind, _ in heat)
 

@@ -13,8 +13,8 @@ from evaluation.reporting.comparing import load_results
 from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import show, show_change, show_interval, wording
 from tests import report_files
+from tests.injuries import injured, read_or_refused
 from tests.report_files import HOSTILE, hand_made, pack_of, result_file, unpack, write_hostile, write_run
-from tests.text2grad.test_input_fuzz import injured
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 
@@ -81,16 +81,11 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
         run("d", seed=1, method="grpo"),
     ]
     groups = training.variants(runs)
-    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
-        ("Text2Grad (scheme uniform)", [1, 2]),
-        ("Text2Grad (scheme decay)", [1]),
-        ("GRPO", [1]),
-    ]
+    schemes = {f"Text2Grad (scheme {scheme})": seeds for scheme, seeds in (("uniform", [1, 2]), ("decay", [1]))}
+    assert {group.label: [run.seed for run in group.runs] for group in groups} == {**schemes, "GRPO": [1]}
     many = [run(f"{name}/policy", config=dict.fromkeys("xyz", name)) for name in ("by_rules", "learnt")]
-    assert [group.label for group in training.variants(many)] == [
-        "Text2Grad (by_rules/policy)",
-        "Text2Grad (learnt/policy)",
-    ]
+    labels = [group.label for group in training.variants(many)]
+    assert labels == ["Text2Grad (by_rules/policy)", "Text2Grad (learnt/policy)"]
 
 
 def test_code_is_labelled_as_code_and_tokens_that_share_a_character_keep_their_places(tmp_path):
@@ -255,17 +250,15 @@ def test_more_tests_and_samples_keep_the_direction_of_pass_at_k():
 
 
 def test_injured_run_folders_are_read_or_named(tmp_path):
-    chance, seen = random.Random(8), {"read": 0, "refused": 0}
     folder = write_run(tmp_path / "run", [hand_made(1), hand_made(2)])
     whole = {path: path.read_text() for path in sorted(folder.iterdir())}
-    for _ in range(600):
+
+    def read(chance: random.Random) -> None:
         path = chance.choice(list(whole))
         path.write_bytes(injured(chance, whole[path]))
         try:
             load_run(folder)
-            seen["read"] += 1
-        except InputError as error:
-            assert str(folder) in str(error)
-            seen["refused"] += 1
-        path.write_text(whole[path])
-    assert min(seen.values()) > 20, seen
+        finally:
+            path.write_text(whole[path])
+
+    read_or_refused(600, 8, read, InputError, told=str(folder))

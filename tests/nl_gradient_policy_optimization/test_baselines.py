@@ -16,8 +16,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards
 from nl_gradient_policy_optimization.optimize import optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, pairs_file, rollout, settings
-from tests.text2grad.test_packed import adapted
-from tests.tiny import tiny_model
+from tests.tiny import adapted, reference_logprobs, tiny_model
 from tests.tiny_runs import POSTS, tiny_config
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
@@ -32,9 +31,7 @@ def logprob(model, tok, prompt: str, answer: str) -> float:
     """log π(answer | x), summed."""
     chat = tok.apply_chat_template(SLF5K.messages(prompt), add_generation_prompt=True, return_dict=True)["input_ids"]
     ids = tok(answer, add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        scores = model(torch.tensor([chat + ids])).logits[0, len(chat) - 1 : -1].log_softmax(-1)
-    return float(scores.gather(-1, torch.tensor(ids)[:, None]).sum())
+    return float(reference_logprobs(model, chat, ids).sum())
 
 
 def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
@@ -50,10 +47,8 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))
     made = make_pairs(config)
-    assert [(pair.prompt, pair.chosen, pair.rejected) for pair in made] == [
-        ("q1", "better", "worse"),
-        ("q2", "high", "low"),
-    ]
+    told = [(pair.prompt, pair.chosen, pair.rejected) for pair in made]
+    assert told == [("q1", "better", "worse"), ("q2", "high", "low")]
     assert list(load_pairs(tmp_path / "pairs.json").values()) == made
     save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
     assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
@@ -97,10 +92,8 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
     made = make_pairs(config)
-    assert [(pair.chosen, pair.rejected, pair.source) for pair in made] == [
-        ("two", "one", "person"),
-        (GOOD, BAD, "mean δ of programmatic"),
-    ]
+    told = [(pair.chosen, pair.rejected, pair.source) for pair in made]
+    assert told == [("two", "one", "person"), (GOOD, BAD, "mean δ of programmatic")]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
     assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
@@ -136,7 +129,10 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     assert load_json(Path(config.output_dir) / "adapter_config.json")["base_model_name_or_path"] == config.model
 
     trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir, output_dir=str(tmp_path / "policy")))
-    assert trainer.step(1)["kl/full"] < 1e-6  # the reference is the fine-tuned model, not its base
+    # The reference is the fine-tuned model, not its base, and stays where it was.
+    assert trainer.step(1)["kl/full"] < 1e-6 < 1e-4 < trainer.step(2)["kl/full"]
+    names = [name for name, weight in trainer.learner.scorer.named_parameters() if weight.requires_grad]
+    assert names and all(".default." in name for name in names)
 
 
 def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
@@ -347,10 +343,8 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
 
 def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     model = tiny_model(tmp_path / "tiny")
-    rows = {
-        "a": {"post": POSTS[0], "generated_summary": "The post is about the the the"},
-        "b": {"post": POSTS[1], "generated_summary": " "},
-    }
+    answers = {"a": "The post is about the the the", "b": " "}
+    rows = {key: {"post": POSTS[0], "generated_summary": answer} for key, answer in answers.items()}
     save_json(tmp_path / "in.json", rows)
     command = (
         "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",

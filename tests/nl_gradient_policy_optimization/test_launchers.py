@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import check_fsdp
 from nl_gradient_policy_optimization.optimize import make_accelerator
-from tests.processes import all_said, flags, run_command, start_command
+from tests.processes import all_said, flags, run_command, running, start_command
 from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags
 from text2grad.configs import parse
 from text2grad.errors import InputError
@@ -22,12 +22,9 @@ from text2grad.errors import InputError
 def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
     """A stand-in for train.py that ends with the codes in a file, one per start."""
     (tmp_path / "train.py").write_text(
-        "import pathlib, sys\n"
-        "codes = pathlib.Path(__file__).with_name('codes')\n"
-        "first, *rest = codes.read_text().split()\n"
-        "codes.write_text(' '.join(rest))\n"
-        "print(*sys.argv[1:])\n"
-        "sys.exit(int(first))\n"
+        "import pathlib, sys\ncodes = pathlib.Path(__file__).with_name('codes')\n"
+        "first, *rest = codes.read_text().split()\ncodes.write_text(' '.join(rest))\n"
+        "print(*sys.argv[1:])\nsys.exit(int(first))\n"
     )
     for codes, restarts, code, starts in (
         ("0", "3", 0, 1), ("1 137 0", "3", 0, 3), ("2 0", "3", 2, 1), ("1 1 1 1 0", "3", 1, 4), ("1 1 0", "1", 1, 2),
@@ -42,14 +39,10 @@ def test_the_launcher_restarts_crashes_but_not_mistakes(tmp_path):
 def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path, error, code):
     """torchrun ends with 1 whatever its processes ended with."""
     (tmp_path / "train.py").write_text(
-        "import os\n"
-        "from text2grad.errors import InputError, command\n"
-        "@command\n"
-        "def main():\n"
-        "    with open(__file__ + os.environ['RANK'], 'a') as starts:\n"
-        "        starts.write('x')\n"
-        f"    raise {error}\n"
-        "main()\n"
+        "import os\nfrom text2grad.errors import InputError, command\n"
+        "@command\ndef main():\n"
+        "    with open(__file__ + os.environ['RANK'], 'a') as starts: starts.write('x')\n"
+        f"    raise {error}\nmain()\n"
     )
     run_command("bash", STAGE / "launch.sh", tmp_path / "train.py", code=code, PROCESSES="2", RESTART_DELAY="0")
     # The first process to fail may end the other before it begins.
@@ -197,17 +190,13 @@ def test_a_signal_to_a_launcher_leaves_a_checkpoint_and_no_process(tmp_path, ran
         variables = {"PROCESSES": str(ranks), "OMP_NUM_THREADS": "1", "RESTART_DELAY": "0"}
         return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *arguments, **variables)
 
-    def working(name: str) -> list[str]:
-        programs = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-        return [program.decode(errors="replace") for program in programs if str(tmp_path / name).encode() in program]
-
     all_said(started("whole"))
     process, log = started("run"), tmp_path / "run" / "metrics.jsonl"
     while not (log.exists() and len(rows(log)) >= 3) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
     all_said(process, 128 + number)
-    assert not working("run")
+    assert not running(tmp_path / "run")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert 3 <= int(checkpoint.name.partition("-")[2]) < steps
     assert "going on after step" in all_said(started("run"))

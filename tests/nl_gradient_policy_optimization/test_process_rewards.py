@@ -31,14 +31,8 @@ def pieces(text: str, task=SLF5K) -> list[str]:
 
 def test_steps_of_a_summary_are_sentences_and_clauses():
     text = "Dr. Ash lost 3.5 kg, but she feels worse than ever. Should she stop, or go on? No; e.g. yes…\nBye"
-    assert pieces(text) == [
-        "Dr. Ash lost 3.5 kg,",
-        "but she feels worse than ever.",
-        "Should she stop,",
-        "or go on?",
-        "No; e.g. yes…",
-        "Bye",
-    ]
+    sentences = ["Dr. Ash lost 3.5 kg,", "but she feels worse than ever.", "Should she stop,", "or go on?"]
+    assert pieces(text) == [*sentences, "No; e.g. yes…", "Bye"]
     assert pieces("她累了。为什么？") == ["她累了。", "为什么？"]
 
 
@@ -46,22 +40,13 @@ def test_steps_of_a_program_are_its_statements():
     fenced = f"Here it is:\n```python\n{PROGRAM}```\nDone."
     assert pieces(fenced, KODCODE) == pieces(PROGRAM, KODCODE)
     assert pieces(PROGRAM, KODCODE) == [
-        "import math",
-        'def area(radius):\n    """The area; of a circle."""',
-        "if radius < 0:",
-        'raise ValueError("no")\n    else:',
-        "value = math.pi * radius ** 2;",
-        "value += 1",
-        "return value",
-    ]
+        "import math", 'def area(radius):\n    """The area; of a circle."""', "if radius < 0:",
+        'raise ValueError("no")\n    else:', "value = math.pi * radius ** 2;", "value += 1", "return value",
+    ]  # fmt: skip
     assert pieces("# q\x0cabéé\nx = 1\u2028\ny = 2", KODCODE)[-1] == "y = 2"
     assert pieces("# q\x0cabéé\nif 1:y = 2\r\nz = 3\n", KODCODE)[-2:] == ["y = 2", "z = 3"]
-    assert pieces("@cache\ndef f(ä, b): return ä\nx = 'é'; y = 2", KODCODE) == [
-        "@cache\ndef f(ä, b):",
-        "return ä",
-        "x = 'é';",
-        "y = 2",
-    ]
+    shared = ["@cache\ndef f(ä, b):", "return ä", "x = 'é';", "y = 2"]
+    assert pieces("@cache\ndef f(ä, b): return ä\nx = 'é'; y = 2", KODCODE) == shared
     assert pieces("def f(:\n\n  x\n", KODCODE) == ["def f(:", "x"]
 
 

@@ -2,8 +2,11 @@
 
 import copy
 import json
+import os
 import shutil
+import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,11 +24,11 @@ from tests import reward_records
 from tests.baseline_runs import rollout
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model, tokenizer
-from tests.tiny_runs import ScriptedRewards, digest, tiny_config
+from tests.tiny_runs import ScriptedRewards, digest, rows, tiny_config
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.prompt import RewardPrompt
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models.answering import LocalPolicy
 from text2grad.prompts import FIXED_DATE, load_prompt
@@ -39,12 +42,10 @@ def judged(*rollouts: Rollout, **settings):
     """By a critic that fails for bad responses and praises the first word of others; and the records that it saw."""
     seen = []
 
-    def critic(prompts, responses, records):
-        seen.extend(records)
-        return [
-            FeedbackError("no JSON") if text.startswith("bad") else Feedback("Fine.", [text.split()[0]], ["zzz"])
-            for text in responses
-        ]
+    def critic(prompt, response, record):
+        seen.append(record)
+        first = response.split()[0]
+        return FeedbackError("no JSON") if first == "bad" else Feedback("Fine.", [first], ["zzz"])
 
     return CriticRewards(critic, get_task("slf5k"), PolicyConfig(**settings))(rollouts), seen
 
@@ -78,31 +79,28 @@ def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
 
 
-def test_an_endpoint_judges_and_is_asked_for_nothing_twice(tmp_path):
-    """One reply in five is broken, and asked for again."""
-    with FaultServer(lambda body: FINE, faults=["500", "prose"], rate=0.2) as server:
-        config = tiny_config(tmp_path, critic=f"{server.url}#judge", max_critic_failures=1.0)
-        optimize("slf5k", config)
-        asked = len(server.requests)
-        first = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
-        written = [line for line in first.splitlines() if json.loads(line)["response"].strip()]
-        assert asked >= len(written) >= 6
-        assert "dishes" in json.dumps([request["messages"] for request in server.requests])
-        for path in (tmp_path / "run").glob("checkpoint-*"):
-            shutil.rmtree(path)  # as if the run had been killed before its first checkpoint
-        optimize("slf5k", config)
-        assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == first
-        failed = sum(json.loads(line)["error"] is not None for line in first.splitlines())
-        assert len(server.requests) - asked <= 2 * failed
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path, number):
+    """The same process goes on, while the error and the first run's objects are alive, as in a notebook."""
+
+    def told(body: dict) -> None:
+        if len(server.requests) == 6:
+            os.kill(os.getpid(), number)
+        time.sleep(0.2)
+
+    with FaultServer(lambda body: FINE, on_request=told) as server:
+        config = tiny_config(tmp_path, critic=f"{server.url}#judge", critic_concurrency=2, log_rollouts_every=1)
+        with pytest.raises(SystemExit, match=str(128 + number)) as ended:
+            command(lambda: optimize("slf5k", config))()
+        assert ended.value.__context__ and optimize("slf5k", config)
+    logged = rows(tmp_path / "run" / "rollouts.jsonl")
+    assert len(server.requests) == sum(bool(row["response"].strip()) for row in logged) >= 6
+    assert "dishes" in str(server.requests)
 
 
-ADDING = {
-    "question_id": "add",
-    "question": "Write add(a, b).",
-    "solution": "an older program",
-    "test": "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n",
-    "log": {"passed": True, "stdout": "the older program passed"},
-}
+ADDING = {"question_id": "add", "question": "Write add(a, b).", "solution": "an older program"}
+ADDING["test"] = "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"
+ADDING["log"] = {"passed": True, "stdout": "the older program passed"}
 
 
 @pytest.mark.parametrize("run_tests", [None, True, False])

@@ -166,7 +166,7 @@ def test_samples_are_the_ids_with_their_end_and_nothing_after(tmp_path):
 def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     """Over 1 500 first tokens at temperature 1.3, frequencies follow exp(log π), although the model itself asks for
     top-k 2, top-p and a repetition penalty."""
-    config = tiny_config(tmp_path, max_new_tokens=1, temperature=1.3, rollouts_per_device=4)
+    config = tiny_config(tmp_path, max_new_tokens=1, temperature=1.3, generation="transformers")
     model = AutoModelForCausalLM.from_pretrained(config.model)
     model.lm_head.weight.data *= 60  # a peaked distribution: the likely tokens are then seen often enough to count
     model.generation_config.update(do_sample=True, top_k=2, top_p=0.5, repetition_penalty=1.5)
@@ -224,11 +224,8 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"patience": 3}, "--patience is no setting"),
         ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
         ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
-        ({"teacher": "every"}, "--teacher"),
         ({"teacher": "all", "algorithm": "verdict_teacher"}, "--teacher all learns from no verdict"),
         ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be at most 1"),
-        ({"teacher": "gate", "teacher_scale": 0}, "--teacher_scale must be above 0"),
-        ({"teacher": "all", "teacher_top_k": 0}, "--teacher_top_k must be at least 1"),
         ({"audit_share": 0.0}, "--audit_share must be above 0"),
         ({"audit_share": 1.5}, "at most 1"),
         ({"audit_flip_limit": 0.1}, "need --audit_critic"),
@@ -236,18 +233,13 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"critic_votes": 2, "critic_temperature": 0.7}, "--critic_votes needs a reward model's folder or an endpoint"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "human_feedback"}, "record's response, not about new ones"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "dense"}, "ignores the scores of --critic_variant dense"),
-        ({"critic_retries": -1}, "--critic_retries must be at least 0"),
         ({"learn": "critique_grpo", "rollouts_per_prompt": 4}, "half"),
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
-        ({"algorithm": "capo", "votes": 0}, "--votes must be at least 1"),
         ({"algorithm": "capo", "rollouts_per_prompt": 2, "critic": "http://h:1/v1#m"}, "--votes 4 needs different"),
-        ({"algorithm": "verdict", "token_weight": -1.0}, "--token_weight must be at least 0"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
-        ({"temperature": 0.0}, "--temperature must be above 0"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
-        ({"scheme": "flat"}, "--scheme 'flat'"),
         ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),
         ({"rollouts_per_prompt": 3}, "cannot be divided by --rollouts_per_prompt"),
         ({"advantage": "group"}, "--advantage is --algorithm here"),
@@ -386,15 +378,9 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
     )
     trainer = optimize("slf5k", config, ScriptedRewards())
     for step, row in enumerate(trainer.metrics_log.rows(), 1):
-        tokens = [
-            (delta, new - old)
-            for rollout in trainer.rollout_log.rows()
-            if rollout["step"] == step
-            for delta, new, old in zip(
-                rollout["rewards"], rollout["new_logprobs"], rollout["old_logprobs"], strict=True
-            )
-        ]
-        praised = [moved for delta, moved in tokens if delta > 0]
+        rollouts = [rollout for rollout in trainer.rollout_log.rows() if rollout["step"] == step]
+        tokens = [zip(each["rewards"], each["new_logprobs"], each["old_logprobs"], strict=True) for each in rollouts]
+        praised = [new - old for row in tokens for delta, new, old in row if delta > 0]
         assert row["effect/praised_rose"] == pytest.approx(sum(moved > 0 for moved in praised) / len(praised), abs=1e-6)
         assert row["effect/praised_moved"] == pytest.approx(sum(praised) / len(praised), rel=1e-3, abs=1e-6)
         assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]

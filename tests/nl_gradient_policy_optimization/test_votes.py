@@ -22,21 +22,14 @@ from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.feedback import Feedback
 from text2grad.records import load_json
-from text2grad.tasks import get_task
-
-TASK = get_task("slf5k")
 
 
 def test_an_opinion_depends_on_its_number_and_the_response_alone():
     """Another batch, another order, another time: it stays. A sampled one is not the greedy one."""
     folder, records = memorised()
-    critics = [
-        RewardModelCritic.load(
-            folder, TASK, dtype="float32", constrained="quotes", batch_size=size, temperature=2.0, max_new_tokens=90
-        )
-        for size in (2, 3)
-    ]
-    prompts, responses = ([each(record) for record in records.values()] for each in (TASK.prompt, TASK.response))
+    given = {"dtype": "float32", "constrained": "quotes", "temperature": 2.0, "max_new_tokens": 90}
+    critics = [RewardModelCritic.load(folder, SLF5K, batch_size=size, **given) for size in (2, 3)]
+    prompts, responses = ([each(record) for record in records.values()] for each in (SLF5K.prompt, SLF5K.response))
     said = [critics[0].write(prompts, responses, number=number) for number in range(3)]
     assert said[0] == critics[0].write(prompts, responses) and len({str(texts) for texts in said}) == 3
     for number in range(3):
@@ -72,13 +65,13 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
     said = iter(range(100))
 
     def judge(body: dict) -> str:
-        return TASK.render_feedback(Feedback(f"opinion {next(said)}", ["short"], []))
+        return SLF5K.render_feedback(Feedback(f"opinion {next(said)}", ["short"], []))
 
     asked = []
     with FaultServer(judge) as server:
         for _ in range(2):
             cache = ReplyCache(tmp_path / "replies.jsonl")
-            critic = load_critic(f"{server.url}#judge", TASK, variant="no_cot", cache=cache, temperature=1.0)
+            critic = load_critic(f"{server.url}#judge", SLF5K, variant="no_cot", cache=cache, temperature=1.0)
             replies = [opinion(["A post."], ["It is short."])[0] for opinion in opinions(critic, 3)]
             cache.close()
             asked.append(([reply.critique for reply in replies], len(server.requests)))
@@ -157,17 +150,9 @@ def test_the_audits_figures_of_a_step_by_hand():
         RolloutFeedback(rewards=[1.0], deltas=[1.0]),
     ]
     total = dict(zip(COUNTS, map(sum, zip(*map(count, given), strict=True)), strict=True))
-    assert figures(total) == {
-        "audit/rollouts": 2,
-        "audit/failures": 1,
-        "audit/tokens": 7,
-        "audit/compared": 7,
-        "audit/signed": 4,
-        "audit/delta": 0.0,
-        "audit/delta_gap": pytest.approx(2 / 7),
-        "audit/flip_rate": 0.25,
-        "audit/missed_rate": 2 / 6,
-    }
+    expected = {"rollouts": 2, "failures": 1, "tokens": 7, "compared": 7, "signed": 4, "delta": 0.0}
+    expected |= {"delta_gap": pytest.approx(2 / 7), "flip_rate": 0.25, "missed_rate": 2 / 6}
+    assert figures(total) == {f"audit/{name}": value for name, value in expected.items()}
     assert count(None) == count(given[3]) == [0.0] * len(COUNTS)
     assert figures(dict.fromkeys(COUNTS, 0.0)) == {}  # a step without audits
 

@@ -15,9 +15,7 @@ from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
 from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_records, write
-from tests.text2grad.test_decoder import FAMILIES, randomised
-from tests.text2grad.test_packed import adapted
-from tests.tiny import tokenizer
+from tests.tiny import FAMILIES, adapted, randomised, reference_logprobs, tokenizer
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
@@ -239,10 +237,9 @@ def test_the_loss_in_training_is_the_mean_over_feedback_alone(tmp_path, capsys):
         load_prompt(tmp_path / "prompt.txt"), task, load_tokenizer(str(tmp_path / "model")), 500, "tail"
     )
     for each in encode(load_annotated(tmp_path / "annotated.json", task), task, prompt, 900).examples:
-        ids, z = torch.tensor([each["input_ids"]]), learnt(each)
-        with torch.no_grad():
-            logprobs = model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])
-        total, count = total - logprobs[-len(z) :].sum(), count + len(z)
+        z = learnt(each)
+        total -= reference_logprobs(model, each["input_ids"][: -len(z)], z).sum()
+        count += len(z)
     assert first == pytest.approx(float(total / count), rel=1e-4)
 
 

@@ -171,9 +171,7 @@ def test_span_lengths_and_accuracy_by_length():
             inside = [
                 index
                 for index, (start, end) in enumerate(item.tokens)
-                if place != -1
-                and place <= start + (item.text[start] == " " and end - start > 1)
-                and end <= place + len(quote)
+                if 0 <= place <= start + (item.text[start] == " " and end - start > 1) and end <= place + len(quote)
             ]
             if inside:
                 lengths.append(len(inside))

@@ -107,14 +107,9 @@ result = {"metrics": {"pass@1": figure}, "errors": {"TypeError": 1}, **compared}
 def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
     (folder / "stub.py").write_text(STUB)
     (folder / "seconds.txt").write_text(str(seconds))
-    methods = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
-    about = {
-        "sizes": {"size": 1},
-        "prepare": ["python -c pass {data}"],
-        "train": ["python -c pass {policy} {seed}"],
-        "measure": [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"],
-        "methods": methods,
-    }
+    about = {"sizes": {"size": 1}, "prepare": ["python -c pass {data}"], "train": ["python -c pass {policy} {seed}"]}
+    about["measure"] = [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"]
+    about["methods"] = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
     given = {"data_path": "data.json", "output_dir": str(folder / "run"), "model": "m", "seeds": [1, 2]}
     return Campaign(CampaignConfig(**{**about, **given, **settings}))
 

@@ -144,19 +144,14 @@ def total(values: list[int], *, start: int = 0) -> int:
 
 
 def record(number: int, question: str, name: str, passed: bool = True) -> dict:
-    return {
-        "question_id": f"q{number}",
-        "question": question,
-        "solution": f"def {name}(x):\n    return x\n",
-        "test": f"from solution import {name}\n\ndef test_it():\n    assert {name}(1) == 1\n",
-        "log": {"passed": passed},
-    }
+    program = f"def {name}(x):\n    return x\n"
+    test = f"from solution import {name}\n\ndef test_it():\n    assert {name}(1) == 1\n"
+    judged = {"solution": program, "test": test, "log": {"passed": passed}}
+    return {"question_id": f"q{number}", "question": question, **judged}
 
 
 def test_declarations_are_what_the_tests_use():
-    tests = (
-        "from solution import total, Node\n\ndef helper(): ...\n\ndef test_it():\n    assert total([1]) == helper(1)\n"
-    )
+    tests = "from solution import total, Node\n\ndef helper(): 0\n\ndef test_it():\n    assert total([1]) == helper()\n"
     assert declarations(CODE, tests) == {
         "Node": "class Node:\n    def __init__(self, value=0, next=None): ...",
         "total": "def total(values: list[int], *, start: int=0) -> int: ...",

@@ -68,13 +68,9 @@ def test_the_launchers_pass_their_arguments_on(task, tmp_path):
 
 
 def test_solutions_without_a_log_are_run_first(tmp_path):
-    record = {
-        "question_id": "q1",
-        "question": "Return the larger of two numbers.",
-        "solution": "def larger(a, b):\n    return a if a < b else b",
-        "test": "from solution import larger\n\n\ndef test_larger():\n    assert larger(1, 2) == 2\n",
-        "log": "",
-    }
+    test = "from solution import larger\n\n\ndef test_larger():\n    assert larger(1, 2) == 2\n"
+    record = {"question_id": "q1", "question": "Return the larger of two numbers.", "test": test, "log": ""}
+    record["solution"] = "def larger(a, b):\n    return a if a < b else b"
     right = {**record, "solution": record["solution"].replace("<", ">")}
     data = write(tmp_path / "in.json", [record, right])
     annotate("kodcode", data, tmp_path / "out.json")
@@ -111,15 +107,11 @@ def test_validation_keeps_exact_quotes_only():
 @pytest.mark.parametrize(
     ("quote", "critique", "expected"),
     [
-        ("the dog sleeps", "Nobody mentioned a dog that was sleeping.", True),
-        ("200 page novel", "It is 200 pages.", True),
-        ("with their", "They go there with others.", False),
-        ("it is", "The words 'it is' are vague.", True),
-        ("blue car", "The colour is wrong.", False),
-        ("天气很好", "这里的天气不对", True),
-        ("天气很好", "价格不对", False),
+        ("the dog sleeps", "Nobody mentioned a dog that was sleeping.", True), ("200 page novel", "200 pages.", True),
+        ("with their", "They go there with others.", False), ("it is", "The words 'it is' are vague.", True),
+        ("blue car", "It is red.", False), ("天气很好", "这里的天气不对", True), ("天气很好", "价格不对", False),
     ],
-)
+)  # fmt: skip
 def test_support(quote, critique, expected):
     assert supported(quote, critique) is expected
 

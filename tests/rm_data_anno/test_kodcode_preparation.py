@@ -19,14 +19,9 @@ SCRIPT = "rm_data_anno/kodcode/test_case.py"
 
 
 def record(number: int, passes: bool = True, difficulty: str = "easy") -> dict:
-    return {
-        "question_id": f"q{number}",
-        "question": f"Write f that returns {number}.",
-        "solution": f"def f():\n    return {number if passes else -1}\n",
-        "test": f"from solution import f\n\ndef test_f():\n    assert f() == {number}\n",
-        "gpt_difficulty": difficulty,
-        "log": "",
-    }
+    about = {"question_id": f"q{number}", "question": f"Write f that returns {number}.", "gpt_difficulty": difficulty}
+    test = f"from solution import f\n\ndef test_f():\n    assert f() == {number}\n"
+    return {**about, "solution": f"def f():\n    return {number if passes else -1}\n", "test": test, "log": ""}
 
 
 @pytest.fixture

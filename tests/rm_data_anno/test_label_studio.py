@@ -74,14 +74,11 @@ def test_a_span_comes_back_exactly_in_every_convention(data):
 
 
 def test_the_whole_export_decides_how_offsets_count():
+    places = [(text, place) for text in HOSTILE for place in ((3, 9), (len(text) - 4, len(text)))]
     for convention in CONVENTIONS:
-        marked = [(text, value(text, 3, 9, convention)) for text in HOSTILE]
-        marked += [(text, value(text, len(text) - 4, len(text), convention)) for text in HOSTILE]
+        marked = [(text, value(text, *place, convention)) for text, place in places]
         chosen = chosen_convention(marked)
-        assert [interval(each, text, chosen) for text, each in marked[: len(HOSTILE)]] == [(3, 9)] * len(HOSTILE)
-        assert [interval(each, text, chosen) for text, each in marked[len(HOSTILE) :]] == [
-            (len(t) - 4, len(t)) for t in HOSTILE
-        ]
+        assert [(text, interval(each, text, chosen)) for text, each in marked] == places
 
 
 def test_one_span_that_two_conventions_explain_takes_the_other_spans_side():
@@ -205,10 +202,8 @@ def test_missing_things_and_stars_come_back(tmp_path):
 
 def test_agreement_by_hand():
     responses = {"r": "ab cd"}
-    people = [
-        PersonsAnnotation("a", "c", [("good", 0, 2)]),
-        PersonsAnnotation("b", "c", [("good", 0, 1), ("poor", 3, 5)]),
-    ]
+    marked = {"a": [("good", 0, 2)], "b": [("good", 0, 1), ("poor", 3, 5)]}
+    people = [PersonsAnnotation(name, "c", places) for name, places in marked.items()]
     # characters a b c d: good good / good none / none poor / none poor: agreement 1, 0, 0, 0
     # shares: good 3/8, poor 2/8, none 3/8: chance 22/64; kappa (16/64 - 22/64) / (42/64)
     found = agreement({"r": people}, responses)

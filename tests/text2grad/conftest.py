@@ -1,13 +1,12 @@
 """The sandbox with each backend that works here, and hostile programs in it."""
 
-import os
 import secrets
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import text2grad.sandbox.box as module
+from tests.processes import running
 from text2grad.sandbox import Result, Sandbox
 
 LONG = 60.0  # seconds for programs that do not use up their time
@@ -30,20 +29,9 @@ def attack(sandbox):
         command = [sandbox.python, "-I", "-S", "/box/program.py", token, *arguments]
         result = replace(sandbox, seconds=seconds).run({"program.py": program}, command)
         assert result.seconds < module.PATIENCE * seconds + 10
-        assert not processes_named(token)
+        assert not running(token)
         after = sandbox.run({"next.py": "print('fine')"}, [sandbox.python, "-I", "-S", "/box/next.py"])
         assert (after.stdout, after.returncode, after.reason) == ("fine\n", 0, None)
         return result
 
     return run
-
-
-def processes_named(token: str) -> list[int]:
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if token.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
-        except OSError:
-            continue
-    return found

@@ -283,15 +283,6 @@ def test_nodes():
     assert length(build([1, C])) == 3 * B and length(None) == B and build([]) is None
 """,
     ),
-    "no imports": Case(
-        "import math\ndef area(r):\n    return math.floor(r * A) + B\n",
-        [("* A", ""), ("+ B", ""), ("math.floor(r * A) + B", "None")],
-        """def test_area():
-    assert area(2) == 2 * A + B
-    assert math.isclose(area(1.5) + 0.25, math.floor(1.5 * A) + B + 0.25)
-    assert area(C) == C * A + B
-""",
-    ),
     "the tests' objects": Case(
         "def total(points):\n    for point in points:\n        point.seen = A\n"
         "    return sum(point.x * B for point in points)\n",

@@ -3,36 +3,14 @@
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import text2grad.models.decoder as decoder_module
+from tests.tiny import FAMILIES, SIZES, adapted, randomised, reference_logprobs
 from text2grad.models.adapters import merged_weight
 from text2grad.models.decoder import Decoder, Rows, draw, supports
 
-SIZES = {
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128,
-}  # fmt: skip
-LONG_ROPE = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}  # fmt: skip
 PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 8, 1], [60, 61, 62, 63, 64, 65, 66, 67]]
-FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
-    "llama, bias, long rope": lambda: LlamaForCausalLM(
-        LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LONG_ROPE)
-    ),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
-}
-
-
-def randomised(model, scale: float = 0.3):
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=scale)
-    return model.eval()
 
 
 def check_logprobs(rows, model, prompts, temperature: float = 1.0) -> None:
@@ -42,29 +20,21 @@ def check_logprobs(rows, model, prompts, temperature: float = 1.0) -> None:
         torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
 
 
-def reference_logprobs(model, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return logits.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
-
-
+@pytest.mark.parametrize("ends", [[], list(range(0, 97, 6))], ids=["to the limit", "rows leave early"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_the_forward_pass_in_every_family(family):
+def test_logprobs_are_those_of_the_forward_pass_in_every_family(family, ends):
     model = randomised(FAMILIES[family]())
     assert supports(model)
-    torch.manual_seed(2)
-    rows = Decoder(model).sample(PROMPTS, 9, [], temperature=0.7)
-    assert all(len(row.ids) == 9 for row in rows)
-    check_logprobs(rows, model, PROMPTS, 0.7)
+    torch.manual_seed(4)
+    rows = Decoder(model).sample(PROMPTS * 3, 20, ends, temperature=0.7)
+    assert all(token not in ends for row in rows for token in row.ids[:-1])
+    assert all(len(row.ids) == 20 or row.ids[-1] in ends for row in rows)
+    assert (len({len(row.ids) for row in rows}) > 1) == bool(ends)
+    check_logprobs(rows, model, PROMPTS * 3, 0.7)
 
 
 def test_an_adapter_is_part_of_what_samples():
-    model = get_peft_model(
-        randomised(FAMILIES["llama"]()), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    ).eval()
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.2)
+    model = adapted(randomised(FAMILIES["llama"]())).eval()
     torch.manual_seed(3)
     (sampled,) = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])
     check_logprobs([sampled], model, PROMPTS[:1])
@@ -121,17 +91,6 @@ def test_a_gpu_is_asked_nothing_for_each_token():
             decoder._sample_together(PROMPTS, limit, [], None, 1.0)
         asked.append(sum(event.name in ("aten::item", "aten::nonzero") for event in profile.events()))
     assert asked[0] == asked[1]
-
-
-def test_finished_rows_leave_and_the_others_go_on_undisturbed():
-    model = randomised(FAMILIES["llama"]())
-    torch.manual_seed(4)
-    ends = list(range(0, 97, 6))
-    rows = Decoder(model).sample(PROMPTS * 3, 20, ends)
-    for row in rows:
-        assert all(token not in ends for token in row.ids[:-1])
-        assert len(row.ids) == 20 or row.ids[-1] in ends
-    check_logprobs(rows, model, PROMPTS * 3)
 
 
 def test_tokens_that_are_taken_back_leave_no_trace():

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.text2grad.test_input_fuzz import injured_text
+from tests.injuries import injured_text
 from text2grad.sandbox import Result, Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.sandbox.verdict import TestRun as Run
@@ -59,14 +59,9 @@ def fuzzed(chance: random.Random) -> str:
     """A report of a real run, with injuries."""
     frame = [chance.random() < 0.5, chance.randrange(99), "f"]
     trace = {"cleared": [[1, 2]], "calls": [{"test_line": 3, "function": "f", "order": [[1, 1]], "returned": None}]}
-    events = [
-        {"started": "test_a"},
-        {"test": "test_a", "outcome": "passed", "trace": trace},
-        {"started": "test_b"},
-        {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]},
-        {"standing": [1, 2]},
-        {"finished": 1},
-    ]
+    passed = {"test": "test_a", "outcome": "passed", "trace": trace}
+    failed = {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]}
+    events = [{"started": "test_a"}, passed, {"started": "test_b"}, failed, {"standing": [1, 2]}, {"finished": 1}]
     return injured_text(chance, "".join(json.dumps(event) + "\n" for event in events))
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from nl_gradient_policy_optimization.vllm_server import read_samples
 from tests.fault_server import FaultServer, bare_server
+from tests.injuries import injured, read_or_refused
 from text2grad.critics import served
 from text2grad.critics.served import ServedCritic
 from text2grad.endpoints.client import ChatClient, ChatError, Reply
@@ -32,52 +33,22 @@ RECORDS = {
         [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello. 🎉"}]}]""",
     "kodcode": """[{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}]""",
 }
-ODD = [
-    *'{}[]",:\\\n0-', "\\ud800", "\ud800", "null", "NaN", "1e999", "9" * 5000, "[" * 3000, '{"a":' * 900, "\x00",
-    "true", '""',
-]  # fmt: skip
 ANSWER = """{"id": "1", "object": "chat.completion", "model": "m", "choices": [
     {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello, 🎉"}, "logprobs":
     {"content": [{"token": "a", "logprob": -1, "top_logprobs": [{"token": "a", "logprob": -1}]}]}}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}}"""
 
 
-def injured_text(chance: random.Random, text: str) -> str:
-    for _ in range(chance.randint(1, 3)):
-        at, other = sorted((chance.randrange(len(text) + 1), chance.randrange(len(text) + 1)))
-        odd = chance.choice(ODD)
-        text = chance.choice([
-            text[:at] + odd + text[at:], text[:at] + text[other:], text[:at] + text[at:other] * 2 + text[other:],
-            text[:other], text.replace(chance.choice(['"', "3", "a", "-1", "e"]), odd, 1),
-        ])  # fmt: skip
-    return text
-
-
-def injured(chance: random.Random, text: str) -> bytes:
-    data = injured_text(chance, text).encode("utf-8", "surrogatepass")
-    if chance.random() < 0.2:
-        at = chance.randrange(len(data) + 1)
-        data = data[:at] + chance.choice([b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00"]) + data[at:]
-    return data
-
-
 def test_a_thousand_injured_record_files(tmp_path):
-    chance, seen = random.Random(0), {"read": 0, "refused": 0}
-    for _ in range(1000):
+    def read(chance: random.Random) -> None:
         task = chance.choice(sorted(RECORDS))
         path = tmp_path / f"records.{chance.choice(['json', 'jsonl'])}"
         text = json.dumps(json.loads(RECORDS[task]), ensure_ascii=chance.random() < 0.5)
         path.write_bytes(injured(chance, text[1:-1] if path.suffix == ".jsonl" and text[0] == "[" else text))
-        try:
-            records = load_records(path, get_task(task), responses=chance.random() < 0.7)
-        except InputError as error:
-            assert str(path) in str(error)
-            str(error).encode()
-            seen["refused"] += 1
-            continue
+        records = load_records(path, get_task(task), responses=chance.random() < 0.7)
         json.dumps(dict(records), allow_nan=False, ensure_ascii=False).encode()
-        seen["read"] += 1
-    assert min(seen.values()) > 20, seen
+
+    read_or_refused(1000, 0, read, InputError, told=f"{tmp_path}/records.json")
 
 
 def test_two_hundred_injured_answers():
@@ -178,39 +149,29 @@ def test_a_wish_to_wait_that_is_none(value):
 
 
 def test_injured_samples_of_an_engine_are_refused():
-    chance, seen = random.Random(4), {"read": 0, "refused": 0}
     choice = {"token_ids": [5, 6, 7], "logprobs": {"token_logprobs": [-1.0, -0.5, 0]}}
     whole = {"model": "m", "choices": [{"index": index, **choice} for index in (1, 0)]}
     assert read_samples(whole, 2, 8, 100) == ([[5, 6, 7]] * 2, [[-1.0, -0.5, 0]] * 2)
-    for _ in range(1500):
-        try:
-            answer = read_json(injured(chance, json.dumps(whole)))
-            ids, logprobs = read_samples(answer if isinstance(answer, dict) else {}, 2, 8, 100)
-        except UnreadableError:
-            seen["refused"] += 1
-            continue
+
+    def read(chance: random.Random) -> None:
+        answer = read_json(injured(chance, json.dumps(whole)))
+        ids, logprobs = read_samples(answer if isinstance(answer, dict) else {}, 2, 8, 100)
         assert all(0 <= token < 100 for row in ids for token in row)
         assert [len(row) for row in ids] == [len(row) for row in logprobs] and 0 < len(ids[0]) <= 8
-        seen["read"] += 1
-    assert min(seen.values()) > 30, seen
+
+    read_or_refused(1500, 4, read, UnreadableError)
 
 
 def test_injured_answers_of_a_served_critic(monkeypatch):
-    chance, seen = random.Random(3), {"read": 0, "refused": 0}
     whole = {"items": [{"critique": "c", "good": ["a"], "poor": ["b"]}, {"error": "x"}]}
-
-    def answer(url: str, body: object = None, **_: object) -> bytes:
-        return b'{"task": "slf5k", "critic": "\\ud800"}' if body is None else injured(chance, json.dumps(whole))
-
-    monkeypatch.setattr(served, "send", answer)
+    sent = {"/health": b'{"task": "slf5k", "critic": "\\ud800"}'}
+    monkeypatch.setattr(served, "send", lambda url, body=None, **_: sent["/health" if body is None else "/feedback"])
     critic = ServedCritic("http://x", get_task("slf5k"), patience=0.0)
     critic.name.encode()
-    for _ in range(1000):
-        try:
-            given = critic(["p", "q"], ["a b", "c"])
-        except (InputError, StopRunError):
-            seen["refused"] += 1
-            continue
+
+    def read(chance: random.Random) -> None:
+        sent["/feedback"] = injured(chance, json.dumps(whole))
+        given = critic(["p", "q"], ["a b", "c"])
         assert len(given) == 2 and all(isinstance(each, Feedback | FeedbackError) for each in given)
-        seen["read"] += 1
-    assert min(seen.values()) > 30, seen
+
+    read_or_refused(1000, 3, read, InputError, StopRunError)

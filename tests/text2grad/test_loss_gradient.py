@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nl_gradient_policy_optimization.optimize import prepare
-from nl_gradient_policy_optimization.weights import save_model, trainable
+from nl_gradient_policy_optimization.weights import trainable
 from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
 from text2grad.losses.kl import sampled_kl
 from text2grad.models import load_model
@@ -91,12 +91,10 @@ def reference_loss(trainer, rollouts):
     for rollout in judged:
         kl, values = rollout.kl.tolist(), [*rollout.values.tolist(), 0.0]
         rewards = [delta - config.kl_coef * nats for delta, nats in zip(rollout.feedback.rewards, kl, strict=True)]
+        errors = [rewards[k] + config.gamma * values[k + 1] - values[k] for k in range(len(rewards))]
+        decay = config.gamma * config.lam
         advantages[rollout.id] = [
-            sum(
-                (config.gamma * config.lam) ** (k - t) * (rewards[k] + config.gamma * values[k + 1] - values[k])
-                for k in range(t, len(rewards))
-            )
-            for t in range(len(rewards))
+            sum(decay ** (k - t) * errors[k] for k in range(t, len(errors))) for t in range(len(errors))
         ]
     flat = [a for row in advantages.values() for a in row]
     mean = sum(flat) / count
@@ -236,24 +234,3 @@ def test_the_head_sees_response_positions_only_and_few_at_a_time(tmp_path):
     trainer.learner.scorer.chunk = 1024
     with torch.no_grad():
         torch.testing.assert_close(trainer.learner.scorer(*inputs, kl="full", entropy=True).kl, kl)
-
-
-def test_an_adapter_that_goes_on_training_is_measured_against_its_start(tmp_path):
-    """The reference of a fine-tuned adapter is that adapter as it was, not the base model."""
-    first = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
-    shake(first, 0.05)
-    save_model(first.learner.scorer.model, tmp_path / "adapter")
-    config = tiny_config(
-        tmp_path, generation="transformers", model=str(tmp_path / "adapter"), output_dir=str(tmp_path / "second")
-    )
-    trainer = prepare("slf5k", config, ScriptedRewards())
-    (rollouts,) = trainer.collector.sample(["post-0", "post-1"])
-    batch = trainer.collector.score(rollouts)
-    assert batch.kl.abs().max() < 1e-6
-    names = [name for name, p in trainer.learner.scorer.named_parameters() if p.requires_grad]
-    assert names and all(".default." in name for name in names)
-    shake(trainer, 0.05)
-    again = trainer.collector.score(rollouts)
-    torch.testing.assert_close(again.ref_logprobs, batch.ref_logprobs)
-    assert again.kl.max() > 1e-4
-    assert [name for name, p in trainer.learner.scorer.named_parameters() if p.requires_grad] == names

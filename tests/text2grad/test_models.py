@@ -12,15 +12,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import load_classifi
 from tests.processes import free_port, run_command
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
-from text2grad.models import (
-    BUILT_IN,
-    base_of,
-    chat_ids,
-    load_model,
-    load_tokenizer,
-    model_path,
-    portable_base_name,
-)
+from text2grad.models import BUILT_IN, base_of, chat_ids, load_model, load_tokenizer, model_path, portable_base_name
 
 
 def adapter(folder: Path, base: str) -> str:

@@ -77,16 +77,13 @@ def test_one_response_that_fails_fails_alone(spec):
     ("code", "message"),
     [
         ("def f(prompts, responses): return []", "f: returned 0 items for 2 responses"),
-        (
-            "def f(prompt, response): return 'fine'",
-            r"f: returned str; return text2grad.feedback.Feedback\(critique, good, poor\)",
-        ),
+        ("def f(prompt, response): return 'fine'", r"f: returned str; return .*Feedback\(critique, good, poor\)"),
         ("def f(x, y): return Feedback('c')", r"f: takes \(x, y\); a critic takes \(prompt, response\)"),
         ("f = 3", "f: is int, which cannot be called"),
         ("", "defines no f"),
         (
-            "def f(prompt, response): return Feedback({}['no such'])",
-            r"f: KeyError in line 2: 'no such' \(on the response 'yes'\); correct it",
+            "def f(prompt, response): return Feedback({}['z'])",
+            r"f: KeyError in line 2: 'z' \(on the response 'yes'\); c",
         ),
         ("def f(prompt, response): return Feedback('c', good=[1])", "f: .*good is not a list"),
         ("def f(prompt, response): return Feedback('c', poor='abc')", "f: .*poor is not a list"),

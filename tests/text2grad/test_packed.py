@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.text2grad.test_decoder import FAMILIES, SIZES, randomised
+from tests.tiny import FAMILIES, SIZES, adapted, randomised
 from text2grad.models.packed import pack
 from text2grad.models.trees import shared_prefixes
 
@@ -19,17 +18,6 @@ GROUPS = torch.tensor(
     [[*ONE, 22, 23], [*ONE, 30, 0], [*OTHER, 40, 41], [*ONE, 22, 23], [*OTHER, 50, 0], [0, 0, *range(60, 67)]]
 )
 """Padded with 0; two prompts of seven tokens with responses, two of them equal, and a row that begins like no other."""
-
-
-def adapted(model, dropout: float = 0.0, **options):
-    torch.manual_seed(5)
-    model = get_peft_model(
-        model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout, **options)
-    )
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return model
 
 
 def loss_and_gradients(model, ids=IDS, mask=MASK):

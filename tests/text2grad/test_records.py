@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -22,11 +21,8 @@ from text2grad.tasks import get_task
 pytestmark = pytest.mark.fast
 
 SUMMARY = {"post": "I lost my keys.", "generated_summary": "Keys are lost."}
-ANSWER = {
-    "prompt": "Hi?",
-    "prompt_id": "p",
-    "response": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}],
-}
+CHAT = [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]
+ANSWER = {"prompt": "Hi?", "prompt_id": "p", "response": CHAT}
 
 
 def write(path, content):
@@ -382,18 +378,14 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
         load_records("data/none.json", PLAIN)
 
 
-def test_what_may_have_no_end_is_not_read(tmp_path):
+def test_what_may_have_no_end_and_paths_that_no_system_takes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(InputError, match="not a regular file"):
-            load_records(path, PLAIN)
-        with pytest.raises(InputError, match="not a regular file"):
-            load_prompt(path, ())
-
-
-def test_a_path_that_no_system_takes_is_refused(tmp_path):
-    for path in (tmp_path / "a\0b.json", tmp_path / ("x" * 5000 + ".json")):
-        with pytest.raises(InputError, match="cannot be read"):
-            load_records(path, get_task("slf5k"))
+    endless, unheard_of = "not a regular file", "cannot be read"
+    told = {"pipe": endless, "/dev/zero": endless, "a\0b.json": unheard_of, "x" * 5000 + ".json": unheard_of}
+    for name, message in told.items():
+        with pytest.raises(InputError, match=message):
+            load_records(tmp_path / name, PLAIN)
+        with pytest.raises(InputError, match=message):
+            load_prompt(tmp_path / name, ())
     with pytest.raises(InputError, match="cannot be written"):
         check_writable(tmp_path / "a\0b.json")

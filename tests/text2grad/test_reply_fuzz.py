@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rm_data_anno.validation import validate
-from tests.text2grad.test_input_fuzz import injured_text
+from tests.injuries import injured_text
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task, get_task
 
@@ -31,9 +31,8 @@ def quotes_of(chance: random.Random, response: str) -> list[str]:
         start = chance.randrange(len(response))
         quote = response[start : start + chance.randint(1, 20)]
         if chance.random() < 0.3:
-            quote = chance.choice(
-                [quote.upper(), f"{quote}...", quote.replace(" ", "  "), "never said", " ", quote[::-1]]
-            )
+            changed = [quote.upper(), f"{quote}...", quote.replace(" ", "  "), "never said", " ", quote[::-1]]
+            quote = chance.choice(changed)
         quotes.append(quote)
     return quotes
 
@@ -41,9 +40,8 @@ def quotes_of(chance: random.Random, response: str) -> list[str]:
 def valid_object(chance: random.Random, task: Task, response: str) -> dict:
     fields = task.fields
     value: dict = {"reasoning": 'Step {1}: look. "Yes".'} if chance.random() < 0.5 else {}
-    value[fields.critique] = (
-        f"The words {response[:9]!r} are fine; {chance.choice(['{', 'braces }', 'the rest'])} is not."
-    )
+    rest = chance.choice(["{", "braces }", "the rest"])
+    value[fields.critique] = f"The words {response[:9]!r} are fine; {rest} is not."
     value[fields.good] = quotes_of(chance, response)
     value[fields.poor] = quotes_of(chance, response)
     if chance.random() < 0.15:
@@ -52,16 +50,10 @@ def valid_object(chance: random.Random, task: Task, response: str) -> dict:
 
 
 def wrapped(chance: random.Random, text: str) -> str:
-    return chance.choice(
-        [
-            text,
-            f"```json\n{text}\n```",
-            f"Sure! {{Here}} is my view:\n\n{text}\n\nHope that {{helps}}.",
-            f'First draft: {{"a": 1}}\n{text}',
-            f'<think>{{ "x": [1, 2</think>\n{text}',
-            f"\ufeff \n{text}\n",
-        ]
-    )
+    return chance.choice([
+        text, f"```json\n{text}\n```", f"Sure! {{Here}} is my view:\n\n{text}\n\nHope that {{helps}}.",
+        f'First draft: {{"a": 1}}\n{text}', f'<think>{{ "x": [1, 2</think>\n{text}', f"\ufeff \n{text}\n",
+    ])  # fmt: skip
 
 
 def broken(chance: random.Random, text: str, task: Task) -> str:

@@ -163,16 +163,10 @@ def test_guesses_change_nothing_but_the_number_of_passes():
 @pytest.mark.parametrize(
     ("text", "closed"),
     [
-        ('{"a": 1}', True),
-        ('{"a": "}"', False),
-        ('{"a": "}"}', True),
-        ('{"a": "\\"}"', False),
-        ('{"a": "\\\\"}', True),
-        ('{"a": {"b": "{"}', False),
-        ('"}" well: {"a": []}', True),
-        ("}", False),
+        ('{"a": 1}', True), ('{"a": "}"', False), ('{"a": "}"}', True), ('{"a": "\\"}"', False),
+        ('{"a": "\\\\"}', True), ('{"a": {"b": "{"}', False), ('"}" well: {"a": []}', True), ("}", False),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_an_object(text, closed):
     for size in (1, 2, 3, 100):
         end = ObjectEnd()

@@ -100,13 +100,11 @@ def test_fork_bomb(attack):
     mild = """
 import os, time
 count = 0
-for _ in range(100):
-    try:
-        if os.fork() == 0:
-            time.sleep(30)
-    except OSError:
-        break
-    count += 1
+try:
+    for _ in range(100):
+        if os.fork() == 0: time.sleep(30)
+        count += 1
+except OSError: pass
 print(count)
 """
     assert 10 < int(attack(mild).stdout) < 24
@@ -118,19 +116,15 @@ def test_threads_without_end(attack):
     program = """
 import threading, time
 try:
-    while True:
-        threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
-except RuntimeError as error:
-    print(threading.active_count(), error)
+    while True: threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+except RuntimeError: print(threading.active_count())
 """
-    assert int(attack(program).stdout.split()[0]) <= 24
+    assert int(attack(program).stdout) <= 24
 
 
 def test_it_works_at_any_niceness():
     """Batch schedulers start jobs at a lower priority, which an ordinary user cannot raise again."""
-    program = (
-        "from text2grad.sandbox import Sandbox; s = Sandbox(); print(s.run({}, [s.python, '-c', 'pass']).returncode)"
-    )
+    program = "from text2grad.sandbox import Sandbox as S; s = S(); print(s.run({}, [s.python, '-c', '']).returncode)"
     assert run_command("nice", "-n", "15", sys.executable, "-c", program).stdout == "0\n"
 
 
@@ -151,17 +145,11 @@ def test_filling_the_folders_it_may_write(attack):
 for folder in ("/tmp", "/dev/shm"):
     written = 0
     try:
-        for number in range(100):
-            with open(f"{folder}/{number}", "wb") as file:
-                written += file.write(b"x" * (1 << 20))
-    except OSError:
-        pass
+        for number in range(100): written += open(f"{folder}/{number}", "wb", 0).write(b"x" * (1 << 20))
+    except OSError: pass
     print(written >> 20)
-try:
-    with open("/tmp/0", "wb") as file:
-        file.truncate(1 << 40)
-except OSError as error:
-    print("refused")
+try: open("/tmp/0", "wb").truncate(1 << 40)
+except OSError: print("refused")
 """
     sizes = attack(program).stdout.split()
     assert all(int(size) <= 4 for size in sizes[:2])
@@ -187,8 +175,7 @@ for family, address in [
         channel.settimeout(0.2)
         channel.connect(address)
         print("reached", address)
-    except OSError as error:
-        pass
+    except OSError: pass
 """
         result = attack(program, str(server.getsockname()[1]))
         assert result.stdout == "['lo']\n"
@@ -207,8 +194,7 @@ for place in sys.argv[3:]:
         try:
             attempt(os.path.join(place, sys.argv[2]))
             print("wrote", place)
-        except OSError:
-            pass
+        except OSError: pass
 shutil.rmtree("/box", ignore_errors=True)
 print(os.listdir("/box"))
 """
@@ -226,13 +212,10 @@ def test_reading_the_environment_and_other_files(attack, tmp_path, monkeypatch):
 import glob, os, sys
 print(dict(os.environ))
 for path in [*sys.argv[2:], *glob.glob("/proc/*/environ"), *glob.glob("/proc/*/cmdline"), *glob.glob("/proc/*/maps")]:
-    try:
-        print(path, open(path, "rb").read())
-    except OSError:
-        pass
+    try: print(path, open(path, "rb").read())
+    except OSError: pass
 for root, folders, files in os.walk("/"):
-    if root.startswith(("/proc", "/usr")) or root == sys.base_prefix:
-        folders.clear()
+    if root.startswith(("/proc", "/usr")) or root == sys.base_prefix: folders.clear()
     for name in files:
         if name in ("shadow", "passwd", "hostname", "id_rsa", "key", ".env", ".bashrc", ".netrc"):
             print("found", root, name)
@@ -252,15 +235,11 @@ def test_killing_its_parents(attack):
 import glob, os, signal
 for pid in (os.getppid(), 1):
     for number in (signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
+        try: os.kill(pid, number)
+        except OSError: pass
 print(sorted(int(name[6:]) for name in glob.glob("/proc/[0-9]*")))
-try:
-    os.kill(-1, signal.SIGKILL)
-except ProcessLookupError:
-    pass
+try: os.kill(-1, signal.SIGKILL)
+except ProcessLookupError: pass
 print("still here")
 """
     result = attack(program)
@@ -280,8 +259,7 @@ for pid in {1, os.getppid()}:
         try:
             open(f"/proc/{pid}/{name}", "rb").read(1)
             print("read", pid, name)
-        except OSError:
-            pass
+        except OSError: pass
 print(libc.unshare(0x10000000), libc.mount(b"none", b"/tmp", b"tmpfs", 0, None), libc.setuid(0), os.geteuid() == 0)
 """
     lines = attack(program).stdout.splitlines()

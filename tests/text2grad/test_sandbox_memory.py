@@ -22,9 +22,7 @@ def test_ten_gigabytes_in_many_processes(attack):
 import os, time
 for _ in range(20):
     if os.fork() == 0:
-        held = []
-        for _ in range(50):
-            held.append(b"x" * (10 << 20))
+        held = [b"x" * (10 << 20) for _ in range(50)]
         time.sleep(30)
 time.sleep(30)
 """
@@ -42,11 +40,8 @@ tries = {
     "queue": lambda: 1 / (libc.msgget(0, 0o1600) + 1),
 }
 for name, attempt in tries.items():
-    try:
-        attempt()
-        print(name)
-    except (OSError, ZeroDivisionError):
-        pass
+    try: print(name, attempt())
+    except (OSError, ZeroDivisionError): pass
 """
     result = attack(program)
     assert (result.stdout, result.returncode) == ("", 0)

@@ -153,9 +153,8 @@ def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
         "Max yes, eats yes, shoes yes, piano no, plays no, Vienna no: invents. "
         "no facts: repeats, breaks off. Tells part of the story."
     )
-    assert load_critic("text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "slf5k")([DOG], [text]) == [
-        worked
-    ]
+    critic = load_critic("text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "slf5k")
+    assert critic([DOG], [text]) == [worked]
 
 
 def test_inflections_families_and_synonyms_count_as_support():
@@ -211,21 +210,13 @@ def test_empty_and_wordless_answers():
 @pytest.mark.parametrize(
     "text",
     [
-        "the landlord kept it " * 2400,
-        "landlord " * 5600,
-        "." * 50_000 + "x",
-        "a" * 50_000,
-        "\n" * 50_000 + "x",
-        "1." * 25_000 + "x",
-        "here is " * 6_000,
-        "I was 😀 by the landlord 👩‍👩‍👧 and the deposit 🏠.",
-        "房东扣留了押金。我该怎么办？" * 50,
-        "e\u0301te\u0301 " * 9_000,
-        "The landlord\nkept\n\n\tmy deposit\r\nfor scratches.",
-        "\x00\ufeff‮landlord\u200b",
+        "the landlord kept it " * 2400, "landlord " * 5600, "." * 50_000 + "x", "a" * 50_000, "\n" * 50_000 + "x",
+        "1." * 25_000 + "x", "here is " * 6_000, "I was 😀 by the landlord 👩‍👩‍👧 and the deposit 🏠.",
+        "房东扣留了押金。我该怎么办？" * 50, "e\u0301te\u0301 " * 9_000,
+        "The landlord\nkept\n\n\tmy deposit\r\nfor scratches.", "\x00\ufeff‮landlord\u200b",
         "{'textual_feedback': \"}\\",
     ],
-)
+)  # fmt: skip
 def test_hostile_text_as_answer_and_as_post(text, rewards):
     for post, answer in ((POST, text), (text, GOOD), (text, text)):
         feedback = CRITIC.feedback_on(post, answer)
@@ -237,11 +228,7 @@ def test_hostile_text_as_answer_and_as_post(text, rewards):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(
-        st.sampled_from(
-            [*GOOD.split(), *POST.split()[:30], "You", "should", "1.5", "—", "“x”", "\n", "?", "e.g.", "🙂"]
-        )
-    )
+    st.lists(st.sampled_from([*GOOD.split(), *POST.split()[:30], "You", "should", "1.5", "—", "“x”", "?", "🙂", "\n"]))
 )
 def test_quotes_are_exact_and_stand_in_one_place(parts):
     text = " ".join(parts)
@@ -296,12 +283,8 @@ def test_people_beat_the_cheats_on_real_posts(real, delta):
 
 
 def test_people_are_hardly_ever_accused_of_copying(real):
-    verdicts = [
-        CRITIC.feedback_on(post, piece).critique
-        for post, records in real.items()
-        for piece in records[0]["references"]
-        if piece
-    ]
+    pairs = [(post, piece) for post, records in real.items() for piece in records[0]["references"] if piece]
+    verdicts = [CRITIC.feedback_on(*pair).critique for pair in pairs]
     assert sum("Copies" in verdict for verdict in verdicts) <= 0.02 * len(verdicts)
 
 

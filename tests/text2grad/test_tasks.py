@@ -151,11 +151,9 @@ def test_a_csv_with_a_prompt_column_is_enough_for_stage_3(tmp_path, task):
 def test_csv_records_have_responses_and_leave_empty_cells_out(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("prompt,response,reference\nOne?,Yes,\nTwo?,No,Maybe\n")
-    records = list(load_records(path, get_task("plain")).values())
-    assert records == [
-        {"prompt": "One?", "response": "Yes"},
-        {"prompt": "Two?", "response": "No", "reference": "Maybe"},
-    ]
+    first, second = load_records(path, get_task("plain")).values()
+    assert first == {"prompt": "One?", "response": "Yes"}
+    assert second == {"prompt": "Two?", "response": "No", "reference": "Maybe"}
 
 
 @pytest.mark.parametrize(

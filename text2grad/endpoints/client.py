@@ -276,6 +276,14 @@ class ChatClient:
         """Send nothing more; requests in flight still end."""
         self._stopped.set()
 
+    def close(self) -> None:
+        """Send nothing more, wait for what is in flight, and let go of the cache's file."""
+        self.stop()
+        for _ in range(self.concurrency):
+            self._slots.acquire()
+        if self.cache:
+            self.cache.close()
+
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Inside, a signal that ends the run lets what is in flight come in, and sends nothing more."""
