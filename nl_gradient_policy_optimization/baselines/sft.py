@@ -27,13 +27,19 @@ class SFTSettings(FineTuning, SFTConfig):
 
 
 def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple[str, list[str]]]:
-    """``(x, [answer])`` by id: each answer once; no response that its record itself calls the worse one."""
+    """``(x, [answer])`` by id: each answer once; of responses whose value is known, the best to each prompt."""
     chosen: dict[str, tuple[str, list[str]]] = {}
     seen = set()
+    values = {key: value for key, record in records.items() if (value := task.known_value(record)) is not None}
+    best: dict[str, float] = {}
+    for key, value in values.items():
+        prompt = task.prompt(records[key])
+        best[prompt] = max(value, best.get(prompt, value))
     for key, record in records.items():
         reference = task.reference(record)
         answer = reference if target != "response" else None
-        if answer is None and target != "reference" and task.known_value(record) != 0.0:
+        worse = key in values and (values[key] == 0.0 or values[key] < best[task.prompt(record)])
+        if answer is None and target != "reference" and not worse:
             answer = task.response_if_any(record)
         pair = (task.prompt(record), answer)
         if answer and pair not in seen:

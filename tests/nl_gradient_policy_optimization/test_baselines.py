@@ -39,7 +39,7 @@ def logprob(model, tok, prompt: str, answer: str) -> float:
 
 def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     def row(prompt, text, **more):
-        return ULTRA.with_response({"prompt": prompt, **more}, text)
+        return {**ULTRA.with_response({"prompt": prompt}, text), **more}
 
     rows = [
         row("q1", "worse", is_chosen=False, score=4.0), row("q1", "better", is_chosen="True", score=4.0),
@@ -151,12 +151,12 @@ def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
 
 
 def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
-    rows = [
-        ULTRA.with_response({"prompt": "q", "is_chosen": chosen}, text) for chosen, text in ((True, "a"), (False, "b"))
-    ]
+    told = {"a": {"is_chosen": True}, "b": {"is_chosen": False}, "c": {"score": 2.0}, "d": {"score": "8"}, "e": {}}
+    rows = [{"prompt": "q" if text in "ab" else "r", "response": text, **value} for text, value in told.items()]
     save_json(tmp_path / "in.json", rows)
     records = load_records(tmp_path / "in.json", ULTRA)
-    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["a"]]
+    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["a"], ["d"], ["e"]]
+    assert ULTRA.known_value(ULTRA.with_response(rows[3], "another")) is None
     with pytest.raises(InputError, match="no record has a reference"):
         sft.demonstrations(records, ULTRA, "reference")
 
