@@ -157,6 +157,13 @@ def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
     records = load_records(tmp_path / "in.json", ULTRA)
     assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["a"], ["d"], ["e"]]
     assert ULTRA.known_value(ULTRA.with_response(rows[3], "another")) is None
+    rows[3]["generation"] = {"finished": False}  # by the length limit
+    save_json(tmp_path / "in.json", rows[2:])
+    records = load_records(tmp_path / "in.json", ULTRA)
+    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["c"], ["e"]]
+    save_json(tmp_path / "in.json", [*rows[2:], {**rows[3], "response": "f", "score": 5.0, "generation": {}}])
+    pairs = make_pairs(PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json")))
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [("f", "c")]
     with pytest.raises(InputError, match="no record has a reference"):
         sft.demonstrations(records, ULTRA, "reference")
 
