@@ -69,7 +69,8 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     task = get_task(config.task)
     check_output(config.output_path)
     records = load_records(config.data_path, task, responses=None)
-    compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    people = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    compared = [*{(each.prompt, each.chosen, each.rejected): each for each in people}.values()]  # of several samples
     rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})
     for key, record in rest.items():
         if task.response_if_any(record) is None:

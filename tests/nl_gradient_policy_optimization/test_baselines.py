@@ -94,6 +94,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
         "f": {"post": POSTS[0], "generated_summary": ""},
         "e": {"post": POSTS[2], "generated_summary": "x", **compared, "comparison_preference": "Summary B"},
     }
+    rows["e@1"] = {**rows["e"], "generated_summary": "another sample"}
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
     made = make_pairs(config)
