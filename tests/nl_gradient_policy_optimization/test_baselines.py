@@ -323,6 +323,7 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
         "b": {"post": POSTS[1], "generated_summary": "fine already"},
         "c": {"post": POSTS[2], "generated_summary": "will fail"},
     }
+    rows["a"]["generation"] = {"model": "m", "finished": True, "tokens": 1}
     save_json(tmp_path / "in.json", rows)
     records = load_records(tmp_path / "in.json", SLF5K)
     critic, writer = QuotingCritic(poor=["worse"]), EchoWriter()
@@ -333,7 +334,7 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
         return reflect.reflect(records, SLF5K, critic, writer, prompt, config)
 
     one = go(1)
-    assert one["a"]["generated_summary"] == "try 1: worse"
+    assert one["a"]["generated_summary"] == "try 1: worse" and one["a"]["generation"] == {"model": "m"}
     assert (len(critic.judged), len(writer.chats)) == (3, 1)
     roles = [turn["role"] for turn in writer.chats[0]]
     assert roles == ["user", "assistant", "user"] and writer.chats[0][1]["content"] == "worse"
