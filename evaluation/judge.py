@@ -121,10 +121,10 @@ def pair_figures(
         decided = {key: points for key, points in for_system.items() if points}
         agreed = {key: points["ab"] == points["ba"] for key, points in decided.items()}
         sided = {key: points["ab"] for key, points in decided.items() if agreed[key] and points["ab"] != 0.5}
-        rows = {key: (points["ab"], points["ba"], 1) for key, points in decided.items()}
-        each = {key: score[key] for key in decided}
+        # What is settled is so in either order: without it, equal answers would count in the one win rate alone.
+        rows = {key: [*(each.get(order, score[key]) for order in ("ab", "ba")), 1] for key, each in for_system.items()}
         figures |= {
-            "win_rate_order_free": Figure(rows, "order_free", each),
+            "win_rate_order_free": Figure(rows, "order_free", score),
             "win_rate_shown_first": Figure.mean({key: points["ab"] for key, points in decided.items()}),
             "win_rate_shown_second": Figure.mean({key: points["ba"] for key, points in decided.items()}),
             "orders_agree": Figure.mean(agreed),

@@ -22,8 +22,9 @@ from evaluation.results import (
 )
 from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS, load_critic, version_of
+from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import log_completion
-from text2grad.feedback import FeedbackError, verdict
+from text2grad.feedback import Feedback, FeedbackError, verdict
 from text2grad.journal import map_records
 from text2grad.models import load_tokenizer, model_identity
 from text2grad.records import check_output
@@ -44,6 +45,9 @@ class MeasureConfig:
     tokenizer: str = setting("smollm2", "whose tokens δ is counted in; the same for all systems")
     retry_failed: bool = setting(False, "ask the critic again where it failed in an earlier run")
     compare_with: str | None = setting(None, "another system's result file: differences by paired bootstrap")
+
+
+_SILENCE = Feedback("The response is empty.", missing=["an answer"], score=-1.0)
 
 
 def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
@@ -75,8 +79,8 @@ def critic_figures(
 
     Mean δ per token, shares of poor and good tokens, share of quotes found, missing things, verdict on the whole.
     Responses are encoded by ``config.tokenizer``, so that systems with different tokenizers compare. The first four are
-    over the tokens (or quotes) of all responses together: a long response weighs more than a short one. A journal
-    remembers the feedback, so that none is requested twice.
+    over the tokens (or quotes) of all responses together: a long response weighs more than a short one. No critic is
+    asked about a response without text. A journal remembers the feedback, so that none is requested twice.
 
     Returns:
         the figures by name; and for the result file the feedback by record id, and why the critic failed where it did.
@@ -90,9 +94,8 @@ def critic_figures(
         journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
-        prompts, responses = [task.prompt(record) for record in batch], [task.response(record) for record in batch]
-        answers = critic(prompts, responses, complete(batch))
-        return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item) for item in answers]
+        answers = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)
+        return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item or _SILENCE) for item in answers]
 
     outcome = map_records(
         records,
@@ -125,8 +128,10 @@ def critic_figures(
             verdicts[key] = verdict(given).value
     figures = {name: Figure(rows) for name, rows in shares.items()}
     figures["critic_failures"] = Figure.mean({key: float(key in outcome.failures) for key in records})
-    if verdicts or any(missing.values()):  # else the critic knows of neither
-        figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts)}
+    written = [key for key in missing if task.response(records[key]).strip()] or [*missing]
+    judged = any(key in verdicts for key in written)
+    if judged or any(missing[key] for key in written):  # else the critic knows of neither
+        figures |= {"missing": Figure.mean(missing), "verdict": Figure.mean(verdicts if judged else {})}
     return figures, {"feedback": outcome.results, "critic_failures": outcome.failures}
 
 

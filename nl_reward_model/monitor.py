@@ -37,8 +37,8 @@ class Monitor(TrainerCallback):
         if not self.records or self._last_step == state.global_step:
             return
         self._last_step = state.global_step
-        prompts = [self.prompt.task.prompt(record) for record in self.records.values()]
-        responses = [self.prompt.task.response(record) for record in self.records.values()]
+        records, task = list(self.records.values()), self.prompt.task
+        prompts, responses = [*map(task.prompt, records)], [*map(task.response, records)]
         model = self.trainer.model
         critic = RewardModelCritic(
             model,
@@ -53,7 +53,7 @@ class Monitor(TrainerCallback):
         was_training = model.training
         model.eval()
         with self.trainer.accelerator.autocast():
-            texts = critic.write(prompts, responses)
+            texts = critic.write(prompts, responses, records)
         model.train(was_training)
         parsed = [critic.parse(text) for text in texts]
         metrics = feedback_metrics(parsed, responses)

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from string import Template
 from typing import Annotated, Any, Literal
+from xml.sax.saxutils import escape
 
 from pydantic import Field
 
@@ -227,8 +228,8 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
         for record_id, record in load_records(config.data_path, task).items()
     ]
     save_json(config.output_path, tasks)
-    words = task.span_words
-    save_text(interface, Template(INTERFACE).safe_substitute(good=words.good, poor=words.poor))
+    words = {name: escape(getattr(task.span_words, name), {'"': "&quot;"}) for name in LABELS}
+    save_text(interface, Template(INTERFACE).safe_substitute(words))
     print(f"{len(tasks)} tasks: {config.output_path}; the project's labeling interface: {interface}")
 
 

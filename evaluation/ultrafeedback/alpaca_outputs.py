@@ -4,6 +4,7 @@
         --reference_path alpaca_eval_gpt4_baseline.json --output_path outputs.json
 
 The instructions are those of the reference outputs: ``--reference_path``, else AlpacaEval 2.0's own file from the hub.
+A policy that was trained with words of its own (``--policy_prompt``) is asked in these.
 The same command continues an interrupted run.
 """
 
@@ -15,6 +16,7 @@ from evaluation.results import print_failures
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
+from text2grad.prompts import asking, carried_words
 from text2grad.records import check_output, load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.tasks.commands import say_next
@@ -73,7 +75,7 @@ def reference_path(path: str | None) -> str:
 def main() -> None:
     config, answering, sampling = parse(AlpacaOutputsConfig, AnsweringConfig, SamplingConfig)
     check_output(config.output_path)
-    task = get_task("ultrafeedback")
+    task = asking(get_task("ultrafeedback"), carried_words(answering.model))
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
     outcome = answer_chats(

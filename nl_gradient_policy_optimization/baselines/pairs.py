@@ -69,7 +69,8 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     task = get_task(config.task)
     check_output(config.output_path)
     records = load_records(config.data_path, task, responses=None)
-    compared = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    people = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    compared = [*{(each.prompt, each.chosen, each.rejected): each for each in people}.values()]  # of several samples
     rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})
     for key, record in rest.items():
         if task.response_if_any(record) is None:
@@ -168,19 +169,29 @@ def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
 
 
 def pair_up(records: Records, values: dict[str, float], task: Task, source: str, config: PairsConfig) -> list[Pair]:
-    """Best with worst, second best with second worst, …, while their values differ by more than ``margin``."""
+    """Best with worst, second best with second worst, …, while their values differ by more than ``margin``.
+
+    What the length limit cut off is not chosen where a prompt has whole responses: it is learnt with an end token.
+    """
     by_prompt: dict[str, dict[str, str]] = defaultdict(dict)
     for key in values:
         by_prompt[task.prompt(records[key])].setdefault(task.response(records[key]), key)
     pairs = []
     for prompt, keys in by_prompt.items():
         ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)
-        ends = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
+        whole = [key for key in ranked if not cut_off(records[key])]
+        ends = zip(whole or ranked, reversed(ranked), strict=False)
         couples = [(best, worst) for best, worst in ends if values[best] - values[worst] > config.margin]
         for best, worst in couples[: config.pairs_per_prompt]:
             texts = task.response(records[best]), task.response(records[worst])
             pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))
     return pairs
+
+
+def cut_off(record: Record) -> bool:
+    """Whether the record says that the length limit ended its response (``evaluation/generate.py`` does)."""
+    made = record.get("generation")
+    return isinstance(made, dict) and made.get("finished") is False
 
 
 def load_pairs(path: str | Path) -> dict[str, Pair]:

@@ -82,6 +82,9 @@ def reflect(
             )
             if text:
                 current[key] = task.with_response(record, text)
+                if isinstance(made := record.get("generation"), dict):  # how the first answer ended is not how this did
+                    made = {name: value for name, value in made.items() if name not in ("tokens", "finished")}
+                    current[key] = {**current[key], "generation": made}
         print(
             f"round {number}: {len(judged.results)} of {len(current)} answers judged, {len(chats)} criticised, "
             f"{sum(story[-1]['rewritten'] for story in stories.values())} rewritten"

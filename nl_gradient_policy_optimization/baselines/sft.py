@@ -11,6 +11,7 @@ from typing import Literal
 from trl import SFTConfig, SFTTrainer
 
 from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.pairs import cut_off
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import Records, load_records
@@ -27,21 +28,32 @@ class SFTSettings(FineTuning, SFTConfig):
 
 
 def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple[str, list[str]]]:
-    """``(x, [answer])`` by id: each answer once; no response that its record itself calls the worse one."""
+    """``(x, [answer])`` by id: each answer once; of responses whose value is known, the best to each prompt.
+
+    Responses that the length limit cut off are left out: they would be learnt with an end token.
+    """
     chosen: dict[str, tuple[str, list[str]]] = {}
     seen = set()
+    values = {key: task.known_value(record) for key, record in records.items() if not cut_off(record)}
+    best: dict[str, float] = {}
+    for key, value in values.items():
+        if value is not None:
+            prompt = task.prompt(records[key])
+            best[prompt] = max(value, best.get(prompt, value))
     for key, record in records.items():
         reference = task.reference(record)
         answer = reference if target != "response" else None
-        if answer is None and target != "reference" and task.known_value(record) != 0.0:
-            answer = task.response_if_any(record)
+        if answer is None and target != "reference" and key in values:
+            value = values[key]
+            if value is None or (value != 0.0 and value == best[task.prompt(record)]):
+                answer = task.response_if_any(record)
         pair = (task.prompt(record), answer)
         if answer and pair not in seen:
             seen.add(pair)
             chosen[key] = (pair[0], [answer])
     if not chosen:
         raise InputError(
-            f"{records.path}: no record has a {'response' if target == 'response' else 'reference'} to learn"
+            f"{records.path}: no record has a {'whole response' if target == 'response' else 'reference'} to learn"
         )
     return chosen
 

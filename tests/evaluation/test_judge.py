@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, read_verdict
+from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, pair_figures, read_verdict
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
@@ -88,6 +88,14 @@ def test_a_judge_that_only_looks_at_the_place_says_nothing(systems, tmp_path):
     assert metrics["ties"]["value"] == 1
     assert metrics["win_rate_order_free"]["value"] == 0.5
     assert "win_rate_where_orders_agree" not in metrics
+
+
+def test_pairs_that_no_judge_needs_count_in_every_win_rate():
+    """Half a point is added to either side of each order, so that three of four wins are logit log(3.5/1.5)."""
+    wins, settled = {key: {"ab": "first", "ba": "second"} for key in "abc"}, {"d": 0.0}
+    figures = pair_figures({**wins, "d": {}}, both=True, settled=settled)
+    assert figures["win_rate"].value() == 0.75
+    assert figures["win_rate_order_free"].value() == pytest.approx(0.7)
 
 
 def test_one_order_is_drawn_at_random_and_halves_the_price(systems, tmp_path):

@@ -162,7 +162,12 @@ def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, o
     model = tiny_model(tmp_path / "model")
     flags = ["--model", model, "--system", "tiny", "--reference_path", outputs["reference"], "--limit", "3"]
     flags += ["--output_path", tmp_path / "o.json", "--max_new_tokens", "5", "--device", "cpu"]
-    run_script("evaluation/ultrafeedback/alpaca_outputs.py", *flags)
+    words = tmp_path / "model" / "policy_prompt.txt"  # which the policy was trained with
+    words.write_text("Answer.")
+    script = "evaluation/ultrafeedback/alpaca_outputs.py"
+    assert f"{words}: lacks ${{prompt}}" in run_script(script, *flags, code=2).stderr
+    words.unlink()
+    run_script(script, *flags)
     rows = json.loads((tmp_path / "o.json").read_text())
     assert [row["instruction"] for row in rows] == ["Say 0.", "Say 1.", "Say 2."]
     assert all(row["generator"] == "tiny" and isinstance(row["output"], str) for row in rows)

@@ -165,10 +165,15 @@ def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkey
             critic_figures(config, records, task)
 
 
-def test_a_silent_answer_has_no_delta(by_critic):
+def test_a_silent_answer_has_no_delta_and_the_worst_verdict(tmp_path, by_critic):
     """Else a policy that writes blanks would beat one whose words are criticised."""
     records = {"a": {"post": "A dog ran off.", "generated_summary": "My car."}}
     blank = {**records, "b": {"post": "A post.", "generated_summary": "\n\n\n"}}
+    critic = tmp_path / "critic.py"
+    imported = "from text2grad.feedback import Feedback\n"
+    critic.write_text(f"{imported}def praise(prompt, response):\n    return Feedback('c', score=1.0)\n")
+    praised = by_critic(blank, f"{critic}:praise")
+    assert praised["verdict"].each == {"a": 1, "b": -1} and praised["missing"].value() == 0.5
     spoken, both = (by_critic(each, "programmatic")["mean_delta"] for each in (records, blank))
     assert both.rows["b"] == (0, 0) and both.value() == spoken.value() < 0
 

@@ -36,7 +36,7 @@ def logprob(model, tok, prompt: str, answer: str) -> float:
 
 def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     def row(prompt, text, **more):
-        return ULTRA.with_response({"prompt": prompt, **more}, text)
+        return {**ULTRA.with_response({"prompt": prompt}, text), **more}
 
     rows = [
         row("q1", "worse", is_chosen=False, score=4.0), row("q1", "better", is_chosen="True", score=4.0),
@@ -89,6 +89,7 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
         "f": {"post": POSTS[0], "generated_summary": ""},
         "e": {"post": POSTS[2], "generated_summary": "x", **compared, "comparison_preference": "Summary B"},
     }
+    rows["e@1"] = {**rows["e"], "generated_summary": "another sample"}
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
     made = make_pairs(config)
@@ -147,12 +148,19 @@ def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
 
 
 def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
-    rows = [
-        ULTRA.with_response({"prompt": "q", "is_chosen": chosen}, text) for chosen, text in ((True, "a"), (False, "b"))
-    ]
+    told = {"a": {"is_chosen": True}, "b": {"is_chosen": False}, "c": {"score": 2.0}, "d": {"score": "8"}, "e": {}}
+    rows = [{"prompt": "q" if text in "ab" else "r", "response": text, **value} for text, value in told.items()]
     save_json(tmp_path / "in.json", rows)
     records = load_records(tmp_path / "in.json", ULTRA)
-    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["a"]]
+    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["a"], ["d"], ["e"]]
+    assert ULTRA.known_value(ULTRA.with_response(rows[3], "another")) is None
+    rows[3]["generation"] = {"finished": False}  # by the length limit
+    save_json(tmp_path / "in.json", rows[2:])
+    records = load_records(tmp_path / "in.json", ULTRA)
+    assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["c"], ["e"]]
+    save_json(tmp_path / "in.json", [*rows[2:], {**rows[3], "response": "f", "score": 5.0, "generation": {}}])
+    pairs = make_pairs(PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json")))
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [("f", "c")]
     with pytest.raises(InputError, match="no record has a reference"):
         sft.demonstrations(records, ULTRA, "reference")
 
@@ -311,6 +319,7 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
         "b": {"post": POSTS[1], "generated_summary": "fine already"},
         "c": {"post": POSTS[2], "generated_summary": "will fail"},
     }
+    rows["a"]["generation"] = {"model": "m", "finished": True, "tokens": 1}
     save_json(tmp_path / "in.json", rows)
     records = load_records(tmp_path / "in.json", SLF5K)
     critic, writer = QuotingCritic(poor=["worse"]), EchoWriter()
@@ -321,7 +330,7 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
         return reflect.reflect(records, SLF5K, critic, writer, prompt, config)
 
     one = go(1)
-    assert one["a"]["generated_summary"] == "try 1: worse"
+    assert one["a"]["generated_summary"] == "try 1: worse" and one["a"]["generation"] == {"model": "m"}
     assert (len(critic.judged), len(writer.chats)) == (3, 1)
     roles = [turn["role"] for turn in writer.chats[0]]
     assert roles == ["user", "assistant", "user"] and writer.chats[0][1]["content"] == "worse"

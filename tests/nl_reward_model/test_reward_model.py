@@ -85,6 +85,13 @@ def test_the_folder_explains_itself(tmp_path):
     assert f"\n{SERVE} MERGED --served-model-name" in card and (ROOT / SERVE.removeprefix("bash ")).is_file()
 
 
+def test_a_prompt_may_show_more_of_a_record_while_training_too(tmp_path):
+    (tmp_path / "ask.txt").write_text(f"{PROMPT}\n${{test}}${{log}}")
+    data = write(tmp_path, RECORDS["kodcode"]())
+    train("kodcode", settings(tmp_path, data, prompt=str(tmp_path / "ask.txt"), max_steps=1))
+    assert list((tmp_path / "reward_model" / "feedback").iterdir())
+
+
 @pytest.mark.parametrize("given_by", ["all", "all but one", "all, not wanted"])
 def test_z_ends_with_the_verdict_where_every_record_has_one(tmp_path, given_by, capsys):
     records = {key: {**record, "missing": ["why"], "verdict": 0.5} for key, record in slf5k_records().items()}

@@ -5,7 +5,9 @@ import os
 import random
 import re
 import uuid
+from copy import copy
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import requests
@@ -28,7 +30,7 @@ from tests.processes import Server
 from tests.reward_records import settings as reward_settings
 from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
-from text2grad.tasks import get_task
+from text2grad.tasks import SpanWords, get_task
 
 SCRIPT = "rm_data_anno/label_studio.py"
 HOSTILE = [
@@ -275,6 +277,11 @@ def test_code_is_marked_in_its_own_words(tmp_path):
     save_json(export, exported({about["id"]: record["solution"]}, {"a": {about["id"]: ["Fine.", ("good", 14, 26)]}}))
     with pytest.raises(InputError, match="labels are improvable and wrong"):
         write_records(task, LabelStudioConfig(**given, export=str(export)))
+    other = copy(task)
+    other.span_words = SpanWords('right & "clear"', "x < y")
+    write_tasks(other, LabelStudioConfig(**given))
+    labels = ElementTree.parse(tmp_path / "tasks.interface.xml").iter("Label")
+    assert [label.get("value") for label in labels] == ['right & "clear"', "x < y"]
 
 
 WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]

@@ -9,7 +9,7 @@ from tests import quoting_critic
 from tests.quoting_critic import encode, signs
 from tests.tiny import tokenizer
 from text2grad.critics.asking import Question
-from text2grad.errors import InputError
+from text2grad.errors import InputError, StopRunError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.integrations.core import TokenJudge, last_user_turn, prompt_and_record
 from text2grad.integrations.service import CriticService
@@ -87,6 +87,19 @@ def test_cancelled_questions_are_not_asked_and_closing_finishes_what_was():
     assert [response for batch in critic.batches for response in batch] == [f"good {number}" for number in range(5)]
     with pytest.raises(RuntimeError, match="closed"):
         asked.submit(Question("x", "late"))
+
+
+def test_a_critic_that_is_away_is_not_waited_for_again_by_each_question():
+    calls = []
+
+    def away(prompts, responses, records=None):
+        calls.append(len(responses))
+        raise StopRunError("gives no answer")
+
+    asked = CriticQueue(away, window=0.05)
+    futures = [asked.submit(Question("x", "good")) for _ in range(6)]
+    asked.close()
+    assert calls == [6] and all(isinstance(future.exception(), StopRunError) for future in futures)
 
 
 def test_a_row_of_another_trainer_is_a_record_where_it_has_the_tasks_fields():

@@ -24,7 +24,8 @@ class SLF5K(Task):
         return text_field(record, "generated_summary")
 
     def with_response(self, record: Record, response: str) -> Record:
-        return {**record, "generated_summary": response}
+        asked = {name: value for name, value in record.items() if name != self.human_feedback_field}
+        return {**asked, "generated_summary": response}  # a person spoke of the other summary
 
     def reference(self, record: Record) -> str | None:
         return record.get("ideal_human_summary") or None

@@ -7,6 +7,9 @@ from pathlib import Path
 from text2grad.errors import InputError
 from text2grad.tasks.base import Record, Task, settings_files, text_field
 
+_OF_A_RESPONSE = ("is_chosen", "score", "critique")
+"""What a record says of the response that it holds."""
+
 
 class UltraFeedback(Task):
     name = "ultrafeedback"
@@ -30,7 +33,8 @@ class UltraFeedback(Task):
 
     def with_response(self, record: Record, response: str) -> Record:
         user = {"content": self.prompt(record), "role": "user"}
-        return {**record, "response": [user, {"content": response, "role": "assistant"}]}
+        asked = {name: value for name, value in record.items() if name not in _OF_A_RESPONSE}
+        return {**asked, "response": [user, {"content": response, "role": "assistant"}]}
 
     def known_value(self, record: Record) -> float | None:
         """1 for the chosen response and 0 for the rejected one; without that mark, the record's score.
