@@ -67,7 +67,10 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 def train(config: SFTSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
     task = get_task(config.task)
-    items = demonstrations(load_records(config.data_path, task, responses=None), task, config.target)
+    records = load_records(config.data_path, task, responses=None)
+    items = demonstrations(records, task, config.target)
+    if len(items) < len(records) and config.process_index == 0:
+        print(f"{len(items)} of {len(records)} records have an answer of their own that is whole and none the worse")
     following = f"python nl_gradient_policy_optimization/optimize.py --task {config.task} --model {config.output_dir}"
     following += " --data_path RECORDS.json --critic CRITIC --output_dir RUN"
     fine_tune(config, "sft", items, example, lambda **options: SFTTrainer(**config.policy(), **options), following)
