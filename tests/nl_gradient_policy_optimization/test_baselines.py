@@ -353,7 +353,8 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
 def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     model = tiny_model(tmp_path / "tiny")
     answers = {"a": "The post is about the the the", "b": " "}
-    rows = {key: {"post": POSTS[0], "generated_summary": answer} for key, answer in answers.items()}
+    posts = zip(answers, POSTS, strict=False)
+    rows = {key: {"post": post, "generated_summary": answers[key]} for key, post in posts}
     save_json(tmp_path / "in.json", rows)
     command = (
         "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",

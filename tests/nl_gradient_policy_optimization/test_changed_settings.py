@@ -72,6 +72,7 @@ def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
 
 def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path):
     critic = tiny_model(tmp_path / "rm")
+    save_json(tmp_path / "rm" / "reward_model.json", {})
     begin(tmp_path, critic=critic)
     tiny_model(tmp_path / "rm", seed=1)
     with pytest.raises(InputError, match=r"critic \(its weights\): '\w+' then, '\w+' now"):
