@@ -19,6 +19,7 @@ from evaluation.results import (
     print_next_step,
     prompt_of,
     save_result,
+    writers,
 )
 from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS, load_critic, version_of
@@ -27,7 +28,7 @@ from text2grad.critics.unit_test_logs import log_completion
 from text2grad.feedback import Feedback, FeedbackError, verdict
 from text2grad.journal import map_records
 from text2grad.models import load_tokenizer, model_identity
-from text2grad.records import check_output
+from text2grad.records import check_output, generation_of
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import scheme_of, token_rewards
 
@@ -65,7 +66,7 @@ def _prompts(records: Mapping[str, Record], task: Task) -> dict[str, str]:
 
 def share_finished(records: Mapping[str, Record]) -> Figure:
     """The share of answers that the policy ended itself, of those where generation recorded it."""
-    ended = {key: (record.get("generation") or {}).get("finished") for key, record in records.items()}
+    ended = {key: generation_of(record).get("finished") for key, record in records.items()}
     return Figure.mean({key: value for key, value in ended.items() if value is not None})
 
 
@@ -148,7 +149,6 @@ def compare_and_save(
     """
     responses = {key: task.response(record) for key, record in records.items()}
     asked = _prompts(records, task)
-    models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
     compared: dict[str, Any] = {}
     if config.compare_with:
         other = load_result(config.compare_with)
@@ -163,7 +163,7 @@ def compare_and_save(
         settings=asdict(config),
         extra={
             "prompts": asked,
-            "models": sorted(models),
+            "models": sorted(writers(records)),
             **extra,
             **({"compared_with": compared} if compared else {}),
         },

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from text2grad.errors import InputError
-from text2grad.records import load_json, load_rows, save_json
+from text2grad.records import generation_of, load_json, load_rows, save_json
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, bootstrap, paired_difference, ratio
@@ -304,7 +304,11 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
         records[str(key)] = record
-    models = {str((record.get("generation") or {}).get("model") or "") for record in records.values()} - {""}
-    if len(models) > 1:
+    if len(models := writers(records)) > 1:
         print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")
     return records
+
+
+def writers(records: Mapping[str, Record]) -> set[str]:
+    """The models that wrote the responses, as far as generation noted them."""
+    return {str(generation_of(record).get("model") or "") for record in records.values()} - {""}

@@ -126,7 +126,5 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
-    apart = ("task", "data", "weights")  # and what files hold: "critic (its text)"
-    flags = {name: value for name, value in settings.items() if name not in apart and not name.endswith(")")}
-    config = PolicyConfig.of(**flags)
+    config = PolicyConfig.of(**{name: value for name, value in settings.items() if name in now["config"]})
     return total_steps(config, now["data"]["prompts"], ranks)

@@ -28,11 +28,11 @@ from text2grad.endpoints.http import send
 from text2grad.errors import InputError
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.redaction import redacted
+from text2grad.tasks.commands import SERVE
 
 T = TypeVar("T")
 _DEADLINE = 3  # times the limit on silence: what a request may take in all
 _POLL = 2.0  # seconds between two looks at a server that is away
-_START = "bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
 
 
 class SamplerError(InputError):
@@ -106,8 +106,8 @@ class VLLMServer:
         except _RefusedError as error:
             if adapter.name not in {model["id"] for model in self._models()}:  # another rank was faster
                 raise SamplerError(
-                    f"{self.name} does not load the adapter {adapter.folder} ({error}). Start it by `{_START}`, with "
-                    "a --max-lora-rank of the adapter's rank, where it can read this folder under the same path"
+                    f"{self.name} does not load the adapter {adapter.folder} ({error}). Start it by `{SERVE} MODEL`, "
+                    "with a --max-lora-rank of the adapter's rank, where it can read this folder under the same path"
                 ) from None
 
     def _models(self) -> list[dict[str, Any]]:
@@ -130,8 +130,8 @@ class VLLMServer:
                     tqdm.write(f"{self.name} does not answer ({error}); waiting up to {self.timeout:.0f} s for it")
                 if now - away_since > self.timeout:
                     raise SamplerError(
-                        f"{self.name} has not answered for {self.timeout:.0f} s ({error}); start it by `{_START}` and "
-                        "run the same command again"
+                        f"{self.name} has not answered for {self.timeout:.0f} s ({error}); start it by `{SERVE} MODEL` "
+                        "and run the same command again"
                     ) from None
                 time.sleep(min(_POLL, self.timeout))
             else:

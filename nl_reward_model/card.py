@@ -8,10 +8,7 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE,
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading
 from text2grad.prompts import Prompt
-from text2grad.tasks.commands import stage_command
-
-SERVE = "bash nl_gradient_policy_optimization/serve_vllm.sh"
-"""Not plain vLLM, which refuses the grammar of --critic_constrained quotes."""
+from text2grad.tasks.commands import SERVE, stage_command
 
 _METRICS = {
     "step": "training steps",

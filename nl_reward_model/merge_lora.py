@@ -9,13 +9,13 @@ from pathlib import Path
 
 from peft import PeftModel
 
-from nl_reward_model.card import SERVE, reward_model_card
+from nl_reward_model.card import reward_model_card
 from text2grad.configs import check_given, parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
 from text2grad.records import check_folder, check_writable, load_json, save_text
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import SERVE, say_next, stage_command
 
 
 @dataclass

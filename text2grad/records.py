@@ -202,6 +202,12 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
     return Records(records, path, isinstance(value, dict))
 
 
+def generation_of(record: Record) -> dict[str, Any]:
+    """What ``evaluation/generate.py`` noted of how the response was made; empty where nothing did."""
+    made = record.get("generation")
+    return made if isinstance(made, dict) else {}
+
+
 def save_records(path: str | Path, records: Records) -> None:
     """Write records atomically, in the shape (object or list) they were read in; in JSONL each row has its id."""
     if records.keyed and Path(path).suffix == ".jsonl":

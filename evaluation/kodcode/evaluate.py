@@ -23,6 +23,7 @@ from evaluation.measuring import (
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
+from text2grad.records import generation_of
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, run_tests
 from text2grad.tasks import Record
@@ -76,7 +77,7 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     tested = run_unit_tests(records, config)
     samples: dict[str, list[str]] = {}
     for key, record in records.items():
-        samples.setdefault((record.get("generation") or {}).get("prompt_id") or key, []).append(key)
+        samples.setdefault(generation_of(record).get("prompt_id") or key, []).append(key)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
     by_critic, extra = critic_figures(config, records, task)
     for name, figure in {"finished": share_finished(records), **by_critic}.items():

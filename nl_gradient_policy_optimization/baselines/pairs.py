@@ -26,7 +26,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
-from text2grad.records import Records, check_output, load_json, load_records, save_json
+from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
@@ -190,8 +190,7 @@ def pair_up(records: Records, values: dict[str, float], task: Task, source: str,
 
 def cut_off(record: Record) -> bool:
     """Whether the record says that the length limit ended its response (``evaluation/generate.py`` does)."""
-    made = record.get("generation")
-    return isinstance(made, dict) and made.get("finished") is False
+    return generation_of(record).get("finished") is False
 
 
 def load_pairs(path: str | Path) -> dict[str, Pair]:

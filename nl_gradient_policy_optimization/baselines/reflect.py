@@ -24,7 +24,7 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import Chat, LocalPolicy, Policy, SamplingConfig, ServedPolicy
 from text2grad.prompts import Prompt, asking, carried_words, load_prompt, prompt_path
-from text2grad.records import Records, check_output, load_records, save_records
+from text2grad.records import Records, check_output, generation_of, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 
 
@@ -82,7 +82,7 @@ def reflect(
             )
             if text:
                 current[key] = task.with_response(record, text)
-                if isinstance(made := record.get("generation"), dict):  # how the first answer ended is not how this did
+                if made := generation_of(record):  # how the first answer ended is not how this did
                     made = {name: value for name, value in made.items() if name not in ("tokens", "finished")}
                     current[key] = {**current[key], "generation": made}
         print(

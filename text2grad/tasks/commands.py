@@ -9,6 +9,9 @@ from text2grad.tasks.base import PROJECT, Task
 NEXT = "TEXT2GRAD_NEXT"
 """Set to 0 by scripts that run all stages: what comes next is theirs to say."""
 
+SERVE = "bash nl_gradient_policy_optimization/serve_vllm.sh"
+"""Starts a vLLM server; plain vLLM refuses the grammar of --critic_constrained quotes."""
+
 _SCRIPTS = {
     "annotation": ("rm_data_anno/{}/dual_feedback_annotation_RM.py", "rm_data_anno/annotate.py"),
     "reward_model": ("nl_reward_model/{}/train_rm.py", "nl_reward_model/train_rm.py"),
