@@ -135,7 +135,7 @@ class WorkOfSteps(Observer):
 def time_text2grad(config: PolicyConfig) -> list[dict[str, Any]]:
     """Seconds of each step in this project's trainer: the whole step, and each phase."""
     trainer = prepare("slf5k", config)
-    machine = Machine.measured(trainer.learner.scorer.base.dtype)
+    machine = Machine.measured(trainer.learner.scorer.base.device, trainer.learner.scorer.base.dtype)
     trainer.watch(watching := WorkOfSteps())
     if isinstance(trainer.collector.sampler, DecoderSampler):
         trainer.collector.sampler.end_ids = []  # nothing ends a response early
@@ -215,8 +215,10 @@ def time_one_method(method: str, settings: str) -> None:
     if method == "plain":
         os.environ["TEXT2GRAD_PACKED"] = "0"
     rows = time_grpo(config) if method == "grpo" else time_text2grad(config)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"rows": rows[1:], "peak_gib": peak}))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+    if torch.cuda.is_available():
+        peak = torch.cuda.max_memory_allocated()
+    print(json.dumps({"rows": rows[1:], "peak_gib": peak / 2**30}))
 
 
 def medians_by_method(results: dict[str, list[dict]]) -> dict[str, dict[str, float]]:

@@ -22,12 +22,13 @@ class Machine:
     bytes: float
 
     @classmethod
-    def measured(cls, dtype: torch.dtype) -> "Machine":
+    def measured(cls, device: torch.device, dtype: torch.dtype) -> "Machine":
         """The best of several tries, by the threads that PyTorch has now."""
-        left, right = torch.randn(1024, 1024).to(dtype), torch.randn(1024, 4096).to(dtype)
-        long = torch.ones(2**26)
-        product = _fastest(lambda: left @ right)
-        return cls(2 * 1024 * 1024 * 4096 / product, long.nbytes / _fastest(long.sum))
+        side = 1024 if device.type == "cpu" else 8192
+        left, right = (torch.randn(shape, device=device).to(dtype) for shape in ((side, side), (side, 4096)))
+        long = torch.ones(2**26 if device.type == "cpu" else 2**30, device=device)
+        product = _fastest(lambda: (left @ right)[0, 0].item())
+        return cls(2 * side * side * 4096 / product, long.nbytes / _fastest(lambda: long.sum().item()))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 import text2grad.models.decoder as decoder_module
 from tests.tiny import FAMILIES, SIZES, adapted, randomised, reference_logprobs
 from text2grad.models.adapters import merged_weight
-from text2grad.models.decoder import Decoder, Rows, draw, supports
+from text2grad.models.decoder import Decoder, Rows, Together, draw, supports
 
 PROMPTS = [[5, 9, 2, 7, 11], [3, 4], [5, 9, 2, 7, 8, 1], [60, 61, 62, 63, 64, 65, 66, 67]]
 
@@ -67,9 +67,10 @@ def test_an_adapter_that_cannot_be_folded_in_is_left_to_generate(config, folded)
     assert (apart < 1e-4) == folded
 
 
-@pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
-)
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_that_advance_together_sample_the_same_distribution(family, device):
     model, ends = randomised(FAMILIES[family]()), list(range(0, 97, 12))
@@ -93,11 +94,19 @@ def test_a_gpu_is_asked_nothing_for_each_token():
     assert asked[0] == asked[1]
 
 
-def test_tokens_that_are_taken_back_leave_no_trace():
+@pytest.mark.parametrize(
+    ("device", "kind", "sizes"),
+    [
+        ("cpu", Rows, {"room": 1}),
+        ("cpu", Together, {"room": 8, "width": 5}),
+        pytest.param("cuda", Together, {"room": 8, "width": 5}, marks=ON_A_GPU),
+    ],
+)
+def test_tokens_that_are_taken_back_leave_no_trace(device, kind, sizes):
     """Each row reads guesses, keeps some of them, and goes on; a row leaves, and the room has to grow."""
-    model = randomised(FAMILIES["llama"]())
+    model = randomised(FAMILIES["llama"]()).to(device)
     decoder = Decoder(model)
-    rows = Rows(decoder, PROMPTS, room=1)
+    rows = kind(decoder, PROMPTS, **sizes)
     rows.prefill()
     written = [list(prompt) for prompt in PROMPTS]
     torch.manual_seed(8)
@@ -106,7 +115,7 @@ def test_tokens_that_are_taken_back_leave_no_trace():
         states = rows.extend(guesses).split(read)
         for ids, own, found in zip(written, guesses, states, strict=True):
             with torch.no_grad():
-                expected = model(torch.tensor([ids + own])).logits[0, -len(own) :]
+                expected = model(torch.tensor([ids + own], device=device)).logits[0, -len(own) :]
             torch.testing.assert_close(decoder.head(found), expected, atol=2e-4, rtol=1e-4)
         rows.accept(kept)
         written = [ids + own[:count] for ids, own, count in zip(written, guesses, kept, strict=True)]

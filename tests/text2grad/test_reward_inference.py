@@ -18,23 +18,33 @@ from tests.processes import run_ranks
 from tests.reward_records import memorised, slf5k_records, write
 from tests.tiny import model, tokenizer
 from text2grad.critics import load_critic
+from text2grad.critics.reward_model import reading
 from text2grad.critics.reward_model.critic import RewardModelCritic
 from text2grad.critics.reward_model.decoding import Drafter, FeedbackDecoder, Habits, ObjectEnd
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.grounding import ground
 from text2grad.journal.checksums import save_checksums
+from text2grad.models.decoder import Together
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
 
 
+def go(way: str, monkeypatch) -> None:
+    """How feedback's decoder reads a Llama: packed, or together as on a GPU, or as any other model."""
+    monkeypatch.setenv("TEXT2GRAD_PACKED", "0" if way == "by transformers" else "1")
+    if way == "as on a GPU":
+        monkeypatch.setattr(reading, "Rows", lambda decoder, prompts, room: Together(decoder, prompts, 20, 9))
+
+
 @pytest.mark.parametrize(
-    ("family", "packed"), [("llama", "1"), ("llama", "0"), ("gpt2", "1"), ("gemma2", "1")]
-)  # fmt: skip
-def test_decoding_writes_what_generate_writes(family, packed, monkeypatch):
+    ("family", "way"),
+    [("llama", "packed"), ("llama", "as on a GPU"), ("llama", "by transformers"), ("gpt2", ""), ("gemma2", "")],
+)
+def test_decoding_writes_what_generate_writes(family, way, monkeypatch):
     """Left padding, shared prefixes (whole, partly wrong, none), rows that end early, guesses: nothing may show."""
-    monkeypatch.setenv("TEXT2GRAD_PACKED", packed)
+    go(way, monkeypatch)
     lm, tok = model(family).eval(), tokenizer("byte")
     torch.manual_seed(1)
     prefix = torch.randint(4, 500, (6,)).tolist()
@@ -49,9 +59,10 @@ def test_decoding_writes_what_generate_writes(family, packed, monkeypatch):
         assert decoder(prompts, limits, batch_size=2) == expected
 
 
-def test_nothing_but_the_choices_comes_back_from_the_device(monkeypatch):
+@pytest.mark.parametrize("way", ["as on a GPU", "by transformers"])
+def test_nothing_but_the_choices_comes_back_from_the_device(way, monkeypatch):
     """A value that Python asks for makes a GPU wait: some for the prompts, none for the tokens."""
-    monkeypatch.setenv("TEXT2GRAD_PACKED", "0")  # the way of a GPU
+    go(way, monkeypatch)
     decoder = FeedbackDecoder(model("llama").eval(), tokenizer("byte"))
     passes, asked = [], []
     for limit in (2, 20):

@@ -176,7 +176,7 @@ class Decoder:
         temperature: float,
     ) -> list[Sampled]:
         """:meth:`sample` for a device that should never wait for the host: ended rows go on, and are cut afterwards."""
-        rows = Together(self, prompts, max_new_tokens)
+        rows = Together(self, prompts, max_new_tokens, width=1)
         hidden, everyone = rows.prefill(), list(range(len(prompts)))
         ends = torch.tensor(list(end_ids), device=hidden.device)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=hidden.device)
@@ -318,53 +318,89 @@ class Rows:
 
 
 class Together(Rows):
-    """Rows that all advance by one token at a time, in buffers that stay where they are: as a CUDA graph on a GPU."""
+    """Rows in buffers that stay where they are, in passes of one shape: on a GPU a pass is one CUDA graph.
 
-    _graph: torch.cuda.CUDAGraph | None = None
-    _state: Tensor | None = None
+    Args:
+        room: tokens that a row may get after its prompt, at most.
+        width: tokens that each row reads in a pass, at most.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], room: int, width: int):
+        super().__init__(decoder, prompts, room + width - 1)
+        device = decoder.embedding.device
+        self._ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
+        self._places = torch.arange(self.keys[0].shape[2], device=device)
+        self._offsets = torch.arange(width, device=device)
+        self._cos, self._sin = decoder._angles(self._places, decoder.embedding.dtype)
+        self._rows = list(range(len(prompts)))  # those that were kept: the others go on, and nobody looks at them
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._state: Tensor | None = None
 
     def prefill(self) -> Tensor:
         state = super().prefill()
         self.lengths = self.lengths.to(state.device)
-        self._ids = torch.zeros_like(self.lengths)
-        self._places = torch.arange(self.keys[0].shape[2], device=state.device)
-        self._cos, self._sin = self.decoder._angles(self._places, state.dtype)
         return state
 
     def advance(self, ids: Tensor) -> Tensor:
-        """Read the next token of every row, ``[rows]``; the normalised states behind it, ``[rows, H]``."""
-        self._ids.copy_(ids)
-        if not ids.is_cuda:
-            return self._step()
+        """Read one token more of every row, ``[rows]``; the normalised states behind it, ``[rows, H]``."""
+        self._ids.copy_(ids[:, None])
+        state = self._pass()
+        self.lengths += 1
+        return state
+
+    def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        padded, places = torch.zeros(self._ids.shape, dtype=torch.long), list[int]()
+        for row, own in zip(self._rows, ids, strict=True):
+            padded[row, : len(own)] = torch.tensor(own)
+            places += range(row * padded.shape[1], row * padded.shape[1] + len(own))
+        self._ids.copy_(padded)
+        return self._pass()[torch.tensor(places, device=self._ids.device)]
+
+    def accept(self, counts: Sequence[int]) -> None:
+        taken = torch.zeros(len(self._ids), dtype=torch.long)
+        taken[self._rows] = torch.tensor(counts)
+        self.lengths += taken.to(self.lengths.device)
+
+    def keep(self, rows: list[int]) -> None:
+        self._rows = [self._rows[row] for row in rows]
+
+    def _pass(self) -> Tensor:
+        """Read the tokens in ``_ids``; the normalised states behind them, ``[rows · width, H]``."""
+        if not self._ids.is_cuda:
+            return self._read_all()
         if self._state is None:  # the first on a stream of its own: it sets up what a capture must find there
             stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                self._state = self._step()
+                self._state = self._read_all()
             main.wait_stream(stream)
             return self._state
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._state = self._step()
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._state = self._read_all()
         self._graph.replay()
         return self._state
 
-    def _step(self) -> Tensor:
-        """The tokens in ``_ids``, in fixed shapes and without a question to the device."""
-        decoder, count, at = self.decoder, len(self._ids), self.lengths
-        rows = torch.arange(count, device=at.device)
-        x, cos, sin = decoder.embedding[self._ids], self._cos[at], self._sin[at]
-        visible = (self._places <= at[:, None])[:, None, None]
+    def _read_all(self) -> Tensor:
+        """:meth:`_pass` in fixed shapes and without a question to the device."""
+        decoder, (count, width) = self.decoder, self._ids.shape
+        at = self.lengths[:, None] + self._offsets
+        rows = torch.arange(count, device=at.device)[:, None].expand_as(at).flatten()
+        groups = decoder.heads // decoder.kv_heads
+        visible = (self._places <= at[..., None]).repeat_interleave(groups, 1)[:, None]
+        at = at.flatten()
+        x, cos, sin = decoder.embedding[self._ids.flatten()], self._cos[at], self._sin[at]
+        split, together = (count, width, decoder.kv_heads, groups, -1), (count, decoder.kv_heads, width * groups, -1)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
                 keys[rows, :, at], values[rows, :, at] = k, v
-                queries = q.view(count, decoder.kv_heads, -1, decoder.head_dim)
-                return F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible).reshape(count, -1)
+                queries = q.view(split).transpose(1, 2).reshape(together)
+                attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
+                return attended.reshape(count, decoder.kv_heads, width, -1).transpose(1, 2).reshape(count * width, -1)
 
             x = decoder._block(layer, x, cos, sin, attend)
-        at += 1
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
 
 

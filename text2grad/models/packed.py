@@ -26,9 +26,14 @@ from text2grad.models.decoder import rotated, supports
 from text2grad.models.trees import Segments, attend, shared_prefixes, tree_positions
 
 
+def can_decode(model: PreTrainedModel) -> bool:
+    """Whether the decoder reads it, and that is not switched off."""
+    return os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model)
+
+
 def can_pack(model: PreTrainedModel) -> bool:
     """Whether the model is one that is read faster here, unless that is switched off."""
-    return os.environ.get("TEXT2GRAD_PACKED") != "0" and model.device.type == "cpu" and supports(model)
+    return model.device.type == "cpu" and can_decode(model)
 
 
 def pack(model: PreTrainedModel) -> PreTrainedModel:

@@ -17,7 +17,7 @@ import torch
 
 from text2grad.critics.reward_model.reading import AnyModel, PackedModel
 from text2grad.models import base_model, end_token_ids
-from text2grad.models.packed import can_pack
+from text2grad.models.packed import can_decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -251,9 +251,11 @@ class FeedbackDecoder:
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
         self.model = model
-        packed = torch.device(self.device).type == "cpu" and can_pack(base_model(model))
+        packed = torch.device(self.device).type == base_model(model).device.type and can_decode(base_model(model))
         self._reader: PackedModel | AnyModel
-        self._reader = PackedModel(model) if packed else AnyModel(model, self.prefix, self._pad, self.device)
+        self._reader = (
+            PackedModel(model, 1 + lookahead) if packed else AnyModel(model, self.prefix, self._pad, self.device)
+        )
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
         self._pieces: dict[int, str] = {}
@@ -309,7 +311,7 @@ class FeedbackDecoder:
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
-        chosen = self._choose(rows, self._reader.begin(prompts, shared))
+        chosen = self._choose(rows, self._reader.begin(prompts, shared, max(row.limit for row in rows)))
         while True:
             alive = [index for index, tokens in enumerate(chosen) if not self._write(tokens, rows[index])]
             if not alive:

@@ -9,27 +9,34 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models.adapters import base_model
-from text2grad.models.decoder import Decoder, Rows
+from text2grad.models.decoder import Decoder, Rows, Together
 
 
 class PackedModel:
     """A model that ``text2grad.models.decoder`` supports; its weights are packed anew when they have changed.
 
     Its methods are those of :class:`AnyModel`.
+
+    Args:
+        width: ids that a row reads in a pass, at most.
     """
 
     takes_back = True
 
-    def __init__(self, model: PreTrainedModel):
-        self._model = base_model(model)
+    def __init__(self, model: PreTrainedModel, width: int):
+        self._model, self._width = base_model(model), width
         self._packed: tuple[list[int], Decoder] | None = None
 
-    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
         versions = [parameter._version for parameter in self._model.parameters()]
         if self._packed is None or self._packed[0] != versions:
             self._packed = versions, Decoder(self._model)
-        self._rows = Rows(self._packed[1], prompts, room=128)
-        return self._packed[1].head(self._rows.prefill())
+        decoder = self._packed[1]
+        if self._model.device.type == "cuda":
+            self._rows: Rows = Together(decoder, prompts, room, self._width)
+        else:
+            self._rows = Rows(decoder, prompts, room=128)
+        return decoder.head(self._rows.prefill())
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
         return self._rows.decoder.head(self._rows.extend(ids))
@@ -60,8 +67,12 @@ class AnyModel:
         self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
         self._prefix_cache: DynamicCache | None = None
 
-    def begin(self, prompts: Sequence[Sequence[int]], shared: int) -> Tensor:
-        """Read the prompts, whose first ``shared`` ids are the prefix's; logits of what follows, ``[rows, V]``."""
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
+        """Read the prompts, whose first ``shared`` ids are the prefix's, and to which ``room`` ids may be added.
+
+        Returns:
+            The logits of what follows, ``[rows, V]``.
+        """
         shared = shared if self.takes_back else 0
         rest = [list(ids[shared:]) for ids in prompts]
         width = max(map(len, rest))
