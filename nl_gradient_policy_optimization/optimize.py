@@ -7,6 +7,7 @@ python nl_gradient_policy_optimization/optimize.py --task my_task.py --model smo
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -30,7 +31,6 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, check_new_responses, is_served, load_critic
-from text2grad.critics.chat import ChatCritic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, command
@@ -162,8 +162,11 @@ def make_critic(
     if config.critic_votes > 1 and not (local or is_endpoint(config.critic)):
         raise InputError(f"--critic_votes needs a reward model's folder or an endpoint as critic, not {config.critic}")
     if is_endpoint(config.critic):
+        from text2grad.critics.chat import ChatCritic  # half a second, which runs without an endpoint do without
+
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
-        critic = load_critic(
+        longest: dict[str, Any] = {"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}
+        critic = ChatCritic.from_spec(
             config.critic,
             task,
             prompt=config.critic_prompt or None,
@@ -172,12 +175,12 @@ def make_critic(
             constrained=config.critic_constrained,
             **config.client_options(),
             cache=ReplyCache(cache),
-            **({"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}),
+            **longest,
         )
-        if files and isinstance(critic, ChatCritic):
+        if files:
             files.callback(critic.client.close)
         check_new_responses(critic)
-        if getattr(critic, "variant", "") == "dense" and config.scheme not in ("dense", "continuous"):
+        if critic.variant == "dense" and config.scheme not in ("dense", "continuous"):
             raise InputError(
                 f"--scheme {config.scheme} ignores the scores of --critic_variant dense; add --scheme dense"
             )

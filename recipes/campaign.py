@@ -60,6 +60,8 @@ class Campaign:
         self.config, self.folder = config, Path(config.output_dir)
         self.end = time.monotonic() + 60 * config.minutes if config.minutes else None
         self.lock = Lock()
+        threads = max(1, (os.cpu_count() or 1) // config.jobs)  # else each run takes all cores, and all wait
+        self.environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         self.running: list[subprocess.Popen] = []
         self.stopped = False
         if BASE not in config.methods:
@@ -145,7 +147,7 @@ class Campaign:
             print(f"$ {shlex.join(words)}", flush=True)
             with log.open("a") as file:
                 program = [sys.executable, *words[1:]] if words[0] == "python" else words
-                process = subprocess.Popen(program, stdout=file, stderr=file, process_group=0)
+                process = subprocess.Popen(program, stdout=file, stderr=file, process_group=0, env=self.environment)
                 self.running.append(process)
                 try:
                     code = process.wait(left)

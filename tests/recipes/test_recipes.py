@@ -88,7 +88,7 @@ def test_the_small_version_measures_every_method_and_repeats_nothing(task, tmp_p
 
 
 STUB = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 out, value = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 seconds = float((out.parent.parent / "seconds.txt").read_text())
 with open(out.parent / "order.txt", "a") as file:
@@ -100,6 +100,7 @@ figure = {"value": value, "low": value, "high": value}
 less = {"pass@1": {"difference": 0.25, "low": 0, "high": 0.5, "p": 0.5}}
 compared = {} if out.name == "base" else {"compared_with": {"system": "base", "differences": less}}
 result = {"metrics": {"pass@1": figure}, "errors": {"TypeError": 1}, **compared}
+result["threads"] = os.environ["OMP_NUM_THREADS"]
 (out / "result.json").write_text(json.dumps(result))
 """
 
@@ -170,7 +171,9 @@ def test_a_signal_ends_the_command_that_runs(tmp_path):
     assert (tmp_path / "run/first-seed1/begun").exists() and not made.running
 
 
-def test_a_failed_run_stops_no_other(tmp_path, capsys):
+def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
     broken = campaign(tmp_path, jobs=2)
     broken.config.methods["first"] = {"train": ["python -c 1/0"]}
     (tmp_path / "stub.py").write_text(STUB.replace("pass@1", "words"))  # a task without unit tests
@@ -178,6 +181,7 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys):
     assert sorted(load_json(tmp_path / "run/figures.json")) == ["base", "second-seed1", "second-seed2"]
     shown = capsys.readouterr()
     assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
+    assert load_json(tmp_path / "run/base/result.json")["threads"] == "3"  # six cores for two runs
 
 
 @pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"methods": {"first": "--slow"}}])
