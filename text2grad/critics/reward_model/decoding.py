@@ -190,43 +190,63 @@ class _Row:
         self.written: list[int] = []
         self.guess: list[int] = []
         self.end = ObjectEnd()
-        self._masks: list[torch.Tensor] = []
+        self._masks: list[torch.Tensor] = []  # of a row that is drawn: what each guess was chosen from
 
     def prepare(self, lookahead: int) -> None:
         """Guess what comes next, as far as it is allowed."""
-        self.guess = []
+        self.guess, self._masks = [], []
         if self.guesser is not None:
             self.guesser.learn(self.written)
             self.guess = self.guesser.guess(min(lookahead, self.limit - len(self.written) - 1))
         if self.matcher is not None:
-            self._masks = []
             for index, token in enumerate(self.guess):
-                self._masks.append(self.matcher.forbidden())
-                if self.matcher.done or self._masks[-1][token]:
+                if self.matcher.done or not self.matcher.allows(token):
                     del self.guess[index:]
                     break
+                if self.draws:
+                    self._masks.append(self.matcher.forbidden())
                 self.matcher.write(token)
 
-    def masks(self) -> list[torch.Tensor]:
-        """What may not be written next, and after each guess; empty where nothing is constrained."""
-        if self.matcher is not None and len(self._masks) == len(self.guess):
-            self._masks.append(self.matcher.forbidden())
-        return self._masks
-
-    def take(self, choices: Sequence[int]) -> list[int]:
+    def take(self, logits: torch.Tensor, best: Sequence[int]) -> list[int]:
         """The tokens that decoding writes: the guesses that it would have written itself, and one more.
 
         Args:
-            choices: what it would write next, and after each guess.
+            logits: of what follows the last token, and each guess.
+            best: the likeliest tokens by them.
         """
-        taken = 0
-        while taken < len(self.guess) and self.guess[taken] == choices[taken]:
-            taken += 1
-        if self.matcher is not None:
-            self.matcher.take_back(len(self.guess) - taken)
+        if self.draws:  # of all places, whatever is kept: they do not depend on the guesses of other rows
+            if self.matcher is not None:
+                forbidden = _padded([*self._masks, self.matcher.forbidden()], logits)
+                logits = logits.masked_fill(forbidden, float("-inf"))
+            best = self.draws.ids(logits, [0] * len(logits)).tolist()
+        for place, guess in enumerate([*self.guess, None]):
+            token = best[place]
+            if token != guess:
+                token = self._allowed(token, place, logits)
+            if token != guess:
+                break
+        return [*self.guess[:place], token]
+
+    def _allowed(self, token: int, place: int, logits: torch.Tensor) -> int:
+        """The token, or the likeliest that may be written in its place; the matcher has taken it in."""
+        if self.matcher is None:
+            return token
+        self.matcher.take_back(len(self.guess) - place)
+        if not self.draws and not self.matcher.allows(token):
+            forbidden = _padded([self.matcher.forbidden()], logits)[0]
+            token = int(logits[place].masked_fill(forbidden, float("-inf")).max(-1).indices)
+        for taken in self.guess[place:] if [token] == self.guess[place : place + 1] else [token]:
             if not self.matcher.done:
-                self.matcher.write(choices[taken])
-        return list(choices[: taken + 1])
+                self.matcher.write(taken)
+        return token
+
+
+def _padded(masks: Sequence[torch.Tensor], logits: torch.Tensor) -> torch.Tensor:
+    """The masks as one, for logits of an embedding that may be padded to a round number, on their device."""
+    forbidden = torch.ones(len(masks), logits.shape[-1], dtype=torch.bool)
+    for place, mask in zip(forbidden, masks, strict=True):
+        place[: len(mask)] = mask
+    return forbidden.to(logits.device)
 
 
 class FeedbackDecoder:
@@ -325,27 +345,18 @@ class FeedbackDecoder:
             self._reader.accept([len(tokens) for tokens in chosen])
 
     def _choose(self, rows: list[_Row], logits: torch.Tensor) -> list[list[int]]:
-        """What each row writes. On an accelerator the masks travel in one piece, and the choices come back in one.
+        """What each row writes. Of an accelerator the host asks one thing, the likeliest tokens, and seldom more.
 
         Args:
             logits: of what follows each row's last token and each of its guesses, row after row.
         """
         self.passes += len(rows)
         counts = [1 + len(row.guess) for row in rows]
-        masks = [row.masks() for row in rows]  # made on the host while the device still computes the logits
-        if any(masks):
-            forbidden = torch.zeros(logits.shape, dtype=torch.bool)
-            for own, row_masks in zip(forbidden.split(counts), masks, strict=True):
-                for place, mask in zip(own, row_masks, strict=False):
-                    place[: len(mask)] = mask
-                    place[len(mask) :] = True  # embeddings are often padded to a round number
-            logits = logits.masked_fill(forbidden.to(logits.device), float("-inf"))
-        if any(row.draws for row in rows):
-            # A row's random draws do not depend on the guesses of other rows.
-            choices = [_drawn(row, own) for row, own in zip(rows, logits.split(counts), strict=True)]
-        else:  # argmax takes six times as long in bfloat16
-            choices = [own.tolist() for own in logits.max(-1).indices.cpu().split(counts)]
-        return [row.take(own) for row, own in zip(rows, choices, strict=True)]
+        best = logits.max(-1).indices.cpu()  # argmax takes six times as long in bfloat16
+        return [
+            row.take(own, tokens.tolist())
+            for row, own, tokens in zip(rows, logits.split(counts), best.split(counts), strict=True)
+        ]
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
         """Append tokens up to where the feedback ends; whether it has."""
@@ -377,7 +388,3 @@ class FeedbackDecoder:
             ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
             self._spellings.update((word, tuple(own[1:]) or (self._pad,)) for word, own in zip(new, ids, strict=True))
         return [self._spellings[word] for word in words]
-
-
-def _drawn(row: _Row, logits: torch.Tensor) -> list[int]:
-    return (row.draws.ids(logits, [0] * len(logits)) if row.draws else logits.argmax(-1)).tolist()

@@ -60,8 +60,7 @@ class QuoteConstraint:
                 "constrained decoding needs byte-level BPE or SentencePiece with byte fallback"
             )
         self.written = [token or b"" for token in written]
-        going_on = [i for i, token in enumerate(self.written) if b'",' in token or token.startswith(b",")]
-        self.going_on = torch.tensor(going_on, dtype=torch.long)
+        self.going_on = {i for i, token in enumerate(self.written) if b'",' in token or token.startswith(b",")}
         self.ends_string, self.ends_rest = [ids[b'"']], [ids[b"]"], ids[b"}"]]
         self.library = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, written)))
 
@@ -116,15 +115,22 @@ class QuoteMatcher:
             self._matcher.rollback(number)
             del self._tokens[-number:]
 
+    def allows(self, token: int) -> bool:
+        """Whether a token may follow: much faster than :meth:`forbidden`, and the same."""
+        if self.done:
+            return True
+        if token >= len(self._shared.written) or not self._matcher.validate_tokens([token]):
+            return False
+        return not (token in self._shared.going_on and self._repeats(self._quotes(), self._shared.written[token]))
+
     def forbidden(self) -> torch.Tensor:
         """The tokens that may not follow: bool, [vocabulary]; none once the object is closed."""
         if self.done:
             return torch.zeros(len(self._shared.written), dtype=torch.bool)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         mask = torch.from_numpy(np.unpackbits(bits, count=len(self._shared.written), bitorder="little") == 0)
-        quotes = self._quotes()
-        if len(quotes) > 1:
-            going_on = self._shared.going_on[~mask[self._shared.going_on]].tolist()
+        if len(quotes := self._quotes()) > 1:
+            going_on = [token for token in self._shared.going_on if not mask[token]]
             mask[[token for token in going_on if self._repeats(quotes, self._shared.written[token])]] = True
         return mask
 
@@ -156,7 +162,7 @@ class QuoteMatcher:
 
     def _repeats(self, quotes: list[bytes], token: bytes) -> bool:
         """Whether a token goes on with the list behind a quote that the list has more often than the response."""
-        text = quotes[-1] + token
+        text = quotes[-1] + token if len(quotes) > 1 else b""
         quote = _STRING.match(text)
         if not quote or text[quote.end() : quote.end() + 1] != b",":
             return False
