@@ -368,19 +368,20 @@ class Together(Rows):
         """Read the tokens in ``_ids``; the normalised states behind them, ``[rows · width, H]``."""
         if not self._ids.is_cuda:
             return self._read_all()
-        if self._state is None:  # the first on a stream of its own: it sets up what a capture must find there
-            stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                self._state = self._read_all()
-            main.wait_stream(stream)
+        with torch.cuda.device(self._ids.device):
+            if self._state is None:  # the first on a stream of its own: it sets up what a capture must find there
+                stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    self._state = self._read_all()
+                main.wait_stream(stream)
+                return self._state
+            if self._graph is None:
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                    self._state = self._read_all()
+            self._graph.replay()
             return self._state
-        if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._state = self._read_all()
-        self._graph.replay()
-        return self._state
 
     def _read_all(self) -> Tensor:
         """:meth:`_pass` in fixed shapes and without a question to the device."""
