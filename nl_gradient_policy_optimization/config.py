@@ -20,6 +20,7 @@ from text2grad.critics.settings import CriticChoice
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
 from text2grad.models import long_dtype_name
+from text2grad.prompts import carried_words
 from text2grad.token_rewards import Scheme
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ class PolicySettings:
         "", "the policy: hub id, folder, adapter folder (training continues), or smollm2", "--model_path"
     )
     policy_prompt: str = setting(
-        "", "a file with the words that ask the policy, ${prompt} among them; by default the task's policy.txt"
+        "",
+        "a file with the words that ask the policy, ${prompt} among them; by default those that --model was trained "
+        "with, or the task's policy.txt",
     )
     reference: str = setting("", "with --lora_r 0: the reference model (default: --model itself)")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
@@ -329,6 +332,11 @@ class PolicyConfig(
         return cls.flags([name for name in ALGORITHMS if name in args or f"--algorithm={name}" in args])
 
     # What follows from settings
+
+    @property
+    def words(self) -> str:
+        """The file with the words that ask the policy; none for the task's own."""
+        return self.policy_prompt or carried_words(self.model)
 
     @property
     def keeps_policies(self) -> bool:

@@ -33,8 +33,8 @@ def export(trainer: NLGradientTrainer) -> None:
         trainer.tokenizer.save_pretrained(folder)
         if trainer.learner.value_function:
             trainer.learner.value_function.save(folder, with_optimizer=False)
-        if trainer.config.policy_prompt:
-            save_text(folder / POLICY_PROMPT, load_prompt(trainer.config.policy_prompt, ("prompt",)).text)
+        if words := trainer.config.words:
+            save_text(folder / POLICY_PROMPT, load_prompt(words, ("prompt",)).text)
         save_checksums(folder)
         save_text(folder / "README.md", model_card(trainer))
         if trainer.config.merge and is_adapter(str(folder)):

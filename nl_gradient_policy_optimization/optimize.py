@@ -95,7 +95,7 @@ def prepare(
         InputError: settings that cannot work, or others than those that the run was begun with.
     """
     own = get_task(task)
-    task = asking(own, config.policy_prompt)
+    task = asking(own, config.words)
     config.check()
     check_sharding(config.optimizer, config.deepspeed)
     check_fsdp()

@@ -11,7 +11,7 @@ from typing import Any
 
 from trl import DPOConfig, DPOTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.finetuning import Encoded, PolicyTuning, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import Pair, load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
@@ -21,7 +21,7 @@ from text2grad.tasks import get_task
 
 
 @dataclass
-class DPOSettings(FineTuning, DPOConfig):
+class DPOSettings(PolicyTuning, DPOConfig):
     """Settings of DPO; ``beta`` and ``loss_type`` are TRL's."""
 
 

@@ -33,6 +33,7 @@ from text2grad.models import (
     weights_fingerprint,
 )
 from text2grad.models.deepspeed_setup import begin_deepspeed
+from text2grad.prompts import POLICY_PROMPT, asking, carried_words, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task, get_task
 from text2grad.tasks.commands import say_next
@@ -120,6 +121,24 @@ class FineTuning(_Mixed):
     def adapter(self, **options: Any) -> LoraConfig | None:
         return lora_config(self, **options) if self.lora else None
 
+    @property
+    def words(self) -> str:
+        """The file with the words around a prompt; none for the task's own."""
+        return ""
+
+
+@dataclass
+class PolicyTuning(FineTuning):
+    """Settings of what trains a policy: SFT and DPO."""
+
+    policy_prompt: str = setting(
+        "", "a file with the words that ask the policy; by default those that --model was trained with, or the task's"
+    )
+
+    @property
+    def words(self) -> str:
+        return self.policy_prompt or carried_words(self.model)
+
     def policy(self) -> dict[str, Any]:
         """The model to train, as arguments of a trainer; an adapter that exists goes on training."""
         model = load_model(self.model, self.weights_dtype, trainable=True)
@@ -201,17 +220,22 @@ def fine_tune(
     path = folder / RUN_FILE
     begun = {"method": method, "data": fingerprint(items), **_decisions(config)}
     begun["weights"] = weights_fingerprint(config.model)
+    task = asking(get_task(config.task), config.words)
+    if config.words:
+        begun["policy_prompt (its text)"] = load_prompt(config.words, ("prompt",)).fingerprint
     with claimed(folder, method):
         _, more = begin(path, load_json(path) if path.is_file() else None, begun, RESULT_FILE, config)
         if not more:
             print(f"{folder}: this training has finished; delete the folder to train again")
             return
         tokenizer = load_tokenizer(config.model)
-        training, validation = split(items, encode(items, get_task(config.task), tokenizer, config), example, config)
+        training, validation = split(items, encode(items, task, tokenizer, config), example, config)
         trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
         measures = run(trainer, config)
         describe(trainer, training, measures)
         if config.process_index == 0:
+            if config.words:
+                save_text(folder / POLICY_PROMPT, load_prompt(config.words, ("prompt",)).text)
             save_text(folder / "README.md", model_card(config, method, measures))
             save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
             figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())

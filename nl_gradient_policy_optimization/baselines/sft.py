@@ -10,7 +10,7 @@ from typing import Literal
 
 from trl import SFTConfig, SFTTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.finetuning import Encoded, PolicyTuning, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import cut_off
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
@@ -19,7 +19,7 @@ from text2grad.tasks import Task, get_task
 
 
 @dataclass
-class SFTSettings(FineTuning, SFTConfig):
+class SFTSettings(PolicyTuning, SFTConfig):
     """Settings of SFT."""
 
     target: Literal["auto", "reference", "response"] = setting(

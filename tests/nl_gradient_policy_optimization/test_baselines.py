@@ -115,11 +115,16 @@ def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
 def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsys):
     rows = {f"r{i}": {"post": p, "generated_summary": BAD, "ideal_human_summary": GOOD} for i, p in enumerate(POSTS)}
     save_json(tmp_path / "posts.json", rows)
-    config = settings(sft.SFTSettings, tmp_path, tmp_path / "posts.json", target="reference")
+    (tmp_path / "ask.txt").write_text("Sum up: ${prompt}")
+    words = {"policy_prompt": str(tmp_path / "ask.txt")}
+    config = settings(sft.SFTSettings, tmp_path, tmp_path / "posts.json", target="reference", **words)
     sft.train(config)
     tok, before = load_tokenizer(config.model), load_model(config.model, "float32")
     after = load_model(config.output_dir, "float32")
-    assert logprob(after, tok, POSTS[0], GOOD) > logprob(before, tok, POSTS[0], GOOD) + 5
+    asked = f"Sum up: {POSTS[0]}"
+    assert logprob(after, tok, asked, GOOD) > logprob(before, tok, asked, GOOD) + 5
+    trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir))  # in the words that its model learnt
+    assert trainer.task.messages(POSTS[0])[-1]["content"] == asked
     assert list(Path(config.output_dir).glob("checkpoint-*"))
     metrics = load_json(Path(config.output_dir) / "result.json")["metrics"]
     assert metrics["last_loss"] < metrics["first_loss"]
