@@ -59,15 +59,20 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
         weaker = {"weaker": list(run.weaker)} if run.weaker else {}
         return [{"passed": run.passed, "error_type": run.error_type, **weaker}]
 
+    pairs = {key: {"code": task.code(task.response(record)), "test": record["test"]} for key, record in records.items()}
+    first: dict[tuple[str, ...], str] = {}  # a quarter of a policy's programs or more are the same
+    for key, pair in pairs.items():
+        first.setdefault(tuple(pair.values()), key)
     outcome = map_records(
-        {key: {"code": task.code(task.response(record)), "test": record["test"]} for key, record in records.items()},
+        {key: pairs[key] for key in first.values()},
         work,
         journal=f"{config.output_path}.tests.journal.jsonl",
         settings={"seconds": config.seconds, "memory_mb": config.memory_mb, "verdicts": VERDICTS},
         workers=config.workers or os.cpu_count() or 1,
         description="unit tests",
     )
-    return outcome.whole().results
+    found = outcome.whole().results
+    return {key: found[first[tuple(pair.values())]] for key, pair in pairs.items()}
 
 
 def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:

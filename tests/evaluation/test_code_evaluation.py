@@ -81,7 +81,8 @@ def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
     evaluate_programs(config(tmp_path, first))
     journal = tmp_path / "r.json.tests.journal.jsonl"
     assert len(journal.read_text().splitlines()) == 3
-    evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT], "b": [RIGHT]})))
+    again = {"a": [RIGHT, RIGHT], "b": [f"{RIGHT}\n# b"]}  # no run for a program that another sample has as well
+    evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", again)))
     lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert [(line["id"], line["result"]["passed"]) for line in lines[2:]] == [("b@0", True)]
     assert load_result(tmp_path / "r.json")["metrics"]["pass@1"]["value"] == 1
