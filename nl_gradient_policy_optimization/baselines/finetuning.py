@@ -221,8 +221,9 @@ def fine_tune(
     begun = {"method": method, "data": fingerprint(items), **_decisions(config)}
     begun["weights"] = weights_fingerprint(config.model)
     task = asking(get_task(config.task), config.words)
-    if config.words:
-        begun["policy_prompt (its text)"] = load_prompt(config.words, ("prompt",)).fingerprint
+    words = load_prompt(config.words, ("prompt",)) if config.words else None
+    if words:
+        begun["policy_prompt (its text)"] = words.fingerprint
     with claimed(folder, method):
         _, more = begin(path, load_json(path) if path.is_file() else None, begun, RESULT_FILE, config)
         if not more:
@@ -234,8 +235,8 @@ def fine_tune(
         measures = run(trainer, config)
         describe(trainer, training, measures)
         if config.process_index == 0:
-            if config.words:
-                save_text(folder / POLICY_PROMPT, load_prompt(config.words, ("prompt",)).text)
+            if words:
+                save_text(folder / POLICY_PROMPT, words.text)
             save_text(folder / "README.md", model_card(config, method, measures))
             save_json(folder / RESULT_FILE, {"method": method, "metrics": measures})
             figures = "".join(f"\n  {name} {value:.4g}" for name, value in measures.items())

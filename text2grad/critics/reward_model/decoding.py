@@ -207,20 +207,22 @@ class _Row:
                     self._masks.append(self.matcher.forbidden())
                 self.matcher.write(token)
 
-    def take(self, logits: torch.Tensor, best: Sequence[int]) -> list[int]:
+    def drawn(self, draws: OwnRandomness, logits: torch.Tensor) -> list[int]:
+        """A token for each place, whatever is kept: a row's draws do not depend on the guesses of other rows."""
+        if self.matcher is not None:
+            forbidden = _padded([*self._masks, self.matcher.forbidden()], logits)
+            logits = logits.masked_fill(forbidden, float("-inf"))
+        return draws.ids(logits, [0] * len(logits)).tolist()
+
+    def take(self, logits: torch.Tensor, choices: Sequence[int]) -> list[int]:
         """The tokens that decoding writes: the guesses that it would have written itself, and one more.
 
         Args:
             logits: of what follows the last token, and each guess.
-            best: the likeliest tokens by them.
+            choices: what was drawn there, or is likeliest.
         """
-        if self.draws:  # of all places, whatever is kept: they do not depend on the guesses of other rows
-            if self.matcher is not None:
-                forbidden = _padded([*self._masks, self.matcher.forbidden()], logits)
-                logits = logits.masked_fill(forbidden, float("-inf"))
-            best = self.draws.ids(logits, [0] * len(logits)).tolist()
         for place, guess in enumerate([*self.guess, None]):
-            token = best[place]
+            token = choices[place]
             if token != guess:
                 token = self._allowed(token, place, logits)
             if token != guess:
@@ -352,11 +354,11 @@ class FeedbackDecoder:
         """
         self.passes += len(rows)
         counts = [1 + len(row.guess) for row in rows]
-        best = logits.max(-1).indices.cpu()  # argmax takes six times as long in bfloat16
-        return [
-            row.take(own, tokens.tolist())
-            for row, own, tokens in zip(rows, logits.split(counts), best.split(counts), strict=True)
-        ]
+        parts = logits.split(counts)
+        choices = [row.drawn(row.draws, own) for row, own in zip(rows, parts, strict=True) if row.draws]
+        if not choices:  # argmax takes six times as long in bfloat16
+            choices = [own.tolist() for own in logits.max(-1).indices.cpu().split(counts)]
+        return [row.take(*each) for row, *each in zip(rows, parts, choices, strict=True)]
 
     def _write(self, tokens: list[int], row: _Row) -> bool:
         """Append tokens up to where the feedback ends; whether it has."""

@@ -121,7 +121,8 @@ class QuoteMatcher:
             return True
         if token >= len(self._shared.written) or not self._matcher.validate_tokens([token]):
             return False
-        return not (token in self._shared.going_on and self._repeats(self._quotes(), self._shared.written[token]))
+        quotes = self._quotes() if token in self._shared.going_on else []
+        return len(quotes) < 2 or not self._repeats(quotes, self._shared.written[token])
 
     def forbidden(self) -> torch.Tensor:
         """The tokens that may not follow: bool, [vocabulary]; none once the object is closed."""
@@ -162,7 +163,7 @@ class QuoteMatcher:
 
     def _repeats(self, quotes: list[bytes], token: bytes) -> bool:
         """Whether a token goes on with the list behind a quote that the list has more often than the response."""
-        text = quotes[-1] + token if len(quotes) > 1 else b""
+        text = quotes[-1] + token
         quote = _STRING.match(text)
         if not quote or text[quote.end() : quote.end() + 1] != b",":
             return False
