@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from text2grad.models.adapters import base_model, merged_weight, only_products, without_adapter
-from text2grad.models.trees import attend, shared_prefixes, tree_positions
+from text2grad.models.trees import attend, plain_attention, shared_prefixes, tree_positions
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -69,23 +69,22 @@ class Sampled:
 
 
 class _Linear:
-    """x @ Wᵀ + b with the weights of one or more modules side by side, packed for products of a few rows."""
+    """x @ Wᵀ + b, the weights of several modules side by side; on a CPU in the layout that oneDNN is fastest with."""
 
     def __init__(self, *modules: nn.Module):
         weights = [merged_weight(module) for module in modules]
-        self.weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        self._weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         biases = [without_adapter(module).bias for module in modules]
-        self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
-        self._packed = None
-        on_cpu = self.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        if on_cpu and self.weight.dtype in (torch.bfloat16, torch.float32):
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 8)
+        self._bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+        on_cpu = self._weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+        self._packed = on_cpu and self._weight.dtype in (torch.bfloat16, torch.float32)
+        if self._packed:
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, 8)
 
     def __call__(self, x: Tensor) -> Tensor:
-        # oneDNN's own layout is what makes a product of a few rows fast; of many rows the plain one is not slower.
-        if self._packed is None or x.shape[0] > 64:
-            return F.linear(x, self.weight, self.bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        if self._packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return F.linear(x, self._weight, self._bias)
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Decoder:
     Args:
         model: the causal LM itself; adapter layers may be inside.
 
-    Memory: one more copy of the weights, and a second of those that have an adapter or share a product.
+    Memory: one more copy of the weights.
     """
 
     @torch.no_grad()
@@ -280,20 +279,20 @@ class Rows:
         self._make_room(width)
         groups = decoder.heads // decoder.kv_heads
         # The heads of a group are further positions of one query: grouped attention without copies.
-        visible = (torch.arange(width) <= slots[..., None]).repeat_interleave(groups, 1)[:, None]
-        split = (count, longest, decoder.kv_heads, groups, decoder.head_dim)
+        unseen = torch.where(torch.arange(width) > slots[..., None], float("-inf"), 0).to(x.dtype)
+        unseen = unseen.repeat_interleave(decoder.kv_heads, 0)
+        split = (count, decoder.kv_heads, longest, groups, decoder.head_dim)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
                 # Written where the row's tokens end: what an earlier guess left there is overwritten.
                 keys[rows, :, positions], values[rows, :, positions] = k, v
-                queries = q.new_zeros(count, longest, *q.shape[1:])
-                queries[rows, places] = q
-                queries = queries.view(split).transpose(1, 2).reshape(count, decoder.kv_heads, longest * groups, -1)
-                attended = F.scaled_dot_product_attention(
-                    queries, keys[:, :, :width], values[:, :, :width], attn_mask=visible
-                )
-                return attended.reshape(count, decoder.kv_heads, longest, -1).transpose(1, 2)[rows, places].flatten(1)
+                queries = q.new_zeros(split)
+                queries[rows, :, places] = q.view(-1, decoder.kv_heads, groups, decoder.head_dim)
+                # Keys with gaps between the rows would take twice as long.
+                known, told = keys[:, :, :width].contiguous().flatten(0, 1), values[:, :, :width].flatten(0, 1)
+                attended = plain_attention(queries.flatten(0, 1), known, told, unseen, decoder.head_dim**-0.5)
+                return attended.view(split)[rows, :, places].flatten(1)
 
             x = decoder._block(layer, x, cos, sin, attend)
         return F.rms_norm(x, x.shape[-1:], decoder.norm, decoder.eps)
