@@ -55,9 +55,10 @@ def steps_to_reference(curves: Sequence[Curve], reference: Sequence[Curve]) -> l
 
     As many evaluations are averaged as at the end, so that a single lucky one does not count.
     """
-    steps = np.array([row["step"] for row in reference[0]], dtype=float)[FINAL - 1 :]
-    level = float(final(reference).value)
-    smooth = np.lib.stride_tricks.sliding_window_view(column(curves, "f1"), FINAL, axis=1).mean(axis=2)
+    steps = np.array([row["step"] for row in reference[0]], dtype=float)
+    level, width = float(final(reference).value), min(FINAL, len(steps))
+    smooth = np.lib.stride_tricks.sliding_window_view(column(curves, "f1"), width, axis=1).mean(axis=2)
+    steps = steps[width - 1 :]
     return sorted(steps_to(level, curve, steps) for curve in smooth)
 
 

@@ -254,7 +254,7 @@ def test_a_stored_study_is_printed_and_drawn_again(tmp_path, run_script):
     again = run_script("benchmarks/convergence.py", *flags, "--stored", stored)
     assert again.stdout == done.stdout and (tmp_path / "figures" / "tiny.svg").read_bytes() == figure
     assert not (tmp_path / "runs").exists(), "nothing is trained"
-    other = run_script("benchmarks/convergence.py", *flags, "--stored", stored, "--methods", "ppo_sum", code=2)
+    other = run_script("benchmarks/convergence.py", *flags, "--stored", stored, "--methods", "ppo_sum", "grpo", code=2)
     assert "compares" in other.stderr
 
 
