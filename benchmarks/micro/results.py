@@ -58,8 +58,7 @@ def steps_to_reference(curves: Sequence[Curve], reference: Sequence[Curve]) -> l
     steps = np.array([row["step"] for row in reference[0]], dtype=float)
     level, width = float(final(reference).value), min(FINAL, len(steps))
     smooth = np.lib.stride_tricks.sliding_window_view(column(curves, "f1"), width, axis=1).mean(axis=2)
-    steps = steps[width - 1 :]
-    return sorted(steps_to(level, curve, steps) for curve in smooth)
+    return sorted(steps_to(level, curve, steps[width - 1 :]) for curve in smooth)
 
 
 def shown(steps: Sequence[float]) -> str:

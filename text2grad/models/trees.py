@@ -18,7 +18,8 @@ Segments = list[list[int]]
 _WORTH_SHARING = 0.25
 """The share of a batch's tokens that shared prefixes must save: below it, short pieces of attention cost as much."""
 _SHORT = 512
-"""Queries up to which plain products are the faster attention on a CPU; the fused one skips what they do not see."""
+"""Queries up to which plain products are the faster attention on a CPU, in bfloat16 or with gradients: PyTorch's fused
+one is slow there, but leaves out the keys that a query does not see."""
 
 
 def shared_prefixes(ids: Tensor, lengths: list[int]) -> tuple[Segments, Tensor, Tensor]:
@@ -73,7 +74,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scaling: float) 
     """Causal attention inside each row: ``[N, heads, D], [N, kv_heads, D] x 2 -> [N, heads · D]``."""
     lengths, kv_heads = [length for tree in segments for length in tree], k.shape[1]
     # The heads that share keys lie next to each other: further queries of one product, which copies no keys.
-    q = q.view(len(q), kv_heads, -1, q.shape[-1]).transpose(0, 1).contiguous()
+    q = q.view(len(q), kv_heads, -1, q.shape[-1]).transpose(0, 1)
     parts = [part.split(lengths, 1) for part in (q, k.transpose(0, 1), v.transpose(0, 1))]
     attended, at = [], 0
     for tree in segments:
@@ -88,20 +89,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scaling: float) 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, shared: int, scaling: float) -> Tensor:
     """Queries ``[kv_heads, L, groups, D]`` see the first ``shared`` of ``shared + L`` keys and, causally, their own."""
-    length, groups = q.shape[1:3]
+    _, length, groups, _ = q.shape
     fast = q.dtype == torch.bfloat16 or torch.is_grad_enabled()
     if q.device.type == "cpu" and length <= _SHORT and fast:
         return plain_attention(q, k, v, _unseen(length, shared, q.dtype, q.device), scaling)
     seen = _unseen(length, shared, q.dtype, q.device) == 0 if shared else None
-    k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+    k, v = (part[:, None].expand(-1, groups, -1, -1) for part in (k, v))
     attended = F.scaled_dot_product_attention(
-        q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], attn_mask=seen, is_causal=not shared, scale=scaling
+        q.transpose(1, 2), k, v, attn_mask=seen, is_causal=not shared, scale=scaling
     )
-    return attended[0].unflatten(0, (-1, groups)).transpose(1, 2)
+    return attended.transpose(1, 2)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor, scaling: float) -> Tensor:
-    """Attention as three products, which on a CPU takes half as long as PyTorch's fused one where queries are few.
+    """Attention by two products, which on a CPU takes half as long as PyTorch's fused one where queries are few.
 
     Args:
         q: ``[B, L, groups, D]``; the heads of a group are further queries for the same keys.
