@@ -31,7 +31,11 @@ class StepCosts:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add the seconds that the block takes to a phase."""
+        """Add the seconds that the block takes to a phase, which what is raised in it names."""
         start = time.perf_counter()
-        yield
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            error.add_note(f" in the phase {phase!r}")
+            raise
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start

@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
+from nl_gradient_policy_optimization.costs import StepCosts
 from tests.processes import ROOT, run_command
 from text2grad.errors import command
 from text2grad.records import save_json
@@ -110,12 +111,23 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert not loaded(*annotation) & (HEAVY | {"nltk"})
 
 
-@pytest.mark.parametrize("want", [lambda: bytes(1 << 60), lambda: torch.empty(1 << 55)], ids=["python", "torch"])
-def test_no_memory_is_one_sentence(capsys, want):
+def full_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("want", "which"),
+    [(lambda: bytes(1 << 60), ""), (lambda: torch.empty(1 << 55), ""), (full_gpu, "GPU ")],
+    ids=["python", "torch", "gpu"],
+)
+def test_no_memory_is_one_sentence_with_the_phase_of_a_step(capsys, want, which):
     @command
     def main() -> None:
-        want()
+        with StepCosts().timed("update"):
+            want()
 
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith("error: out of memory")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: out of {which}memory in the phase 'update'; ")
+    assert ("ulimit" in said) == (not which)
