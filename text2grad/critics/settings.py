@@ -19,7 +19,7 @@ class CriticChoice:
     critic_max_cost_usd: float | None = setting(None, "for an endpoint: stop before a run costs more, on each rank")
     critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
     critic_prompt: str = setting("", "for an endpoint: its prompt file (a served reward model's reward_prompt.txt)")
-    critic_batch_size: int = setting(8, "for a reward model's folder: responses in one batch", above=0)
+    critic_batch_size: int = setting(16, "for a reward model's folder: responses in one batch", above=0)
     critic_constrained: Literal["none", "quotes"] = setting(
         "none",
         "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",

@@ -247,13 +247,12 @@ class Rows:
         read, last = read.to(device), (lengths.cumsum(0) - 1).to(device)
         x = decoder.embedding[ids[order].to(device)]
         cos, sin = decoder._angles(tree_positions(segments), x.dtype)
-        places = read.split(lengths.tolist())
+        rows = torch.tensor(chosen, device=device).repeat_interleave(lengths.to(device))
+        places = torch.cat([torch.arange(length, device=device) for length in lengths.tolist()])
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
-                for row, own in zip(chosen, places, strict=True):
-                    for kept, part in ((keys, k), (values, v)):
-                        kept[row, :, : len(own)] = part[own].transpose(0, 1)
+                keys[rows, :, places], values[rows, :, places] = k[read], v[read]
                 return attend(q, k, v, segments, decoder.head_dim**-0.5)
 
             x = decoder._block(layer, x, cos, sin, attend_and_keep)
