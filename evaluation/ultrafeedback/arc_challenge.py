@@ -60,6 +60,7 @@ def check_questions(path: str) -> None:
     rows = load_json(path)
     if not rows:
         raise InputError(f"{path}: holds no questions")
+    seen: set[str] = set()
     for number, row in enumerate(rows, 1):
         choices = row.get("choices") if isinstance(row, dict) else None
         choices = choices if isinstance(choices, dict) else {}
@@ -69,6 +70,9 @@ def check_questions(path: str) -> None:
             raise InputError(f"{path}: line {number} lacks question, or choices with as many texts as labels")
         if row.get("answerKey") not in labels:
             raise InputError(f"{path}: line {number}: answerKey {row.get('answerKey')!r} is none of {labels}")
+        if (own := str(row.get("id") or f"line {number}")) in seen:
+            raise InputError(f"{path}: line {number}: its id {own!r} is an earlier question's")
+        seen.add(own)
 
 
 def local_task(lm_eval: Path, folder: Path, data_path: str, train_path: str | None) -> str:

@@ -67,15 +67,17 @@ def test_the_sample_questions_are_in_arcs_schema():
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("changed", "message"),
     [
-        ({"question": "Q?", "choices": {"text": ["a"], "label": ["A", "B"]}, "answerKey": "A"}, "line 1 lacks"),
-        ({"question": "Q?", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"}, "answerKey 'B'"),
-        ({"choices": {"text": ["a"], "label": ["A"]}, "answerKey": "A"}, "line 1 lacks question"),
+        ({"choices": {"text": ["a"], "label": ["A", "B"]}}, "line 2 lacks"),
+        ({"answerKey": "B"}, "line 2: answerKey 'B'"),
+        ({"question": None}, "line 2 lacks question"),
+        ({"id": "q1"}, "line 2: its id 'q1' is an earlier"),
     ],
 )
-def test_other_schemas_are_refused(tmp_path, row, message):
-    save_json(tmp_path / "q.jsonl", [row])
+def test_other_schemas_are_refused(tmp_path, changed, message):
+    row = {"id": "q1", "question": "Q?", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "A"}
+    save_json(tmp_path / "q.jsonl", [row, row | {"id": "q2"} | changed])
     with pytest.raises(InputError, match=message):
         check_questions(str(tmp_path / "q.jsonl"))
 
