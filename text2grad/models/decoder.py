@@ -248,7 +248,7 @@ class Rows:
         x = decoder.embedding[ids[order].to(device)]
         cos, sin = decoder._angles(tree_positions(segments), x.dtype)
         rows = torch.tensor(chosen, device=device).repeat_interleave(lengths.to(device))
-        places = torch.cat([torch.arange(length, device=device) for length in lengths.tolist()])
+        places = tree_positions([[length] for length in lengths.tolist()]).to(device)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
