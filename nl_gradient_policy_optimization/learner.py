@@ -17,6 +17,9 @@ from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.schedule import learning_rate_share, permutation
 from nl_gradient_policy_optimization.value_function import ValueFunction
 
+_SCORED_AT_ONCE = 4
+"""Micro-batches that are scored together: without gradients a row takes a fraction of an update's memory."""
+
 
 class BrokenUpdateError(RuntimeError):
     """The update has left every reasonable size."""
@@ -59,7 +62,7 @@ class Learner:
     def forward(self, batch: Batch, at: str = "", **options: Any) -> dict[str, Tensor]:
         """What the policy says of all rollouts, by the names of :class:`~.policy.Scores`, and the head's ``values``.
 
-        It scores them in micro-batches of similar length; every rank makes the same number of them.
+        It scores some micro-batches together; every rank makes the same number of passes.
 
         Args:
             at: the name of ids in ``extra`` whose log-probabilities are asked for.
@@ -69,7 +72,7 @@ class Learner:
         model = self.model if self.accelerator.distributed_type == "DEEPSPEED" else self.scorer
         self.costs.count(forward=batch.tokens * (1 + ("kl" in options)))
         whole: dict[str, Tensor] = {}
-        for rows, part in batch.micro_batches(self.config.micro_batch_size):
+        for rows, part in batch.micro_batches(_SCORED_AT_ONCE * self.config.micro_batch_size):
             part = part.to(self.accelerator.device)
             scores = model(*part.inputs(), at=part.extra[at] if at else None, **options)
             columns = {name: column for name, column in scores._asdict().items() if column is not None}

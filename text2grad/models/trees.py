@@ -15,7 +15,7 @@ from torch import Tensor
 Segments = list[list[int]]
 """The trees of a batch, whose tokens lie end to end."""
 
-_WORTH_SHARING = 0.25
+_WORTH_SHARING = 0.1
 """The share of a batch's tokens that shared prefixes must save: below it, short pieces of attention cost as much."""
 _SHORT = 512
 """Queries up to which plain products are the faster attention on a CPU, in bfloat16 or with gradients: PyTorch's fused
