@@ -29,6 +29,7 @@ from tabulate import tabulate
 from benchmarks.utilisation import Machine, Work, needed, used
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
+from nl_gradient_policy_optimization.costs import PHASES
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_prompts, short_enough
 from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
@@ -39,7 +40,6 @@ from text2grad.records import save_json
 from text2grad.tasks import get_task
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("rollout", "reference", "critique", "update")
 _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),

@@ -121,8 +121,9 @@ def prepare(
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]
     if config.audit_critic:
-        trusted = trusted_rewards(config, task, accelerator, files)
-        rewards = AuditedRewards(rewards, trusted, config.audit_share, config.seed)
+        asked = trusted_settings(config)
+        trusted = make_critic(asked, task, accelerator, "audit_replies", files)
+        rewards = AuditedRewards(rewards, CriticRewards(trusted, task, asked), config.audit_share, config.seed)
         observers.append(Audit(config))
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
@@ -131,11 +132,9 @@ def prepare(
     return prepared
 
 
-def trusted_rewards(
-    config: PolicyConfig, task: Task, accelerator: Accelerator, files: ExitStack | None = None
-) -> CriticRewards:
-    """The trusted critic's feedback on rollouts; it is asked as the critic would be."""
-    asked = replace(
+def trusted_settings(config: PolicyConfig) -> PolicyConfig:
+    """The run's settings with the trusted critic in the critic's place."""
+    return replace(
         config,
         algorithm=algorithm_class("text2grad")(),  # a method may name a critic of its own
         critic=config.audit_critic,
@@ -147,7 +146,6 @@ def trusted_rewards(
         critic_temperature=0.0,
         run_tests=None,
     )
-    return CriticRewards(make_critic(asked, task, accelerator, "audit_replies", files), task, asked)
 
 
 def make_critic(

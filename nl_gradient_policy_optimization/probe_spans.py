@@ -30,9 +30,10 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import default_settings, prepare
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
+from nl_gradient_policy_optimization.weights import trainable
 from text2grad.advantages import before_end, leave_one_out, per_response
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.errors import command
+from text2grad.errors import InputError, command
 from text2grad.records import save_json
 from text2grad.statistics import Estimate, bootstrap, mean_interval, ratio
 from text2grad.tasks import Task
@@ -67,6 +68,8 @@ def probe(
     steps = settings.truth_batches + settings.batches
     config = config.changed(algorithm="verdict", max_steps=steps, log_rollouts_every=0)
     trainer = prepare(task, config, rewards)
+    if trainer.accelerator.num_processes > 1:
+        raise InputError("probe_spans.py takes one process: start it without torchrun, with more --truth_batches")
     batches = (feedback(trainer, step) for step in tqdm(range(1, steps + 1), "gradients", unit="batch"))
     truth = end = torch.zeros((), device=trainer.accelerator.device)
     for batch in islice(batches, settings.truth_batches):
@@ -119,7 +122,7 @@ def advantages_of(algorithm: Algorithm, batch: Batch) -> Tensor:
 def gradient(trainer: NLGradientTrainer, batch: Batch, advantages: Tensor) -> Tensor:
     """∇ of mean A_t·log π(y_t): all trainable weights in one vector."""
     scorer = trainer.learner.scorer.eval()
-    weights = [each for each in scorer.parameters() if each.requires_grad]
+    weights = trainable(scorer)
     total = torch.zeros(sum(each.numel() for each in weights), device=trainer.accelerator.device)
     batch.advantages = advantages
     for _, part in batch.micro_batches(trainer.config.micro_batch_size):

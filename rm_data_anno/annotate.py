@@ -95,6 +95,7 @@ def annotate(
     config: AnnotateConfig,
     prepare: Prepare | None = None,
     program_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Annotate a file: every record ends in the output with its feedback, or in ``<output>.failed.json`` with a reason.
 
@@ -104,6 +105,7 @@ def annotate(
     Args:
         prepare: completes a record before its feedback (runs a solution's tests); what it adds goes into the output.
         program_options: for the programmatic critic.
+        settings: what else decides a result; a second run with others is refused.
 
     Raises:
         InputError: before anything is written.
@@ -118,7 +120,7 @@ def annotate(
             records,
             work,
             journal=_beside(output, "journal.jsonl"),
-            settings=work.settings,
+            settings=work.settings | dict(settings or {}),
             batch_size=len(records) if config.batch_api else config.batch_size if not work.client else 1,
             workers=config.concurrency if work.client and not config.batch_api else 0,
             retry_failed=config.retry_failed,

@@ -111,14 +111,19 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert not loaded(*annotation) & (HEAVY | {"nltk"})
 
 
-def full_gpu() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+def full_gpu(kind: str) -> None:
+    raise torch.OutOfMemoryError(f"{kind} out of memory. Tried to allocate 2.00 GiB.")
 
 
 @pytest.mark.parametrize(
     ("want", "which"),
-    [(lambda: bytes(1 << 60), ""), (lambda: torch.empty(1 << 55), ""), (full_gpu, "GPU ")],
-    ids=["python", "torch", "gpu"],
+    [
+        (lambda: bytes(1 << 60), ""),
+        (lambda: torch.empty(1 << 55), ""),
+        (lambda: full_gpu("CUDA"), "GPU "),
+        (lambda: full_gpu("HIP"), "GPU "),
+    ],
+    ids=["python", "torch", "cuda", "hip"],
 )
 def test_no_memory_is_one_sentence_with_the_phase_of_a_step(capsys, want, which):
     @command

@@ -122,7 +122,7 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
                 raise
-            which, remedy = ("GPU ", "") if "CUDA" in str(error) else ("", "raise ulimit -v, or ")
+            which, remedy = ("GPU ", "") if re.search("CUDA|HIP", str(error)) else ("", "raise ulimit -v, or ")
             phase = "".join(getattr(error, "__notes__", ()))
             print(f"error: out of {which}memory{phase}; {remedy}use a smaller model or batch", file=sys.stderr)
             raise SystemExit(2) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.micro.critic import ProfileCritic
-from benchmarks.micro.methods import Method, method_of
+from benchmarks.micro.methods import method_of
 from benchmarks.micro.noise import NoisyCritic
 from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES, make_record
@@ -54,7 +54,7 @@ def run_method(
         return result
     shutil.rmtree(folder, ignore_errors=True)
     method = method_of(name)
-    config = config_of(name, method, learning_rate, seed, folder, materials, protocol)
+    config = config_of(name, learning_rate, seed, folder, materials, protocol)
     begun, processor = time.perf_counter(), time.process_time()
     critic: Critic = ProfileCritic(protocol.praises)
     if method.noise:
@@ -72,7 +72,7 @@ def run_method(
 
 
 def config_of(
-    name: str, method: Method, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
+    name: str, learning_rate: float, seed: int, folder: Path, materials: Materials, protocol: Protocol
 ) -> PolicyConfig:
     """Text2Grad's settings with the method's changes.
 
@@ -105,7 +105,7 @@ def config_of(
         "log_rollouts_every": 0,
         "report_to": ["none"],
     }
-    return PolicyConfig.of(**{**settings, **method.settings})
+    return PolicyConfig.of(**{**settings, **method_of(name).settings})
 
 
 def train_text2grad(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list[dict[str, float]]:

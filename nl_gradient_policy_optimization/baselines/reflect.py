@@ -100,7 +100,6 @@ def reflect(
 
 def criticise(records: dict[str, Record], task: Task, critic: Critic, config: ReflectConfig, number: int) -> Outcome:
     """The critic's feedback on each answer of a round, as the task's fields."""
-
     complete = log_completion(critic, task)
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:

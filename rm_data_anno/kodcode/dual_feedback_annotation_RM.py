@@ -27,7 +27,8 @@ class KodCodeConfig(AnnotateConfig):
 def main() -> None:
     config = parse(KodCodeConfig)
     sandbox = Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
-    annotate("kodcode", config, partial(with_log, sandbox=sandbox), {"sandbox": sandbox})
+    prepare, settings = partial(with_log, sandbox=sandbox), {"test_seconds": config.test_seconds}
+    annotate("kodcode", config, prepare, {"sandbox": sandbox}, settings)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ python rm_data_anno/slf5k/variations.py --data_path posts.json --answers base.js
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,12 +152,12 @@ def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random)
 
 
 def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Answers by the id of their post, which ``evaluation/generate.py`` puts before the @ of a record's id."""
+    """Answers by the id of their post, which ``evaluation/generate.py`` puts before the @N of a record's id."""
     task = get_task("slf5k")
     found: dict[str, list[str]] = {}
     for path in paths:
         for key, record in load_records(path, task).items():
-            found.setdefault(key.partition("@")[0], []).append(task.response(record))
+            found.setdefault(re.sub(r"@\d+$", "", key), []).append(task.response(record))
     return found
 
 

@@ -288,7 +288,7 @@ def test_the_methods_run(tmp_path, name):
         steps=1, rollouts=16 if name == "critique_grpo" else 4, evaluate_every=1, held_out=2, max_response_tokens=16,
         kl_coef=0.02, praises=True,
     )  # fmt: skip
-    config = config_of(name, method_of(name), 1e-3, 1, tmp_path / "run", materials, protocol)
+    config = config_of(name, 1e-3, 1, tmp_path / "run", materials, protocol)
     assert config.kl_coef == 0.02
     result = run_method(name, 1e-3, 1, tmp_path / "run", materials, protocol)
     assert [row["step"] for row in result["curve"]] == [0, 1]

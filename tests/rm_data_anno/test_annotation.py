@@ -27,9 +27,9 @@ RECORDS = {
 }
 
 
-def annotate(task: str, data: Path, output: Path, code: int = 0):
+def annotate(task: str, data: Path, output: Path, code: int = 0, **more: object):
     """By the task's script, with the critic that is a program."""
-    flags = {"data_path": data, "output_path": output, "critic": "programmatic"}
+    flags = {"data_path": data, "output_path": output, "critic": "programmatic", **more}
     return run_forked(f"rm_data_anno/{task}/dual_feedback_annotation_RM.py", **flags, code=code)
 
 
@@ -80,6 +80,7 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     assert wrong["wrong_code"] == ["return a if a < b else b"]
     assert fine["log"]["passed"] is True
     assert fine["wrong_code"] == []
+    assert "test_seconds" in annotate("kodcode", data, tmp_path / "out.json", 2, test_seconds=9).stderr
 
 
 def test_validation_keeps_exact_quotes_only():
