@@ -26,7 +26,6 @@ from evaluation.results import (
     print_failures,
     print_metrics,
     print_next_step,
-    prompt_of,
     save_result,
 )
 from text2grad.configs import TaskConfig, check_values, parse, setting
@@ -34,7 +33,7 @@ from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, 
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, find_prompt, load_prompt, prompt_path
-from text2grad.records import check_output, load_records
+from text2grad.records import check_output, load_records, prompt_of
 from text2grad.tasks import Record, Task, get_task
 
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first

@@ -17,7 +17,6 @@ from evaluation.results import (
     print_differences,
     print_metrics,
     print_next_step,
-    prompt_of,
     save_result,
     writers,
 )
@@ -28,7 +27,7 @@ from text2grad.critics.unit_test_logs import log_completion
 from text2grad.feedback import Feedback, FeedbackError, verdict
 from text2grad.journal import map_records
 from text2grad.models import load_tokenizer, model_identity
-from text2grad.records import check_output, generation_of
+from text2grad.records import check_output, generation_of, prompt_of
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import scheme_of, token_rewards
 

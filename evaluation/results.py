@@ -8,7 +8,6 @@ answers to one prompt are drawn together, because they are not independent.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from text2grad.errors import InputError
-from text2grad.records import generation_of, load_json, load_rows, save_json
+from text2grad.records import generation_of, load_json, load_rows, prompt_of, save_json
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, bootstrap, paired_difference, ratio
@@ -56,13 +55,6 @@ COMBINE: dict[str, Combine] = {
 
 MEASURING = ("critic", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
 """Settings of a measurement that decide what its figures mean."""
-
-_SAMPLE = re.compile(r"@\d+$")
-
-
-def prompt_of(record_id: str) -> str:
-    """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
-    return _SAMPLE.sub("", record_id)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:

@@ -25,6 +25,7 @@ from text2grad.tasks.base import Record, Task, content_id
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
 _LEDGER = ".text2grad.jsonl"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(#[\w.-]+)?")
+_SAMPLE = re.compile(r"@\d+$")
 
 
 class Records(dict[str, Record]):
@@ -206,6 +207,11 @@ def generation_of(record: Record) -> dict[str, Any]:
     """What ``evaluation/generate.py`` noted of how the response was made; empty where nothing did."""
     made = record.get("generation")
     return made if isinstance(made, dict) else {}
+
+
+def prompt_of(record_id: str) -> str:
+    """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
+    return _SAMPLE.sub("", record_id)
 
 
 def save_records(path: str | Path, records: Records) -> None:

@@ -18,7 +18,7 @@ from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
 from text2grad.prompts import load_prompt
-from text2grad.records import check_output, save_json
+from text2grad.records import check_output, prompt_of, save_json
 from text2grad.tasks.commands import say_next
 from text2grad.tasks.kodcode import KodCode
 
@@ -72,7 +72,7 @@ def main() -> None:
     rows = []
     for key in chats:
         if key in outcome.results:
-            task_id, reply = key.rpartition("@")[0], outcome.results[key]
+            task_id, reply = prompt_of(key), outcome.results[key]
             solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
             about = {**asdict(sampling), "model": answering.model, "tokens": reply["tokens"]}
             about["finished"] = reply["finished"]

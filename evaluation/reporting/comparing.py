@@ -8,7 +8,8 @@ import numpy as np
 
 from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
-from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result, prompt_of
+from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result
+from text2grad.records import prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")

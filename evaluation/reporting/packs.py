@@ -10,9 +10,9 @@ import numpy as np
 from evaluation.reporting.runs import LoggedRollout, Run
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name, told
-from evaluation.results import prompt_of
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
+from text2grad.records import prompt_of
 from text2grad.tasks import get_task
 from text2grad.token_rewards import span_intervals
 

@@ -12,7 +12,7 @@ from rm_data_anno.annotate import AnnotateConfig, annotate
 from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import with_log
+from text2grad.sandbox.unit_tests import VERDICTS, with_log
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ class KodCodeConfig(AnnotateConfig):
 def main() -> None:
     config = parse(KodCodeConfig)
     sandbox = Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
-    prepare, settings = partial(with_log, sandbox=sandbox), {"test_seconds": config.test_seconds}
+    prepare, settings = partial(with_log, sandbox=sandbox), {"test_seconds": config.test_seconds, "verdicts": VERDICTS}
     annotate("kodcode", config, prepare, {"sandbox": sandbox}, settings)
 
 

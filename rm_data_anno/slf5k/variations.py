@@ -4,7 +4,6 @@ python rm_data_anno/slf5k/variations.py --data_path posts.json --answers base.js
 """
 
 import random
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from rm_data_anno.slf5k.corruptions import CORRUPTIONS, marked, split, spoil
 from text2grad.configs import check_given, parse, setting
 from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
 from text2grad.errors import InputError, command
-from text2grad.records import Records, check_output, load_records, save_records
+from text2grad.records import Records, check_output, load_records, prompt_of, save_records
 from text2grad.tasks import Record, get_task
 
 SHARES = {
@@ -152,12 +151,12 @@ def _response(how: str, own: PostTexts, stranger: PostTexts, rng: random.Random)
 
 
 def load_answers(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Answers by the id of their post, which ``evaluation/generate.py`` puts before the @N of a record's id."""
+    """Answers by the id of their post."""
     task = get_task("slf5k")
     found: dict[str, list[str]] = {}
     for path in paths:
         for key, record in load_records(path, task).items():
-            found.setdefault(re.sub(r"@\d+$", "", key), []).append(task.response(record))
+            found.setdefault(prompt_of(key), []).append(task.response(record))
     return found
 
 
