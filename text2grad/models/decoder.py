@@ -324,8 +324,10 @@ class Together(Rows):
     """
 
     def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], room: int, width: int):
-        super().__init__(decoder, prompts, room + width - 1)
+        needed = max(map(len, prompts)) + room + width - 1
+        super().__init__(decoder, prompts, room + width - 1 - needed % -64)  # other prompts may fit, too
         device = decoder.embedding.device
+        self.lengths = self.lengths.to(device)
         self._ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
         self._places = torch.arange(self.keys[0].shape[2], device=device)
         self._offsets = torch.arange(width, device=device)
@@ -334,10 +336,16 @@ class Together(Rows):
         self._graph: torch.cuda.CUDAGraph | None = None
         self._state: Tensor | None = None
 
-    def prefill(self) -> Tensor:
-        state = super().prefill()
-        self.lengths = self.lengths.to(state.device)
-        return state
+    def restart(self, prompts: Sequence[Sequence[int]], room: int) -> bool:
+        """Begin anew with other prompts, in the same buffers and by the same graph; whether they fit."""
+        count, width = self._ids.shape
+        if len(prompts) > count or max(map(len, prompts)) + room + width - 1 > len(self._places):
+            return False
+        self.prompts = [list(ids) for ids in prompts]
+        self._rows = list(range(len(prompts)))
+        self.lengths.zero_()
+        self.lengths[: len(prompts)] = torch.tensor([len(ids) for ids in prompts], device=self.lengths.device)
+        return True
 
     def advance(self, ids: Tensor) -> Tensor:
         """Read one token more of every row, ``[rows]``; the normalised states behind it, ``[rows, H]``."""
@@ -387,16 +395,18 @@ class Together(Rows):
         at = self.lengths[:, None] + self._offsets
         rows = torch.arange(count, device=at.device)[:, None].expand_as(at).flatten()
         groups = decoder.heads // decoder.kv_heads
-        visible = (self._places <= at[..., None]).repeat_interleave(groups, 1)[:, None]
+        x = decoder.embedding[self._ids.flatten()]
+        unseen = torch.where(self._places <= at[..., None], 0.0, float("-inf")).to(x.dtype)
+        unseen = unseen.repeat_interleave(groups, 1)[:, None]
         at = at.flatten()
-        x, cos, sin = decoder.embedding[self._ids.flatten()], self._cos[at], self._sin[at]
+        cos, sin = self._cos[at], self._sin[at]
         split, together = (count, width, decoder.kv_heads, groups, -1), (count, decoder.kv_heads, width * groups, -1)
         for layer, keys, values in zip(decoder.layers, self.keys, self.values, strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, keys=keys, values=values) -> Tensor:
                 keys[rows, :, at], values[rows, :, at] = k, v
                 queries = q.view(split).transpose(1, 2).reshape(together)
-                attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
+                attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=unseen)
                 return attended.reshape(count, decoder.kv_heads, width, -1).transpose(1, 2).reshape(count * width, -1)
 
             x = decoder._block(layer, x, cos, sin, attend)

@@ -26,16 +26,18 @@ class PackedModel:
     def __init__(self, model: PreTrainedModel, width: int):
         self._model, self._width = base_model(model), width
         self._packed: tuple[list[int], Decoder] | None = None
+        self._rows: Rows | None = None
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
         versions = [parameter._version for parameter in self._model.parameters()]
         if self._packed is None or self._packed[0] != versions:
             self._packed = versions, Decoder(self._model)
+            self._rows = None
         decoder = self._packed[1]
-        if self._model.device.type == "cuda":
-            self._rows: Rows = Together(decoder, prompts, room, self._width)
-        else:
+        if self._model.device.type != "cuda":
             self._rows = Rows(decoder, prompts, room=128)
+        elif not (isinstance(self._rows, Together) and self._rows.restart(prompts, room)):
+            self._rows = Together(decoder, prompts, room, self._width)
         return decoder.head(self._rows.prefill())
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
