@@ -12,7 +12,7 @@ from typing import Any
 from trl import DPOConfig, DPOTrainer
 
 from nl_gradient_policy_optimization.baselines.finetuning import Encoded, PolicyTuning, fine_tune
-from nl_gradient_policy_optimization.baselines.pairs import Pair, load_pairs
+from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command
@@ -32,9 +32,9 @@ class PairTrainer(DPOTrainer):
         return dataset
 
 
-def items_of(pairs: dict[str, Pair]) -> dict[str, tuple[str, list[str]]]:
-    """``(x, [chosen, rejected])`` by id."""
-    return {key: (pair.prompt, [pair.chosen, pair.rejected]) for key, pair in pairs.items()}
+def items_of(path: str) -> dict[str, tuple[str, list[str]]]:
+    """``(x, [chosen, rejected])`` by id, of a file of pairs."""
+    return {key: (pair.prompt, [pair.chosen, pair.rejected]) for key, pair in load_pairs(path).items()}
 
 
 def example(encoded: Encoded) -> dict[str, list[int]]:
@@ -50,7 +50,7 @@ def train(config: DPOSettings) -> None:
         reference = load_model(config.model, config.weights_dtype) if full else None
         return PairTrainer(ref_model=reference, **config.policy(), **options)
 
-    items = items_of(load_pairs(config.data_path))
+    items = items_of(config.data_path)
     following = evaluation_command(get_task(config.task), config.output_dir)
     fine_tune(config, "dpo", items, example, make, following)
 
