@@ -26,18 +26,19 @@ class PackedModel:
     def __init__(self, model: PreTrainedModel, width: int):
         self._model, self._width = base_model(model), width
         self._packed: tuple[list[int], Decoder] | None = None
-        self._rows: Rows | None = None
+        self._together: Together | None = None  # kept from batch to batch: its graph costs as much as ten passes
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
         versions = [parameter._version for parameter in self._model.parameters()]
         if self._packed is None or self._packed[0] != versions:
-            self._packed = versions, Decoder(self._model)
-            self._rows = None
+            self._packed, self._together = (versions, Decoder(self._model)), None
         decoder = self._packed[1]
-        if self._model.device.type != "cuda":
+        if self._model.device.type == "cuda":
+            if self._together is None or not self._together.restart(prompts, room):
+                self._together = Together(decoder, prompts, room, self._width)
+            self._rows: Rows = self._together
+        else:
             self._rows = Rows(decoder, prompts, room=128)
-        elif not (isinstance(self._rows, Together) and self._rows.restart(prompts, room)):
-            self._rows = Together(decoder, prompts, room, self._width)
         return decoder.head(self._rows.prefill())
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
