@@ -274,6 +274,7 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         raise InputError(f"{path}: holds no records; give the {task.name} file of a system's responses")
     pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
     records: dict[str, Record] = {}
+    asked: dict[str, str] = {}
     for index, (key, record) in enumerate(pairs):
         where = f"{path}: record {index if key is None else repr(key)}"
         if not isinstance(record, dict):
@@ -295,6 +296,8 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
+        if asked.setdefault(prompt_of(str(key)), text := task.prompt(record).strip()) != text:
+            raise InputError(f"{where}: {key!r} counts as one more answer to a prompt, and asks another; rename it")
         records[str(key)] = record
     if len(models := writers(records)) > 1:
         print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")

@@ -128,6 +128,9 @@ def test_answers_are_read_from_a_table_and_by_their_own_ids(tmp_path):
     assert [task.response(each) for each in load_responses(tmp_path / "a.csv", task).values()] == ["A dog."]
     save_json(tmp_path / "a.json", [{**same, "generation": {"id": f"q@{n}"}} for n in range(2)])
     assert list(load_responses(tmp_path / "a.json", task)) == ["q@0", "q@1"]
+    save_json(tmp_path / "a.json", {"q@0": same, "q@1": {**same, "post": "My cat."}})
+    with pytest.raises(InputError, match=r"record 'q@1': 'q@1' counts as one more answer .* rename it"):
+        load_responses(tmp_path / "a.json", task)
     (tmp_path / "a.json").write_text('[{"post": "My dog.", "generated_summary": "\\ud800"}]')
     with pytest.raises(InputError, match=r"record 0: .*surrogate"):
         load_responses(tmp_path / "a.json", task)
