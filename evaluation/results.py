@@ -288,17 +288,17 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
         ):
             raise InputError(f"{where}: its 'generation' is not what evaluation/generate.py writes; remove it")
         try:
-            if not task.prompt(record).strip():
+            if not (text := task.prompt(record).strip()):
                 raise InputError("its prompt is empty")
             task.response(record)
-            key = made.get("id") or key or task.prompt_id(record)
+            key = str(made.get("id") or key or task.prompt_id(record))
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
-        if asked.setdefault(prompt_of(str(key)), text := task.prompt(record).strip()) != text:
+        if asked.setdefault(prompt_of(key), text) != text:
             raise InputError(f"{where}: {key!r} counts as one more answer to a prompt, and asks another; rename it")
-        records[str(key)] = record
+        records[key] = record
     if len(models := writers(records)) > 1:
         print(f"{path}: holds responses of {len(models)} models: {', '.join(sorted(models))}")
     return records

@@ -120,14 +120,16 @@ def check_guesses(rows, model, prompts) -> None:
     written = [list(prompt) for prompt in prompts]
     torch.manual_seed(8)
     for read, kept in (([1, 3, 4, 3], [1, 3, 2, 3]), ([3, 1, 3], [3, 1, 1]), ([2, 2, 5], [2, 1, 3])):
-        guesses = [torch.randint(0, 97, (count,)).tolist() for count in read[: len(written)]]
-        states = rows.extend(guesses).split(read[: len(written)])
+        read = read[: len(written)]
+        guesses = [torch.randint(0, 97, (count,)).tolist() for count in read]
+        states = rows.extend(guesses).split(read)
         for ids, own, found in zip(written, guesses, states, strict=True):
             with torch.no_grad():
                 expected = model(torch.tensor([ids + own], device=model.device)).logits[0, -len(own) :]
             torch.testing.assert_close(rows.decoder.head(found), expected, atol=2e-4, rtol=1e-4)
-        rows.accept(kept[: len(written)])
-        written = [ids + own[:count] for ids, own, count in zip(written, guesses, kept, strict=False)]
+        kept = kept[: len(written)]
+        rows.accept(kept)
+        written = [ids + own[:count] for ids, own, count in zip(written, guesses, kept, strict=True)]
         if len(written) == 4:
             rows.keep([0, 2, 3])
             written = [written[row] for row in (0, 2, 3)]

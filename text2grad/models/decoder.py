@@ -325,7 +325,7 @@ class Together(Rows):
 
     def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], room: int, width: int):
         needed = max(map(len, prompts)) + room + width - 1
-        super().__init__(decoder, prompts, room + width - 1 - needed % -64)  # other prompts may fit, too
+        super().__init__(decoder, prompts, room + width - 1 - needed % -64)  # to a multiple of 64: others may fit, too
         device = decoder.embedding.device
         self.lengths = self.lengths.to(device)
         self._ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
