@@ -14,8 +14,11 @@ _text2grad_setup() (
     cd "$(dirname "${BASH_SOURCE[0]}")"
     venv=${VENV:-.venv}
     stamp=$(cat requirements.txt requirements.lock pyproject.toml env.sh text2grad/__init__.py | cksum)
-    if [ -f "$venv/.installed" ] && [ "$(head -n 1 "$venv/.installed")" = "$stamp" ]; then
-        owner=$(sed -n 2p "$venv/.installed")
+    # A folder that was renamed: the scripts in its environment begin with the old path of their interpreter.
+    moved=
+    if [ -f "$venv/bin/pip" ] && [ ! -x "$(sed -n '1s/^#!//p' "$venv/bin/pip")" ]; then moved=1; fi
+    owner=$(sed -n 2p "$venv/.installed" 2>/dev/null || true)
+    if [ -z "$moved" ] && [ -d "$owner" ] && [ "$(head -n 1 "$venv/.installed")" = "$stamp" ]; then
         if [ "$owner" != "$(pwd -P)" ] && [[ ":${PYTHONPATH:-}:" != *":$PWD:"* ]]; then
             echo "warning: $venv runs the code in $owner, not the code here;" \
                 "export PYTHONPATH=$PWD, or give this checkout its own environment (VENV=.venv-2)" >&2
@@ -29,6 +32,10 @@ _text2grad_setup() (
     fi
     echo "setting up $venv (once; some minutes and about 3 GB, several more with a CUDA build of torch)"
     # `set -e` is off in whatever a condition calls, so each step that may fail says so.
+    if [ -n "$moved" ]; then
+        echo "$venv was moved and is made anew"
+        "$python" -m venv --clear "$venv" || exit
+    fi
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || exit
     export PIP_DISABLE_PIP_VERSION_CHECK=1
     # Errors are shown. Warnings are not: with several package indexes, pip writes one per package and index.

@@ -57,6 +57,17 @@ def test_an_environment_may_lie_anywhere(tmp_path):
     assert "activated" in done.stdout
 
 
+def test_after_a_move_the_environment_is_made_anew(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    set_up(old, "no such argument", "bash env.sh")
+    old.rename(new)
+    assert "ready" in set_up(new, "no such argument", "bash env.sh").stdout  # the code that it ran is gone
+    assert "-m venv --clear" not in (new / "calls").read_text()
+    (new / "venv" / "bin" / "pip").write_text(f"#!{old}/venv/bin/python\n")
+    done = set_up(new, "no such argument", "bash env.sh", PYTHON=str(new / "venv" / "bin" / "python"))
+    assert "was moved and is made anew" in done.stdout and "-m venv --clear venv" in (new / "calls").read_text()
+
+
 @pytest.mark.parametrize(
     ("gpu", "index"), [(False, "--extra-index-url https://download.pytorch.org/whl/cpu"), (True, "")]
 )
