@@ -85,17 +85,18 @@ def test_one_response_that_fails_fails_alone(spec):
             "def f(prompt, response): return Feedback({}['z'])",
             r"f: KeyError in line 2: 'z' \(on the response 'yes'\); c",
         ),
-        ("def f(prompt, response): return Feedback('c', good=[1])", "f: .*good is not a list"),
-        ("def f(prompt, response): return Feedback('c', poor='abc')", "f: .*poor is not a list"),
-        ("def f(prompt, response): return Feedback(None)", "f: .*critique is NoneType"),
+        ("def f(prompt, response): return Feedback('c', good=[1])", "f: .*'good' is not a list"),
+        ("def f(prompt, response): return Feedback('c', poor='abc')", "f: .*'poor' is not a list"),
+        ("def f(prompt, response): return Feedback(' ')", "f: .*'critique' .* is not a text but ' '"),
+        ("def f(prompt, response): return Feedback(None)", "f: .*'critique' .* is not a text but None"),
         ("def f(prompt, response): return Feedback('c', scores=[('a', float('nan'))])", "f: .*scores"),
-        ("def f(prompt, response): return Feedback('c', scores=[('a', 5.0)])", "f: .*scores .* in -1..1"),
+        ("def f(prompt, response): return Feedback('c', scores=[('a', 5.0)])", "f: .*scores.* in -1..1"),
         (
             "import numpy\ndef f(prompt, response): return Feedback('c', scores=[('a', numpy.float32(1))])",
             "f: .*scores",  # which no file can store
         ),
-        ("def f(prompt, response): return Feedback('c', missing='abc')", "f: .*missing is not a list"),
-        ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*score .*1.5"),
+        ("def f(prompt, response): return Feedback('c', missing='abc')", "f: .*'missing' is not a list"),
+        ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*'score' .*1.5"),
     ],
 )
 def test_what_is_no_critic_is_named(tmp_path, code, message):

@@ -2,16 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
 from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError, StopRunError
-from text2grad.feedback import Feedback, FeedbackError, is_score
+from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
 from text2grad.records import fingerprint
-from text2grad.safety.gate import shown, storable
+from text2grad.safety.gate import fault as unstorable
+from text2grad.safety.gate import shown
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.loading import fault, load_object, names_object
 
@@ -22,6 +22,7 @@ CRITIC_FORMS = (
 """What a critic's spec may be, for help texts and errors."""
 
 SERVED = "served:"
+_FIELDS = FeedbackFields("critique", "good", "poor", score="score")  # the attributes of feedback, as its fields
 _ITEM, _BATCH = ("prompt", "response", "record"), ("prompts", "responses", "records")
 
 
@@ -151,21 +152,26 @@ class OwnCritic:
         if isinstance(given, FeedbackError):
             given = [given] * len(prompts)
         if not isinstance(given, list | tuple) or len(given) != len(prompts):
-            shown = f"{len(given)} items" if isinstance(given, list | tuple) else type(given).__name__
+            told = f"{len(given)} items" if isinstance(given, list | tuple) else type(given).__name__
+            raise InputError(f"{self.name}: returned {told} for {len(prompts)} responses; return a list, one item each")
+        return [self._checked(item) for item in given]
+
+    def _checked(self, item: Any) -> Feedback | FeedbackError:
+        """An item, read as a model's reply is; a lone surrogate may be the response's, all else is the function's."""
+        if isinstance(item, FeedbackError):
+            return item
+        if not isinstance(item, Feedback):
             raise InputError(
-                f"{self.name}: returned {shown} for {len(prompts)} responses; return a list, one item each"
+                f"{self.name}: returned {type(item).__name__}; return text2grad.feedback.Feedback(critique, good, "
+                "poor), or FeedbackError where it has nothing to say"
             )
-        for item in given:
-            if not isinstance(item, Feedback | FeedbackError):
-                raise InputError(
-                    f"{self.name}: returned {type(item).__name__}; return text2grad.feedback.Feedback(critique, good, "
-                    "poor), or FeedbackError where it has nothing to say"
-                )
-            if isinstance(item, Feedback) and (problem := _fault_of(item)):
-                raise InputError(f"{self.name}: returned feedback that cannot be used: {problem}")
-        half = FeedbackError(f"{self.name}: its feedback contains a lone surrogate, which no file can store")
-        read = [_without_blanks(item) if isinstance(item, Feedback) else item for item in given]
-        return [half if isinstance(item, Feedback) and not _is_storable(item) else item for item in read]
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(item).items()}
+        if problem := unstorable(fields, finite=False):
+            return FeedbackError(f"{self.name}: its feedback cannot be kept: {problem}")
+        try:
+            return _FIELDS.from_dict(fields)
+        except FeedbackError as error:
+            raise InputError(f"{self.name}: returned feedback that cannot be used: {error}") from None
 
     def _ask(self, *row: Any) -> Any:
         try:
@@ -180,36 +186,6 @@ class OwnCritic:
                 f"{self.name}: {fault(error, _file_of(self.function))} (on the response {response}); correct it, or "
                 "return a FeedbackError where it cannot judge"
             ) from error
-
-
-def _fault_of(feedback: Feedback) -> str | None:
-    """What is of the wrong type in feedback that a user's function made."""
-    if not isinstance(feedback.critique, str):
-        return f"critique is {type(feedback.critique).__name__}, not a text"
-    for name in ("good", "poor", "missing"):
-        texts = getattr(feedback, name)
-        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-            return f"{name} is not a list of texts"
-    if feedback.score is not None and not is_score(feedback.score):
-        return f"score is not a number in -1..1 but {feedback.score!r}"
-    try:
-        right = all(isinstance(piece, str) and is_score(score) for piece, score in feedback.scores)
-    except (TypeError, ValueError):
-        right = False
-    return None if right else "scores are not pairs of a text and a number in -1..1"
-
-
-def _without_blanks(feedback: Feedback) -> Feedback:
-    """Blank quotes quote nothing, and would count in the verdict; a model's reply is read without them, too."""
-    good, poor, missing = (
-        [text for text in texts if text.strip()] for texts in (feedback.good, feedback.poor, feedback.missing)
-    )
-    return replace(feedback, good=good, poor=poor, missing=missing)
-
-
-def _is_storable(feedback: Feedback) -> bool:
-    quotes = (*feedback.good, *feedback.poor, *(piece for piece, _ in feedback.scores))
-    return all(map(storable, (feedback.critique, *quotes, *feedback.missing)))
 
 
 def _file_of(function: Callable) -> str:
