@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _WORD = re.compile(r" ?\w+|'\w+| ?[^\w\s]+")
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)  # braces, and strings in which they are none
 _NEXT = ("next",)
 _ORDER = 3  # so many moves say what comes next
 _WORTH_TRYING = 0.2  # the probability from which on a guess is read, too
@@ -36,33 +37,14 @@ State = tuple[int, tuple[int, ...] | None]
 """The word that feedback copied last, and those of its ids that are still to come; None where it copies nothing."""
 
 
-class ObjectEnd:
-    """Follows text piece by piece and knows when its first JSON object is complete."""
-
-    def __init__(self) -> None:
-        self.depth, self.closed = 0, False
-        self._in_string = self._escaped = False
-
-    def feed(self, piece: str) -> bool:
-        """Whether the object is closed after ``piece``."""
-        for char in piece:
-            if self.closed:
-                break
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                elif char == "\\":
-                    self._escaped = True
-                elif char == '"':
-                    self._in_string = False
-            elif char == '"':
-                self._in_string = self.depth > 0
-            elif char == "{":
-                self.depth += 1
-            elif char == "}" and self.depth:
-                self.depth -= 1
-                self.closed = self.depth == 0
-        return self.closed
+def closes_object(text: str) -> bool:
+    """Whether the first JSON object in a text is complete."""
+    depth = 0
+    for mark in _MARKS.findall(text, max(text.find("{"), 0)):
+        depth += {"{": 1, "}": -1}.get(mark, 0)
+        if mark == "}" and depth == 0:
+            return True
+    return False
 
 
 class Habits:
@@ -189,7 +171,7 @@ class _Row:
         self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
         self.written: list[int] = []
         self.guess: list[int] = []
-        self.end = ObjectEnd()
+        self.text = ""
         self._masks: list[torch.Tensor] = []  # of a row that is drawn: what each guess was chosen from
 
     def prepare(self, lookahead: int) -> None:
@@ -367,7 +349,8 @@ class FeedbackDecoder:
                 return True
             row.written.append(token)
             self.tokens += 1
-            if row.end.feed(self._piece(token)):
+            row.text += (piece := self._piece(token))
+            if "}" in piece and closes_object(row.text):
                 return True
             if len(row.written) >= row.limit:
                 row.written += row.matcher.closing() if row.matcher else []

@@ -137,7 +137,7 @@ class AnyModel:
                 ids = torch.tensor([self._prefix], device=self._device)
                 self._model(input_ids=ids, past_key_values=self._prefix_cache, use_cache=True, logits_to_keep=1)
             for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
-                layer.fill(known.keys[:, :, :shared], known.values[:, :, :shared], rows)
+                layer.update(*(part[:, :, :shared].expand(rows, -1, -1, -1) for part in (known.keys, known.values)))
         return cache
 
 
@@ -168,14 +168,6 @@ class _RoomyLayer(DynamicLayer):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         used, indices = self.get_seq_length(), indices.to(self._room_k.device)
         self._room_k, self._room_v = self._room_k[indices], self._room_v[indices]
-        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
-
-    def fill(self, keys: torch.Tensor, values: torch.Tensor, rows: int) -> None:
-        """Begin with a prefix (shapes [1, heads, prefix, dim]) that ``rows`` rows share."""
-        self.lazy_initialization(keys, values)
-        used = keys.shape[-2]
-        self._room_k = _roomier(keys.expand(rows, -1, -1, -1), used)
-        self._room_v = _roomier(values.expand(rows, -1, -1, -1), used)
         self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
 
 
