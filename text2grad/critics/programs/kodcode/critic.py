@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from text2grad.critics.programs.kodcode.blame import Blame, TestsAtFaultError, blame, line_intervals, lines_of
@@ -239,23 +240,18 @@ class LineQuotes:
                 self.places.append((block, left, max(left, begin + start + len(line.rstrip()))))
 
     def of(self, lines: set[int]) -> list[str]:
-        """One quote for each run of lines; it reads the same nowhere else in the response, if that can be had."""
-        return [self._alone(first, last) for first, last in self._runs(lines)]
+        """One quote for each run of lines; it reads the same nowhere else in the response, if that can be had.
+
+        Lines without text join runs, and begin none.
+        """
+        written = [index for index in range(len(self.places)) if self._text(index, index)]
+        runs = groupby(written, key=lambda index: (index + 1 in lines, self._block(index)))
+        chosen = [list(run) for (asked, _), run in runs if asked]
+        return [self._alone(run[0], run[-1]) for run in chosen]
 
     def line(self, number: int) -> str:
         """The text of a line, counted from 1."""
         return self._text(number - 1, number - 1)
-
-    def _runs(self, lines: set[int]) -> Iterator[tuple[int, int]]:
-        """Indices of the first and last line of each unbroken run; lines without text join runs, and begin none."""
-        run: list[int] = []
-        for index in range(len(self.places) + 1):
-            inside = index < len(self.places) and (not run or self._block(index) == self._block(run[0]))
-            if inside and index + 1 in lines and self._text(index, index):
-                run.append(index)
-            elif run and not (inside and not self._text(index, index)):
-                yield run[0], run[-1]
-                run = [index] if index < len(self.places) and index + 1 in lines and self._text(index, index) else []
 
     def _alone(self, first: int, last: int) -> str:
         """The lines' text, with what makes it unique: their margins, else as few lines before or after as do."""
