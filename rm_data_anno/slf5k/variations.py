@@ -38,7 +38,6 @@ class SummaryVariationsConfig:
         "worked says of each fact whether the post has it, and in how long a run, which a small model learns from; "
         "facts leaves the runs out; plain sums up",
     )
-    max_words: int = setting(50, "words beyond this are poor")
     seed: int = setting(0, "of all that is drawn")
 
 
@@ -68,9 +67,8 @@ def variations(
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
     task, rng = get_task("slf5k"), random.Random(config.seed)
-    critic: SummaryCritic = WorkedSummaryCritic(config.max_words, runs=config.critique_style == "worked")
-    if config.critique_style == "plain":
-        critic = SummaryCritic(config.max_words)
+    worked = WorkedSummaryCritic(runs=config.critique_style == "worked")
+    critic = SummaryCritic() if config.critique_style == "plain" else worked
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     made: dict[str, Record] = {}

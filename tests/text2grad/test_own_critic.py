@@ -127,9 +127,9 @@ def test_critics_from_python():
     assert as_critic(fruit).name.endswith("fruit") and as_critic(partial(fruit)).name == "functools:partial"
     fruit.name = "fruit"
     assert as_critic(fruit) is fruit
-    ready = SummaryCritic(max_words=9)
+    ready = SummaryCritic()
     assert as_critic(ready) is ready
-    assert load_critic("programmatic", "slf5k", max_words=9).max_words == 9
+    assert load_critic("programmatic", "kodcode", workers=3).workers == 3
 
 
 def test_blank_quotes_are_none():

@@ -20,7 +20,7 @@ Poor, each with its reason in the critique:
   most are in such runs; lists, more than six words in a row without a function word, long sentences without a verb,
   and single pairs that English does not have ("the of", "an thing");
 - *no end*: the clause that the length limit cut off, with all beyond the twentieth word of its sentence, and words
-  beyond ``max_words``;
+  beyond the fiftieth;
 - *too little*: the last words of a short answer that stops before the story is told.
 
 Good: facts that the post, too, names close to one another, and the words around them. How many words around, grows
@@ -47,10 +47,10 @@ from dataclasses import dataclass
 from text2grad.critics.programs.english import Fault, Word, excerpt, quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
 from text2grad.critics.programs.slf5k.faults import RULES, SHORT, no_end
-from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, balance
 from text2grad.tasks import Record
 
+MOST_WORDS = 50  # words beyond these are poor
 TOLD = 3.0  # what an answer must tell before phrases are praised
 MUCH = 5.0  # what it tells when it tells the story
 ENOUGH = 8.0  # what it must tell to have told everything
@@ -141,18 +141,9 @@ _SAID = {
 
 
 class SummaryCritic:
-    """Judges summaries of posts by the rules at the head of this module; deterministic, no model.
-
-    Args:
-        max_words: words beyond this are poor.
-    """
+    """Judges summaries of posts by the rules at the head of this module; deterministic, no model."""
 
     name = "programmatic"
-
-    def __init__(self, max_words: int = 50):
-        if max_words < 1:
-            raise InputError(f"max_words is {max_words}; give at least 1")
-        self.max_words = max_words
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
@@ -192,7 +183,7 @@ class SummaryCritic:
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
     def _read(self, post: str, response: str, every: list[Word]) -> tuple[Summary, list[Fault]]:
-        found, beyond = every[: self.max_words], every[self.max_words :]
+        found, beyond = every[:MOST_WORDS], every[MOST_WORDS:]
         read = response[: beyond[0].start] if beyond else response
         summary = read_summary(read, found, read_post(post))
         faults = [fault for rule in RULES if not (beyond and rule is no_end) for fault in rule(summary)]
@@ -231,8 +222,7 @@ class WorkedSummaryCritic(SummaryCritic):
 
     name = "programmatic, worked"
 
-    def __init__(self, max_words: int = 50, runs: bool = True):
-        super().__init__(max_words)
+    def __init__(self, runs: bool = True):
         self.runs = runs
 
     def critique(self, summary: Summary, faults: list[Fault], praised: Praise) -> str:
