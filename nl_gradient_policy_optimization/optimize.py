@@ -164,7 +164,7 @@ def make_critic(
 
         cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
         longest: dict[str, Any] = {"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}
-        critic = ChatCritic.from_spec(
+        critic = ChatCritic(
             config.critic,
             task,
             prompt=config.critic_prompt or None,

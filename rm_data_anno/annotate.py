@@ -262,7 +262,7 @@ def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
         if variant not in (None, file):
             raise InputError(f"--prompt {file} --prompt_variant {variant}: name one of the two, or a prompt file")
         file, variant = None, file
-    return ChatCritic.from_spec(
+    return ChatCritic(
         spec,
         task,
         prompt=file,

@@ -125,7 +125,7 @@ def test_the_key_shows_neither_in_errors_nor_in_logs_nor_in_files(tmp_path, capl
 
 
 def quoting(server: FaultServer, task: str = "slf5k", **options) -> ChatCritic:
-    return ChatCritic.from_spec(f"{server.url}#some-model", task, constrained="quotes", timeout=2.0, **options)
+    return ChatCritic(f"{server.url}#some-model", task, constrained="quotes", timeout=2.0, **options)
 
 
 def test_quotes_are_asked_for_by_a_grammar_of_this_response():

@@ -70,7 +70,7 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     if is_endpoint(spec):
         from text2grad.critics.chat import ChatCritic
 
-        return ChatCritic.from_spec(spec, task, **options)
+        return ChatCritic(spec, task, **options)
     if is_served(spec):
         from text2grad.critics.served import ServedCritic
 

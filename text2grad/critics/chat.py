@@ -16,7 +16,7 @@ from text2grad.endpoints.client import ChatClient, ChatError, Reply
 from text2grad.endpoints.spending import Usage
 from text2grad.errors import InputError, when_interrupted
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError, json_objects, reply_schema
-from text2grad.prompts import Prompt, load_prompt, prompt_path
+from text2grad.prompts import load_prompt, prompt_path
 from text2grad.safety.gate import as_storable, shown, storable
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
@@ -45,42 +45,21 @@ class ChatCritic:
     """A critic that asks a chat model, many responses at once.
 
     Args:
-        prompt: the annotation prompt, or a reward model's ``reward_prompt.txt``.
-        variant: one of ``VARIANTS``: the form of the reply that the prompt asks for.
+        spec: ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``.
+        prompt: a prompt file; the task's annotation prompt of that variant by default. For a served reward model the
+            ``reward_prompt.txt`` in its folder: x is then shortened as in its training, and a reply may be as long as
+            the feedback it was trained to write, where ``options`` do not say otherwise.
+        variant: one of ``VARIANTS``: what the prompt asks for. By default ``cot``; for a prompt file, its name where
+            that is a variant's and else ``no_cot``.
         feedback_field: the field of a record in which a person's feedback is (variant ``human_feedback``).
-        fit: shortens the placeholders' values where the prompt would be too long.
         constrained: ``none``; or ``quotes``: vLLM then decodes by a grammar whose spans are quotes of the response.
+        client_class, options: the client, and what it takes (:class:`~text2grad.endpoints.client.ChatClient`).
     """
 
     remote = has_opinions = True
 
     def __init__(
         self,
-        client: ChatClient,
-        task: Task,
-        prompt: Prompt,
-        variant: str = "cot",
-        feedback_field: str | None = None,
-        fit: Callable[[dict[str, str]], dict[str, str]] = dict,
-        constrained: str = "none",
-    ):
-        if variant not in VARIANTS:
-            raise InputError(f"there is no prompt variant {variant!r}; choose one of {', '.join(VARIANTS)}")
-        if ("feedback" in prompt.names) != (variant == "human_feedback"):
-            raise InputError(f"{prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
-        if constrained != "none" and variant == "dense":
-            raise InputError("scores have no grammar of quotes; leave --critic_constrained or the variant dense out")
-        self.client, self.task, self.prompt, self.variant, self.fit = client, task, prompt, variant, fit
-        self.version = {"prompt": prompt.fingerprint}
-        self.constrained = constrained
-        self.feedback_field = feedback_field or task.human_feedback_field
-        self.schema = reply_schema(task.fields, variant)
-        self.fields = (task.without_critique() if variant == "spans" else task).fields
-        self.name = f"{client.base_url.rstrip('/')}#{client.model}"
-
-    @classmethod
-    def from_spec(
-        cls,
         spec: str,
         task: Task | str,
         prompt: str | Path | None = None,
@@ -89,36 +68,34 @@ class ChatCritic:
         client_class: type[ChatClient] = ChatClient,
         constrained: str = "none",
         **options: Any,
-    ) -> ChatCritic:
-        """A critic for ``openai:MODEL`` or ``http(s)://HOST:PORT/v1#MODEL``.
-
-        Args:
-            prompt: a prompt file; the task's annotation prompt of that variant by default. For a served reward model
-                the ``reward_prompt.txt`` in its folder: x is then shortened as in its training, and a reply may be as
-                long as the feedback it was trained to write, where ``options`` do not say otherwise.
-            variant: what the prompt asks for. By default ``cot``; for a prompt file, its name where that is a variant's
-                and else ``no_cot``.
-            constrained: ``quotes`` for exact quotes, by a server that decodes by grammars.
-            client_class, options: the client, and what it takes (:class:`~text2grad.endpoints.client.ChatClient`).
-        """
+    ):
         task = get_task(task)
         if variant is None:
             stem = Path(prompt).stem if prompt else "cot"
             variant = stem if stem in VARIANTS else "no_cot"
+        if variant not in VARIANTS:
+            raise InputError(f"there is no prompt variant {variant!r}; choose one of {', '.join(VARIANTS)}")
+        if constrained != "none" and variant == "dense":
+            raise InputError("scores have no grammar of quotes; leave --critic_constrained or the variant dense out")
         path = prompt or prompt_path(task, "annotation", variant)
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
-        loaded = load_prompt(path, required, offered=("prompt", "response", "feedback", *task.extra_prompt_fields))
-        fit: Callable[[dict[str, str]], dict[str, str]] = dict
+        self.prompt = load_prompt(path, required, ("prompt", "response", "feedback", *task.extra_prompt_fields))
+        if "feedback" in self.prompt.names and variant != "human_feedback":
+            raise InputError(f"{self.prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
+        self.fit: Callable[[dict[str, str]], dict[str, str]] = dict
         if described := _served_reward_model(Path(path), task):
             description, reward_prompt = described
             task = description.task_learnt(task)
             variant = variant if description.critique else "spans"
             if reward_prompt:
-                fit = partial(reward_prompt.fit, room=description.max_length - 1)
+                self.fit = partial(reward_prompt.fit, room=description.max_length - 1)
                 options = {"max_tokens": description.max_new_tokens} | options
-        critic = cls(client_class.from_spec(spec, **options), task, loaded, variant, feedback_field, fit, constrained)
-        critic.name = redacted(spec)
-        return critic
+        self.client = client_class.from_spec(spec, **options)
+        self.name, self.version = redacted(spec), {"prompt": self.prompt.fingerprint}
+        self.task, self.variant, self.constrained = task, variant, constrained
+        self.feedback_field = feedback_field or task.human_feedback_field
+        self.schema = reply_schema(task.fields, variant)
+        self.fields = (task.without_critique() if variant == "spans" else task).fields
 
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
