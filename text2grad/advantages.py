@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 Reduce = Callable[[Tensor], Tensor]
-"""Sums a small tensor over all ranks (the identity in one process)."""
+"""Sums a small tensor over all ranks."""
+
+
+def alone(sums: Tensor) -> Tensor:
+    """The sums over all ranks where there is one process."""
+    return sums
 
 
 def _chosen(values: Tensor, mask: Tensor) -> Tensor:
@@ -57,22 +62,21 @@ def discounted_sums(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
     return gae(rewards, torch.zeros_like(rewards), mask, discount, 1.0)[0]
 
 
-def masked_moments(values: Tensor, mask: Tensor, reduce: Reduce | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and (biased) variance over the masked entries of all ranks, in float64 and in two passes."""
-    reduce = reduce or (lambda tensor: tensor)
+def masked_moments(values: Tensor, mask: Tensor, reduce: Reduce = alone) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance over the masked entries of all ranks, in float64 and in two passes."""
     chosen = _chosen(values.double(), mask)
     count, total = reduce(torch.stack([mask.double().sum(), chosen.sum()]))
     mean = total / count.clamp(min=1)
     squares = reduce((((chosen - mean) * mask) ** 2).sum())
-    return count, mean, squares / count.clamp(min=1)
+    return mean, squares / count.clamp(min=1)
 
 
-def whiten(values: Tensor, mask: Tensor, reduce: Reduce | None = None, eps: float = 1e-8) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, reduce: Reduce = alone, eps: float = 1e-8) -> Tensor:
     """(values − mean) / √(variance + eps) over the masked entries of all ranks; 0 on padding.
 
     A batch in which all entries are equal becomes all zeros: it says nothing about which token to prefer.
     """
-    _, mean, variance = masked_moments(values, mask, reduce)
+    mean, variance = masked_moments(values, mask, reduce)
     return _chosen((values.double() - mean) * torch.rsqrt(variance + eps), mask).to(values.dtype)
 
 
@@ -96,18 +100,13 @@ def group_tokens(values: Tensor, mask: Tensor, group_size: int, eps: float = 1e-
     """
     if values.shape[0] % group_size:
         raise ValueError(f"{values.shape[0]} rollouts are not whole groups of {group_size}")
-    chosen = _chosen(values, mask)
-    grouped, weights = (tensor.view(-1, group_size * tensor.shape[1]) for tensor in (chosen, mask.to(chosen.dtype)))
-    count = weights.sum(1, keepdim=True).clamp(min=1)
-    mean = (grouped * weights).sum(1, keepdim=True) / count
-    deviation = ((((grouped - mean) * weights) ** 2).sum(1, keepdim=True) / count).sqrt()
-    return ((grouped - mean) / (deviation + eps) * weights).view_as(values)
+    as_one = (-1, group_size * values.shape[1])
+    return centred(values.reshape(as_one), mask.reshape(as_one), eps).view_as(values)
 
 
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce | None = None) -> float:
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce = alone) -> float:
     """1 − Var(R − V) / Var(R): 1 for a perfect value function, 0 for a constant one (and where R is constant)."""
-    spread = masked_moments(returns, mask, reduce)[2]
-    rest = masked_moments(returns - values, mask, reduce)[2]
+    spread, rest = (masked_moments(each, mask, reduce)[1] for each in (returns, returns - values))
     return float(1 - rest / spread) if spread > 1e-12 else 0.0
 
 
@@ -125,7 +124,7 @@ def response_scores(deltas: Tensor, mask: Tensor, mean: bool = False) -> Tensor:
     return sums / mask.sum(1).clamp(min=1) if mean else sums
 
 
-def leave_one_out(scores: Tensor, counts: Tensor, group_size: int = 1, reduce: Reduce | None = None) -> Tensor:
+def leave_one_out(scores: Tensor, counts: Tensor, group_size: int = 1, reduce: Reduce = alone) -> Tensor:
     """R_i − mean of R_j over the group's other responses; 0 where there is no other. Kool et al. 2019, RLOO.
 
     Args:
@@ -149,19 +148,19 @@ def group_normalised(scores: Tensor, counts: Tensor, group_size: int, eps: float
             differ, those that are nearly always or hardly ever answered well.
     """
     chosen, counts = _chosen(scores, counts), counts.to(scores.dtype)
-    total, count = _group_sums(torch.stack([chosen, counts]), group_size, None)
+    total, count = _group_sums(torch.stack([chosen, counts]), group_size)
     deviations = (chosen - total / count.clamp(min=1)) * counts
     if not divide:
         return deviations
-    (squares,) = _group_sums(deviations[None] ** 2, group_size, None)
+    (squares,) = _group_sums(deviations[None] ** 2, group_size)
     return deviations / ((squares / (count - 1).clamp(min=1)).sqrt() + eps)
 
 
-def _group_sums(columns: Tensor, group_size: int, reduce: Reduce | None) -> Tensor:
+def _group_sums(columns: Tensor, group_size: int, reduce: Reduce = alone) -> Tensor:
     """Each row's sums over its group: ``[C, B]`` to ``[C, B]``."""
     rows = columns.shape[1]
     if group_size == 1:
-        total = (reduce or (lambda tensor: tensor))(columns.sum(1))
+        total = reduce(columns.sum(1))
         return total[:, None].expand(-1, rows)
     if rows % group_size:
         raise ValueError(f"{rows} rollouts are not whole groups of {group_size}")
@@ -202,7 +201,7 @@ def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tenso
     """
     chosen = _chosen(deltas, mask)
     own = torch.stack([chosen.sum(1), mask.sum(1).to(chosen.dtype)])
-    others = _group_sums(own, group_size, None) - own
+    others = _group_sums(own, group_size) - own
     baseline = others[0] / others[1].clamp(min=1)
     return (chosen - baseline[:, None]) * mask * (others[1] > 0)[:, None]
 
@@ -215,7 +214,7 @@ def prime_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tensor:
     if group_size < 2:
         raise ValueError("PRIME compares a prompt's responses; give groups of 2 or more")
     means = response_scores(deltas, mask, mean=True)
-    total, count = _group_sums(torch.stack([means, mask.any(1).to(means.dtype)]), group_size, None)
+    total, count = _group_sums(torch.stack([means, mask.any(1).to(means.dtype)]), group_size)
     rest = torch.where(count > 1, count / (count - 1).clamp(min=1), 0.0)
     return _chosen((_chosen(deltas, mask) - (total / count.clamp(min=1))[:, None]) * rest[:, None], mask)
 
@@ -231,7 +230,7 @@ def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
 
 
 def scaled(
-    values: Tensor, mask: Tensor, usual: float = 0.0, reduce: Reduce | None = None, eps: float = 1e-8
+    values: Tensor, mask: Tensor, usual: float = 0.0, reduce: Reduce = alone, eps: float = 1e-8
 ) -> tuple[Tensor, float]:
     """Values divided by their root mean square over the masked entries of all ranks; and that mean square.
 
@@ -239,14 +238,13 @@ def scaled(
         usual: the mean square of earlier steps; where it is larger, it is the divisor's. Else the last differences
             would be blown up to full size once all responses are nearly the same.
     """
-    reduce = reduce or (lambda tensor: tensor)
     chosen = _chosen(values.double(), mask)
     squares, count = reduce(torch.stack([(chosen**2).sum(), mask.double().sum()])).tolist()
     mean = squares / max(count, 1.0)
     return (chosen * (max(mean, usual) + eps) ** -0.5).to(values.dtype), mean
 
 
-def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce | None = None) -> float:
+def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce = alone) -> float:
     """How far two judgements say the same of whole responses: their correlation over the step, at least 0.
 
     Spans of a critic that praises everything, or praises the long, tell nothing of a response's worth: they get 0.
@@ -255,7 +253,6 @@ def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce | No
         first, second: each against the other responses', ``[B]``.
         counts: ``[B]``, 1 for responses that have feedback.
     """
-    reduce = reduce or (lambda tensor: tensor)
     first, second = (_chosen(values, counts).double() for values in (first, second))
     products = torch.stack([first * second, first**2, second**2, first, second, counts.double()]).sum(1)
     both, squares, other_squares, total, other, count = reduce(products).tolist()
@@ -273,7 +270,7 @@ def verdict_advantages(
     group_size: int = 1,
     weight: float = 1.0,
     usual: Sequence[float] = (0.0, 0.0, 0.0),
-    reduce: Reduce | None = None,
+    reduce: Reduce = alone,
 ) -> tuple[Tensor, list[float]]:
     """The verdict says how good a response is; spans and what is missing say where. None of them pays for length.
 
@@ -299,7 +296,6 @@ def verdict_advantages(
     Returns:
         Advantages, and each channel's mean square.
     """
-    reduce = reduce or (lambda tensor: tensor)
     counts, inside = mask.any(1), before_end(mask)
     ended = counts & ~missing.isnan()
     end = (mask - inside) * ended[:, None]
