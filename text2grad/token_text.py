@@ -34,7 +34,7 @@ def token_spans(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     ids = [int(token_id) for token_id in token_ids]
     decoder = _Decoder.of(tokenizer)
     written = [index for index, token_id in enumerate(ids) if token_id not in decoder.special]
-    text = _decode(tokenizer, ids)
+    text = decoded(tokenizer, ids)
     tokens = tokenizer.convert_ids_to_tokens([ids[index] for index in written])
     result = decoder.pieces([token or "" for token in tokens], text) if decoder.pieces else None
     if result is None:
@@ -57,15 +57,12 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes | None]:
             is not known here.
     """
     decoder = _Decoder.of(tokenizer)
-    if decoder.pieces is _byte_level:
-        written = _byte_level_bytes
-    elif decoder.pieces is _sentencepiece:
-        written = _sentencepiece_bytes
-    else:
+    if decoder.pieces is None:
         raise InputError(
             f"{tokenizer.name_or_path or 'the tokenizer'}: its tokens are no fixed byte strings; "
             "byte-level BPE and SentencePiece with byte fallback are supported"
         )
+    written = _byte_level_bytes if decoder.pieces is _byte_level else _sentencepiece_bytes
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     return [
         None if token is None or token_id in decoder.special else written(token)
@@ -73,7 +70,8 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes | None]:
     ]
 
 
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """What ids write, special ones nothing, with white space as it is."""
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
@@ -182,7 +180,7 @@ def _by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str) 
     """For any decoder: token i wrote what the text of the first i + 1 ids shares with the whole text beyond token i."""
     spans, start = [], 0
     for count in range(1, len(ids) + 1):
-        prefix = _decode(tokenizer, ids[:count])
+        prefix = decoded(tokenizer, ids[:count])
         shared = len(commonprefix([prefix, text]))
         unfinished = shared < len(prefix) and shared < len(text)
         spans.append((start, max(start, shared + unfinished)))

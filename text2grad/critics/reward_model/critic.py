@@ -16,6 +16,7 @@ from text2grad.prompts import Prompt, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.safety.schema import checked
 from text2grad.tasks import Record, Task, get_task, task_of
+from text2grad.token_text import decoded
 
 if TYPE_CHECKING:
     import torch
@@ -239,9 +240,7 @@ class RewardModelCritic:
         sources = [(prompts[row], responses[row]) for row in rows]
         written = self.decoder(encoded, limits, self.batch_size, matchers, draws, sources)
         for row, ids in zip(rows, written, strict=True):
-            results[row] = self.prompt.tokenizer.decode(
-                ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+            results[row] = decoded(self.prompt.tokenizer, ids)
         return results
 
 

@@ -152,14 +152,11 @@ class _RoomyLayer(DynamicLayer):
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self._room_k = self._room_v = key_states[:, :, :0]
+            self._room_k, self._room_v = key_states[:, :, :0], value_states[:, :, :0]
         used = self.get_seq_length()
         needed = used + key_states.shape[-2]
         if needed > self._room_k.shape[-2]:
-            self._room_k, self._room_v = (
-                _roomier(self.keys if used else key_states[:, :, :0], needed),
-                _roomier(self.values if used else value_states[:, :, :0], needed),
-            )
+            self._room_k, self._room_v = (_roomier(room[:, :, :used], needed) for room in (self._room_k, self._room_v))
         self._room_k[:, :, used:needed] = key_states
         self._room_v[:, :, used:needed] = value_states
         self.keys, self.values = self._room_k[:, :, :needed], self._room_v[:, :, :needed]

@@ -256,7 +256,7 @@ class LineQuotes:
     def _alone(self, first: int, last: int) -> str:
         """The lines' text, with what makes it unique: their margins, else as few lines before or after as do."""
         start, end = self.places[first][1], self.places[last][2]
-        margin = max(self.response.rfind("\n", 0, start) + 1, 0)
+        margin = self.response.rfind("\n", 0, start) + 1
         line_end = self.response.find("\n", end) + 1 or len(self.response)
         for quote in (self.response[start:end], self.response[margin:end], self.response[margin:line_end]):
             if self._is_unique(quote):
