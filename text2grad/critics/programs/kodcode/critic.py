@@ -254,21 +254,20 @@ class LineQuotes:
         return self._text(number - 1, number - 1)
 
     def _alone(self, first: int, last: int) -> str:
-        """The lines' text, with what makes it unique: their margins, else as few lines before or after as do."""
+        """The lines' text, with as little around it as makes it unique, if something does."""
+        return next(filter(self._is_unique, self._longer(first, last)), self._text(first, last))
+
+    def _longer(self, first: int, last: int) -> Iterator[str]:
+        """The lines' text, then with its margins, then with ever more lines before and after."""
         start, end = self.places[first][1], self.places[last][2]
         margin = self.response.rfind("\n", 0, start) + 1
         line_end = self.response.find("\n", end) + 1 or len(self.response)
-        for quote in (self.response[start:end], self.response[margin:end], self.response[margin:line_end]):
-            if self._is_unique(quote):
-                return quote
+        yield from (self.response[start:end], self.response[margin:end], self.response[margin:line_end])
         for extra in range(1, 4):
             for before in range(extra + 1):
                 begin, stop = first - before, last + extra - before
                 if begin >= 0 and stop < len(self.places) and self._block(begin) == self._block(stop):
-                    quote = self._text(begin, stop)
-                    if self._is_unique(quote):
-                        return quote
-        return self._text(first, last)
+                    yield self._text(begin, stop)
 
     def _is_unique(self, quote: str) -> bool:
         return self.response.find(quote, self.response.find(quote) + 1) == -1
