@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
+SEED = 42  # so that figures of the same records are resampled alike
 LEVEL = 0.95
 
 Combine = Callable[[np.ndarray], np.ndarray]
@@ -65,7 +66,6 @@ def bootstrap(
     rows: Sequence[Sequence[float]] | np.ndarray,
     combine: Combine = ratio,
     groups: Sequence[Hashable] | None = None,
-    seed: int = 42,
 ) -> Estimate:
     """The figure of all records, and the percentile interval of resampled ones.
 
@@ -75,7 +75,7 @@ def bootstrap(
     """
     sums = _grouped(rows, groups)
     value = float(combine(sums.sum(axis=0))) if len(sums) else math.nan
-    return Estimate(value, *percentile_interval(combine(resampled_sums(sums, seed))), len(sums))
+    return Estimate(value, *percentile_interval(combine(resampled_sums(sums))), len(sums))
 
 
 def paired_difference(
@@ -83,7 +83,6 @@ def paired_difference(
     second: Sequence[Sequence[float]] | np.ndarray,
     combine: Combine = ratio,
     groups: Sequence[Hashable] | None = None,
-    seed: int = 42,
 ) -> tuple[Estimate, float]:
     """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike.
 
@@ -94,7 +93,7 @@ def paired_difference(
         raise ValueError(f"{len(first)} rows cannot be paired with {len(second)}")
     a, b = _grouped(first, groups), _grouped(second, groups)
     value = float(combine(a.sum(axis=0)) - combine(b.sum(axis=0))) if len(a) else math.nan
-    resampled = combine(resampled_sums(a, seed)) - combine(resampled_sums(b, seed))
+    resampled = combine(resampled_sums(a)) - combine(resampled_sums(b))
     defined = resampled[np.isfinite(resampled)]
     tail = min((defined <= 0).sum(), (defined >= 0).sum())
     p = min(1.0, max(2 * (tail + 1) / (len(defined) + 1), 2.0 ** (1 - len(a))))
@@ -127,12 +126,12 @@ def _grouped(rows: Sequence[Sequence[float]] | np.ndarray, groups: Sequence[Hash
     return sums
 
 
-def resampled_sums(rows: np.ndarray, seed: int = 42) -> np.ndarray:
-    """[records, columns] -> [RESAMPLES, columns]; one seed gives the same draws at every call."""
+def resampled_sums(rows: np.ndarray) -> np.ndarray:
+    """[records, columns] -> [RESAMPLES, columns]; the same draws at every call."""
     count = len(rows)
     if not count:
         return np.full((RESAMPLES, rows.shape[1] if rows.ndim > 1 else 2), np.nan)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    draws = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
     return draws @ rows
 
 

@@ -10,6 +10,7 @@ from text2grad.critics.programs.slf5k.critic import SummaryCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import load_json, save_json
+from text2grad.sandbox import Sandbox
 
 FUNCTIONS = """
 from text2grad.feedback import Feedback, FeedbackError
@@ -86,16 +87,12 @@ def test_one_response_that_fails_fails_alone(spec):
             r"f: KeyError in line 2: 'z' \(on the response 'yes'\); c",
         ),
         ("def f(prompt, response): return Feedback('c', good=[1])", "f: .*'good' is not a list"),
-        ("def f(prompt, response): return Feedback('c', poor='abc')", "f: .*'poor' is not a list"),
         ("def f(prompt, response): return Feedback(' ')", "f: .*'critique' .* is not a text but ' '"),
         ("def f(prompt, response): return Feedback(None)", "f: .*'critique' .* is not a text but None"),
-        ("def f(prompt, response): return Feedback('c', scores=[('a', float('nan'))])", "f: .*scores"),
-        ("def f(prompt, response): return Feedback('c', scores=[('a', 5.0)])", "f: .*scores.* in -1..1"),
         (
             "import numpy\ndef f(prompt, response): return Feedback('c', scores=[('a', numpy.float32(1))])",
             "f: .*scores",  # which no file can store
         ),
-        ("def f(prompt, response): return Feedback('c', missing='abc')", "f: .*'missing' is not a list"),
         ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*'score' .*1.5"),
     ],
 )
@@ -129,7 +126,7 @@ def test_critics_from_python():
     assert as_critic(fruit) is fruit
     ready = SummaryCritic()
     assert as_critic(ready) is ready
-    assert load_critic("programmatic", "kodcode", workers=3).workers == 3
+    assert load_critic("programmatic", "kodcode", sandbox=(box := Sandbox())).sandbox is box
 
 
 def test_blank_quotes_are_none():

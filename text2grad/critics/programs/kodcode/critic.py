@@ -68,15 +68,13 @@ class CodeCritic:
     """Judges programs by their unit tests and a linter.
 
     Args:
-        sandbox: where programs run; by default one with the default limits.
-        workers: programs run at once; one a core by default.
+        sandbox: where programs run, one a core; by default one with the default limits.
     """
 
     name = "programmatic"
 
-    def __init__(self, sandbox: Sandbox | None = None, workers: int | None = None):
+    def __init__(self, sandbox: Sandbox | None = None):
         self.sandbox = sandbox or Sandbox()
-        self.workers = workers or os.cpu_count() or 1
         self.task = KodCode()
 
     def __call__(
@@ -92,7 +90,7 @@ class CodeCritic:
         findings = lint([code if parsed(code) else "" for code in codes])
         about: Sequence[Record] = records or [{} for _ in responses]
         jobs = zip(responses, codes, about, findings, strict=True)
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda job: self._feedback_on(*job), jobs))
 
     def _feedback_on(
