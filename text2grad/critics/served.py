@@ -86,7 +86,10 @@ class ServedCritic:
         while True:
             wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
             try:
-                return self._once(path, body)
+                value = read_json(send(self.url + path, body, token=os.environ.get(TOKEN), timeout=self.timeout))
+                if not isinstance(value, dict):
+                    raise UnreadableError("the answer is no object")
+                return value
             except HTTPError as error:
                 with error:
                     self._raise_if_hopeless(error)
@@ -111,12 +114,6 @@ class ServedCritic:
                 )
             time.sleep(wait)
             attempt += 1
-
-    def _once(self, path: str, body: dict | None) -> dict[str, Any]:
-        value = read_json(send(self.url + path, body, token=os.environ.get(TOKEN), timeout=self.timeout))
-        if not isinstance(value, dict):
-            raise UnreadableError("the answer is no object")
-        return value
 
     def _raise_if_hopeless(self, error: HTTPError) -> None:
         if error.code in _PASSING:

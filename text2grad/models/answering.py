@@ -142,14 +142,12 @@ class LocalPolicy:
         seeds = [_seed(sampling.seed, answer_id) for answer_id in ids]
         choose = OwnRandomness(seeds, sampling.temperature, sampling.top_p, self.device)
         assert sampling.max_new_tokens is not None
-        answers = self._decoded if self._decoder else self._generated
-        written = answers(prompts, sampling.max_new_tokens, choose)
+        if self._decoder:
+            sampled = self._decoder.sample(prompts, sampling.max_new_tokens, self.stops, choose.ids)
+            written = [row.ids for row in sampled]
+        else:
+            written = self._generated(prompts, sampling.max_new_tokens, choose)
         return [self._reply(row, len(prompt)) for row, prompt in zip(written, prompts, strict=True)]
-
-    def _decoded(self, prompts: list[list[int]], length: int, choose: OwnRandomness) -> list[list[int]]:
-        assert self._decoder is not None
-        sampled = self._decoder.sample(prompts, length, self.stops, choose.ids)
-        return [row.ids for row in sampled]
 
     def _generated(self, prompts: list[list[int]], length: int, choose: OwnRandomness) -> list[list[int]]:
         import torch

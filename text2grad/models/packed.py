@@ -31,16 +31,10 @@ def can_decode(model: PreTrainedModel) -> bool:
     return os.environ.get("TEXT2GRAD_PACKED") != "0" and supports(model)
 
 
-def can_pack(model: PreTrainedModel) -> bool:
-    """Whether the model is one that is read faster here, unless that is switched off."""
-    return model.device.type == "cpu" and can_decode(model)
-
-
 def pack(model: PreTrainedModel) -> PreTrainedModel:
     """Let the model's decoder read rows without padding wherever it can; the model itself comes back."""
-    decoder = model.base_model
-    if can_pack(model):
-        decoder.forward = MethodType(_forward, decoder)
+    if model.device.type == "cpu" and can_decode(model):
+        model.base_model.forward = MethodType(_forward, model.base_model)
     return model
 
 

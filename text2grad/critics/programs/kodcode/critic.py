@@ -102,7 +102,8 @@ class CodeCritic:
         if not code.strip():
             return FeedbackError("the response holds no code")
         quotes = LineQuotes(response, self.task.rewarded(response))
-        if _logged_pass(record):
+        log = record.get("log")
+        if isinstance(log, Mapping) and log.get("passed") is True:
             return _approved("The tests pass", quotes, findings)
         run = run_tests(code, tests, self.sandbox, trace=True)
         if run.passed:
@@ -114,11 +115,6 @@ class CodeCritic:
             return _rejected(run, tests, *blame(code, tests, run), quotes, findings)
         except TestsAtFaultError as error:
             return FeedbackError(f"its tests cannot judge it: {error}")
-
-
-def _logged_pass(record: Record) -> bool:
-    log = record.get("log")
-    return isinstance(log, Mapping) and log.get("passed") is True
 
 
 def _approved(verdict: str, quotes: LineQuotes, findings: list[Finding]) -> Feedback:
