@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,9 +77,7 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     if names_object(spec) and not Path(spec).is_dir():
         return as_critic(load_object(spec), spec)
     if not Path(spec).exists():
-        close = get_close_matches(spec, ["programmatic"], n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"there is no critic {spec!r}{hint}; give {CRITIC_FORMS}")
+        raise InputError(f"there is no critic {spec!r}; give {CRITIC_FORMS}")
     from text2grad.critics.reward_model.critic import RewardModelCritic
 
     return RewardModelCritic.load(spec, task, **options)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PROMPT_FILE = "reward_prompt.txt"
 DESCRIPTION_FILE = "reward_model.json"
-CONSTRAINTS = ("none", "quotes")
 
 
 @dataclass
@@ -124,8 +123,6 @@ class RewardModelCritic:
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
-        if constrained not in CONSTRAINTS:
-            raise InputError(f"constrained: {constrained!r} does not exist; quotes keeps the JSON's fields, too")
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.temperature, self.batch_size = temperature, batch_size
         self.max_length, self.max_new_tokens = max_length, max_new_tokens
@@ -142,6 +139,8 @@ class RewardModelCritic:
             from text2grad.critics.reward_model.quotes import QuoteConstraint
 
             self._matcher = QuoteConstraint(prompt.tokenizer, prompt.task).matcher
+        elif constrained != "none":
+            raise InputError(f"constrained: {constrained!r} does not exist; quotes keeps the JSON's fields, too")
 
     @classmethod
     def load(
