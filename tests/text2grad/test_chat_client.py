@@ -16,6 +16,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Usage, load_price
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback
+from text2grad.models.answering import AnsweringConfig, SamplingConfig, ServedPolicy
 from text2grad.tasks import get_task
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -193,6 +194,15 @@ def test_requests_keep_their_distance(limits):
     steps = sorted(server.times)
     least = 0.1 if "requests_per_minute" in limits else 0.5
     assert steps[-1] - steps[0] >= 7 * least * 0.9
+
+
+def test_a_policys_threads_share_one_client_and_so_its_pace_and_its_budget():
+    with FaultServer(echo) as server:
+        settings = AnsweringConfig(model="gpt-4o", base_url=server.url, requests_per_minute=600, max_cost_usd=1.0)
+        policy = ServedPolicy("gpt-4o", server.url, settings)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: policy([HELLO], [str(number)], SamplingConfig(max_new_tokens=9)), range(8)))
+    assert server.times[-1] - server.times[0] >= 7 * 0.1 * 0.9
 
 
 def test_prices_by_pattern(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -219,6 +220,7 @@ class ServedPolicy:
         self.name, self.identity = model, identity or model
         self.base_url, self.workers, self._endpoint = base_url, endpoint.concurrency, endpoint
         self._clients: dict[float, ChatClient] = {}
+        self._lock = threading.Lock()  # one client has the budget and the pace of all threads
 
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4
@@ -232,11 +234,11 @@ class ServedPolicy:
     def _client(self, temperature: float) -> ChatClient:
         from text2grad.endpoints.client import ChatClient
 
-        if temperature not in self._clients:
-            self._clients[temperature] = ChatClient(
-                self.base_url, self.name, temperature=temperature, **self._endpoint.client_options()
-            )
-        return self._clients[temperature]
+        with self._lock:
+            if temperature not in self._clients:
+                options = self._endpoint.client_options()
+                self._clients[temperature] = ChatClient(self.base_url, self.name, temperature=temperature, **options)
+            return self._clients[temperature]
 
     @staticmethod
     def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> PolicyAnswer | ChatError:
@@ -246,13 +248,9 @@ class ServedPolicy:
             answer = client.complete(chat, max_tokens=sampling.max_new_tokens, scope=key)
         except ChatError as error:
             return error
-        told = not answer.usage.uncounted
-        return PolicyAnswer(
-            answer.text,
-            answer.usage.completion_tokens if told else None,
-            answer.usage.prompt_tokens if told else None,
-            finished=answer.finish_reason == "stop",
-        )
+        usage = answer.usage
+        written, read = (None, None) if usage.uncounted else (usage.completion_tokens, usage.prompt_tokens)
+        return PolicyAnswer(answer.text, written, read, finished=answer.finish_reason == "stop")
 
 
 def _seed(seed: int, answer_id: str) -> int:
