@@ -30,32 +30,43 @@ _WORD = re.compile(r"\d[\d.,:]*\d(?!\w)|[^\W_]+(?:['’.][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|[。！？]+[」』”’]*|\n\s*")
 _ABBREVIATIONS = listed("mr mrs ms dr st vs etc e.g i.e approx no")
 
-ARTICLES = listed("a an the my our their its every")
-_AUXILIARIES = listed(
-    "am is are was were be been being do does did has have had having will would can could shall should may might must "
-    "isn't aren't wasn't weren't don't doesn't didn't hasn't haven't hadn't won't wouldn't can't cannot couldn't "
-    "shouldn't mustn't ain't gonna wanna got get gets getting"
-)
-_PREPOSITIONS = listed(
-    "of to in on at by for from with without about into onto over under after before during between against through "
-    "until till since off out up down as than per via near around across behind beyond despite within toward towards "
-    "upon along among amid except besides"
-)
-_CONJUNCTIONS = listed(
-    "and or but nor so yet because although though if unless while whereas whether when where why how that which who "
-    "whom whose what"
-)
-_PRONOUNS = listed(
-    "i me you your he him his she her hers it we us they them mine yours ours theirs myself yourself himself herself "
-    "itself ourselves themselves i'm i've i'd i'll you're you've you'll he's she's it's we're we've they're they've "
-    "they'd that's there's what's let's who's he'd she'd we'd he'll she'll it'll they'll"
-)
-_PARTICLES = listed(
-    "this these those there here not no yes then now too also just only even still very really more most less least "
-    "much many some any all both each few other others another such own same again ever never always often sometimes "
-    "already soon once however therefore instead rather quite almost maybe perhaps else"
-)
-FUNCTION_WORDS = ARTICLES | _AUXILIARIES | _PREPOSITIONS | _CONJUNCTIONS | _PRONOUNS | _PARTICLES
+_GROUPS = """
+a: a an
+the: the every each another
+my: my our their its his your whose
+her: her
+I: i he she we they who
+it: you it
+I'm: i'm you're he's she's it's we're they're that's there's what's who's i've you've we've they've i'd they'd he'd
+I'm: she'd we'd i'll you'll we'll they'll he'll she'll it'll let's
+me: me him us them myself yourself himself herself itself ourselves themselves mine yours ours theirs hers
+this: this that these those
+what: what which how whether why where
+when: when if because although though unless while whereas until till since so yet as than before after once
+and: and or but nor
+is: am is are was were isn't aren't wasn't weren't ain't
+be: be been being
+have: have has had having hasn't haven't hadn't
+do: do does did don't doesn't didn't
+will: will would can could shall should may might must won't wouldn't can't cannot couldn't shouldn't mustn't gonna
+will: wanna
+to: to
+of: of
+in: in on at by for from with without about into onto over under during between against through near around across
+in: behind beyond despite within toward towards upon along among amid except besides per via
+up: off out up down away back there here home
+not: not never always often also just only even still really already now then ever soon sometimes too again however
+not: maybe perhaps instead very more most less least rather quite almost
+some: some any all both few other others such own same much many no else several lot
+"""
+GROUP_OF = {
+    word: name for name, _, own in (line.partition(": ") for line in _GROUPS.split("\n")) for word in own.split()
+}
+"""Small words by what may stand before and behind them."""
+_AUXILIARIES = {word for word, group in GROUP_OF.items() if group in ("is", "be", "have", "do", "will")}
+_AUXILIARIES |= listed("get gets getting got")
+FUNCTION_WORDS = GROUP_OF.keys() | _AUXILIARIES | listed("therefore whom yes")
+FUNCTION_WORDS -= listed("away back home lot several we'll")
 
 _COMMON = listed(
     """
@@ -105,7 +116,7 @@ _VERBS |= listed(
     "begin end continue happen stay turn move show talk call wait change work deal handle cause lead allow plan hope "
     "expect believe realize understand explain remember agree refuse avoid receive send suggest offer say"
 )
-_SUBJECT_FORMS = frozenset(word for word in _PRONOUNS if "'" in word) | listed("i he she we they")
+_SUBJECT_FORMS = {word for word, group in GROUP_OF.items() if group == "I'm"} - {"we'll"} | listed("i he she we they")
 _AFTER_VERB = listed("a an the my our their his her your every me him it us them that no whether")
 
 _UP_TO_TWELVE = "zero one two three four five six seven eight nine ten eleven twelve"

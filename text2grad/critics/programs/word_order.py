@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from text2grad.critics.programs.english import Word, is_verb, words
+from text2grad.critics.programs.english import GROUP_OF, Word, is_verb, words
 
 UNLIKELY = 6.0
 PRIOR = 40.0
@@ -25,47 +25,15 @@ PRIOR = 40.0
 UNIT = 0.1  # nats, of a score in the table
 TABLE = Path(__file__).with_name("word_order.txt")
 
-_GROUPS = """
-a: a an
-the: the every each another
-my: my our their its his your whose
-her: her
-I: i he she we they who
-it: you it
-I'm: i'm you're he's she's it's we're they're that's there's what's who's i've you've we've they've i'd they'd he'd
-I'm: she'd we'd i'll you'll we'll they'll he'll she'll it'll let's
-me: me him us them myself yourself himself herself itself ourselves themselves mine yours ours theirs hers
-this: this that these those
-what: what which how whether why where
-when: when if because although though unless while whereas until till since so yet as than before after once
-and: and or but nor
-is: am is are was were isn't aren't wasn't weren't ain't
-be: be been being
-have: have has had having hasn't haven't hadn't
-do: do does did don't doesn't didn't
-will: will would can could shall should may might must won't wouldn't can't cannot couldn't shouldn't mustn't gonna
-will: wanna
-to: to
-of: of
-in: in on at by for from with without about into onto over under during between against through near around across
-in: behind beyond despite within toward towards upon along among amid except besides per via
-up: off out up down away back there here home
-not: not never always often also just only even still really already now then ever soon sometimes too again however
-not: maybe perhaps instead very more most less least rather quite almost
-some: some any all both few other others such own same much many no else several lot
-"""
-_GROUP_OF = {
-    word: name for name, _, listed in (line.partition(": ") for line in _GROUPS.split("\n")) for word in listed.split()
-}
 END, PAUSE = ".", ","
-KINDS = (*dict.fromkeys(_GROUP_OF.values()), "1", "-ing", "-ed", "-ly", "-s", "go", "noun", PAUSE, END)
+KINDS = (*dict.fromkeys(GROUP_OF.values()), "1", "-ing", "-ed", "-ly", "-s", "go", "noun", PAUSE, END)
 
 
 def kind(word: Word) -> str:
     """The group of a function word, the form of another one."""
     key = word.key
-    if key in _GROUP_OF:
-        return _GROUP_OF[key]
+    if key in GROUP_OF:
+        return GROUP_OF[key]
     if word.is_number:
         return "1"
     if key.endswith("'s"):
