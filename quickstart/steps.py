@@ -20,10 +20,10 @@ from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.metrics import MetricsConfig, measure_feedback
 from nl_reward_model.train_rm import train
+from quickstart.tiny_model import make_tiny_model
 from rm_data_anno.annotate import AnnotateConfig, annotate
 from text2grad.configs import parse
 from text2grad.models.answering import AnsweringConfig, Policy, SamplingConfig, load_policy
-from text2grad.models.tiny import make_tiny_model
 from text2grad.records import load_records
 from text2grad.tasks import get_task
 
