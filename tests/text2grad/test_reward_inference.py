@@ -201,7 +201,6 @@ def test_a_model_that_knows_its_records_judges_them_as_annotated(critic):
     assert ask(critic, records[::-1]) == [SLF5K.feedback(record) for record in records[::-1]]
     text = critic.write([SLF5K.prompt(records[0])], [SLF5K.response(records[0])])[0]
     assert text == SLF5K.render_feedback(SLF5K.feedback(records[0]))
-    assert critic.decoder.passes < critic.decoder.tokens
 
 
 def test_failures_stay_in_their_place(critic, monkeypatch):

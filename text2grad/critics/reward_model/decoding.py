@@ -254,7 +254,6 @@ class FeedbackDecoder:
     ):
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
-        self.model = model
         packed = torch.device(self.device).type == base_model(model).device.type and can_decode(base_model(model))
         self._reader: PackedModel | AnyModel
         self._reader = (
@@ -267,8 +266,8 @@ class FeedbackDecoder:
         self._typical = Habits()
         for ids, x, y in examples if self.lookahead else ():
             self._drafter(self._typical, x, y).learn(ids)
-        self.passes = self.tokens = 0
-        """Rows times forward passes, and tokens written by them; the ratio is what the lookahead gains."""
+        self.passes = 0
+        """Rows times forward passes: the fewer for the tokens written, the more the lookahead gains."""
 
     @torch.no_grad()  # not inference_mode: what ZeRO-3 gathers here has to serve training afterwards
     def __call__(
@@ -348,7 +347,6 @@ class FeedbackDecoder:
             if token in self.end_ids:
                 return True
             row.written.append(token)
-            self.tokens += 1
             row.text += (piece := self._piece(token))
             if "}" in piece and closes_object(row.text):
                 return True
