@@ -61,6 +61,7 @@ class InferConfig(Endpoint):
     gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
     base_url: str | None = setting(None, "http://HOST:PORT/v1#NAME of a server that runs the model; NAME: --model")
+    max_cost_usd: float | None = setting(None, "for --base_url: spend no more than this in one run")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,6 +44,7 @@ class AnsweringConfig(Endpoint):
     device: str | None = setting(None, "cpu, cuda, cuda:1, …; by default the best one present")
     batch_size: int = setting(16, "prompts in one batch of a model in this process", above=0)
     concurrency: int = setting(16, "requests in flight to an API", above=0)
+    max_cost_usd: float | None = setting(None, "of an API: spend no more than this in one run")
 
 
 @dataclass
