@@ -41,6 +41,15 @@ def close(found: torch.Tensor, expected: list, tolerance: float = 1e-6) -> None:
     torch.testing.assert_close(found, tensor(expected, dtype=found.dtype), rtol=tolerance, atol=tolerance)
 
 
+def test_gae_by_hand():
+    # γ = 0.9, λ = 0.5. Errors: r2 − V2 = 2 − 0.5 = 1.5; r1 + 0.9·0.5 − 1 = −0.55; r0 + 0.9·1 − 0.2 = 1.7.
+    # A2 = 1.5; A1 = −0.55 + 0.45·1.5 = 0.125; A0 = 1.7 + 0.45·0.125 = 1.75625.
+    rewards, values = tensor([[1.0, 0.0, 2.0]]).double(), tensor([[0.2, 1.0, 0.5]]).double()
+    advantages, returns = gae(rewards, values, torch.ones(1, 3), gamma=0.9, lam=0.5)
+    close(advantages, [[1.75625, 0.125, 1.5]])
+    close(returns, [[1.95625, 1.125, 2.0]])
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=6), min_size=1, max_size=4),
