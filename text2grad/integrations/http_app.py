@@ -2,22 +2,15 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from text2grad.integrations.service import CriticService, RequestError, logged
-
-# The types of ASGI, the interface between a server and an application (asgi.readthedocs.io).
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from text2grad.integrations.service import CriticService, RequestError
 
 
 class PromptHeaders(AutoHTTPProtocol):
@@ -85,10 +78,7 @@ def make_app(
                 body = await asyncio.wait_for(_body(request, max_bytes), body_timeout)
             except TimeoutError:
                 raise RequestError(408, f"the body did not arrive within {body_timeout:g} seconds") from None
-            working = _While(request, service.feedback(body))
-            if await working.ends_within(sign_of_life):
-                return JSONResponse(working.result())
-            return _SlowAnswer(working, sign_of_life)
+            return _Answer(service.feedback(body), sign_of_life)
         except RequestError as error:
             headers = {"Retry-After": "1"} if error.status == 503 else None
             return JSONResponse({"error": str(error)}, error.status, headers)
@@ -101,103 +91,46 @@ def make_app(
 
 
 class _Guard:
-    """Around the whole application: requests need the token, and errors are JSON too."""
+    """Around the whole application: every request but ``/health`` needs the token."""
 
-    def __init__(self, app: ASGIApp, token: str | None):
+    def __init__(self, app: Any, token: str | None):
         self.app, self.token = app, token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        if scope["path"] != "/health" and not _admitted(scope, self.token):
-            refused = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
-            await refused(scope, receive, send)
-            return
-        begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, sent)
-        except Exception:  # the client gets its number in the log
-            number = logged("request")
-            if begun:  # without its end the client asks again
-                raise
-            broken = {"error": f"the server broke down; its log has the reason under {number}"}
-            await JSONResponse(broken, 500)(scope, receive, send)
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        answer = self.app
+        if scope["type"] == "http" and scope["path"] != "/health" and not _admitted(scope, self.token):
+            answer = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
+        await answer(scope, receive, send)
 
 
-def _admitted(scope: Scope, token: str | None) -> bool:
+def _admitted(scope: dict[str, Any], token: str | None) -> bool:
     if token is None:
         return True
     given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-class _While:
-    """Work for a client. It is cancelled when the client hangs up: a repeated request must not be computed twice."""
-
-    def __init__(self, request: Request, work: Coroutine[Any, Any, dict[str, Any]]):
-        self._working, self._gone = asyncio.create_task(work), asyncio.create_task(_hung_up(request))
-
-    async def ends_within(self, seconds: float) -> bool:
-        """Whether there is a result.
-
-        Raises:
-            RequestError: the client hung up.
-        """
-        try:
-            await asyncio.wait({self._working, self._gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self.end()
-            raise
-        if not self._working.done() and self._gone.done():
-            self.end()
-            await asyncio.wait({self._working})  # withdrawn from the critic's queue by now
-            raise RequestError(499, "the client hung up")
-        return self._working.done()
-
-    def result(self) -> dict[str, Any]:
-        self.end()
-        return self._working.result()
-
-    def end(self) -> None:
-        self._gone.cancel()
-        self._working.cancel()
-
-
-class _SlowAnswer(JSONResponse):
+class _Answer(StreamingResponse):
     """JSON after as many spaces as the wait is long, so that neither the client nor a proxy takes the server for dead.
 
-    The status is sent before the wait: what can fail the request as a whole has been checked by then.
+    The status is sent before the wait: what can fail the request as a whole has been checked by then. When the client
+    hangs up the work is cancelled: a repeated request must not be computed twice.
     """
 
-    def __init__(self, working: _While, sign_of_life: float):
-        super().__init__(None)
-        del self.headers["content-length"]
-        self.working, self.sign_of_life = working, sign_of_life
+    def __init__(self, answers: asyncio.Future[list[dict[str, Any]]], sign_of_life: float):
+        super().__init__(self._parts(sign_of_life), media_type="application/json")
+        self.answers = answers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while True:
-                await send({"type": "http.response.body", "body": b" ", "more_body": True})
-                if await self.working.ends_within(self.sign_of_life):
-                    break
-            await send({"type": "http.response.body", "body": self.render(self.working.result())})
-        except RequestError:  # the client is gone
-            return
+            await super().__call__(scope, receive, send)
         finally:
-            self.working.end()
+            self.answers.cancel()
 
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    async def _parts(self, sign_of_life: float) -> AsyncIterator[bytes]:
+        while not (await asyncio.wait({self.answers}, timeout=sign_of_life))[0]:
+            yield b" "
+        yield bytes(JSONResponse({"items": self.answers.result()}).body)
 
 
 async def _body(request: Request, most: int) -> bytes:

@@ -86,16 +86,22 @@ class CriticService:
         held = {"status": "ok", "critic": _without_folders(self.critic.name), "task": self.task.name}
         return held | version_of(self.critic)
 
-    async def feedback(self, body: bytes) -> dict[str, Any]:
-        """``{"items": [{"prompt", "response", "record"?}]}`` to critiques, quotes and character intervals."""
+    def feedback(self, body: bytes) -> asyncio.Future[list[dict[str, Any]]]:
+        """The answers to come to ``{"items": [{"prompt", "response", "record"?}]}``, one for each item.
+
+        Raises:
+            RequestError: the request as a whole cannot be answered.
+        """
         items = self._read(body)
         if self.waiting + len(items) > self.limits.waiting:
             raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
         self.waiting += len(items)
-        try:
-            return {"items": await asyncio.gather(*map(self._guarded, items))}
-        finally:
-            self.waiting -= len(items)
+        answers = asyncio.gather(*map(self._guarded, items))
+        answers.add_done_callback(lambda _: self._answered(len(items)))
+        return answers
+
+    def _answered(self, count: int) -> None:
+        self.waiting -= count
 
     def close(self) -> None:
         """Finish what was asked, end the threads; a critic that is stuck is left behind."""
@@ -122,8 +128,9 @@ class CriticService:
             return await self._feedback(self._checked(item))
         except (ItemError, FeedbackError) as error:
             return {"error": as_storable(redacted(str(error)))}
-        except Exception:  # noqa: BLE001 (a critic may raise anything; the other items get their answers)
-            number = logged("item")
+        except Exception:  # a critic may raise anything; the other items get their answers
+            number = uuid.uuid4().hex[:8]
+            logger.exception("item %s", number)
             return {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
 
     def _checked(self, item: Any) -> _Item:
@@ -163,13 +170,6 @@ class CriticService:
                     return future.result()
         finally:
             future.cancel()
-
-
-def logged(what: str) -> str:
-    """Log the exception that is being handled, for the operator; returns its number in the log, for the client."""
-    number = uuid.uuid4().hex[:8]
-    logger.exception("%s %s", what, number)
-    return number
 
 
 def _places(feedback: Feedback, response: str, task: Task) -> list[dict[str, Any]]:
