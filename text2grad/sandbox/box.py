@@ -36,7 +36,6 @@ REPORT_VARIABLE = "T2G_REPORT"  # the environment variable that names the report
 _PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
 _INSIDE = Path(__file__).with_name("inside.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-_DEVICES = ["null", "full", "random", "urandom"]  # not zero: mapped shared, it is memory that no process owns
 PATIENCE = 4  # seconds by the clock for each second of processor time
 _LAST_MOMENT = 1.0  # seconds for a program to end by itself when it is no longer needed
 _TICK = 0.02  # seconds between two looks at memory and processes
@@ -151,13 +150,32 @@ class Sandbox:
         with contextlib.ExitStack() as stack:
             handed = [stack.enter_context(os.fdopen(number, "rb", 0)) for number in pipes]
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-")))
-            box = _written(files, folder / "box")
+            report, report_end = (stack.enter_context(os.fdopen(number, "rb", 0)) for number in os.pipe())
+            view = {BOX: str(_written(files, folder / "box")), **_system_view()}
+            orders = self._orders(folder / "root", view, argv, environment or {}, report_end.fileno(), pipes)
+            inside = "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
             started = time.monotonic()
-            with self._started(folder, box, argv, environment or {}, pipes) as (process, report):
-                for pipe in handed:
-                    pipe.close()
-                streams, reason = self._watch(process, report, started + PATIENCE * self.seconds, stop)
-                seconds = time.monotonic() - started
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [*self._isolation(view), _PYTHON, "-I", "-S", inside],
+                    bufsize=0,  # nothing is left to be written when it died before it read
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                    cwd="/",
+                    pass_fds=[report_end.fileno(), *pipes],
+                    start_new_session=True,
+                )
+            )
+            stack.callback(_kill, process, self.backend != "none")
+            assert process.stdin
+            with contextlib.suppress(BrokenPipeError):  # its standard error says why
+                process.stdin.write(json.dumps(orders).encode())
+            for pipe in (process.stdin, report_end, *handed):
+                pipe.close()
+            streams, reason = self._watch(process, report.fileno(), started + PATIENCE * self.seconds, stop)
+            seconds = time.monotonic() - started
         ready, newline, written = streams["report"].partition(b"\n")
         if ready != b"ready" or not newline:
             if reason is None:
@@ -178,68 +196,31 @@ class Sandbox:
             reason=reason,
         )
 
-    @contextlib.contextmanager
-    def _started(
-        self, folder: Path, box: Path, argv: Sequence[str], environment: Mapping[str, str], pipes: Sequence[int]
-    ) -> Iterator[tuple[subprocess.Popen, int]]:
-        """The process of a run and the reading end of its report; all of it is dead afterwards."""
-        report, report_end = os.pipe()
-        isolated = self.backend != "none"
-        root = folder / "root"
+    def _orders(
+        self,
+        root: Path,
+        view: Mapping[str, str],
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        report: int,
+        pipes: Sequence[int],
+    ) -> dict[str, Any]:
+        """What ``inside.py`` is told."""
         root.mkdir()
-        view = {BOX: str(box), **_system_view()}
-        orders: dict[str, Any] = {
-            "argv": list(argv) if isolated else [part.replace(BOX, str(box)) for part in argv],
+        isolated, box = self.backend != "none", view[BOX]
+        variables = {"PYTHONPATH": BOX if isolated else box, REPORT_VARIABLE: str(report)}
+        mounts = {"root": str(root), "read_only": view, "size": self.file_mb << 20}
+        return {
+            "argv": list(argv) if isolated else [part.replace(BOX, box) for part in argv],
             "folder": "/tmp" if isolated else str(root),
             "isolated": isolated,
             "user": _unused_user() if isolated and os.geteuid() == 0 else None,
             "limits": self._limits(),
-            "report": report_end,
+            "report": report,
             "pipes": list(pipes),
-            "root": None,
-            "environment": {
-                **_ENVIRONMENT,
-                "PYTHONPATH": BOX if isolated else str(box),
-                REPORT_VARIABLE: str(report_end),
-                **environment,
-            },
+            "root": mounts if self.backend == "namespaces" else None,
+            "environment": {**_ENVIRONMENT, **variables, **environment},
         }
-        if self.backend == "namespaces":
-            orders["root"] = {
-                "root": str(root),
-                "read_only": view,
-                "tmpfs": dict.fromkeys(("/tmp", "/dev/shm"), self.file_mb << 20),
-                "devices": _DEVICES,
-            }
-        inside = "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
-        try:
-            process = subprocess.Popen(
-                [*self._isolation(view), _PYTHON, "-I", "-S", inside],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-                cwd="/",
-                pass_fds=[report_end, *pipes],
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(report)
-            raise
-        finally:
-            os.close(report_end)
-        try:
-            with contextlib.suppress(BrokenPipeError):  # it died before it read: its standard error says why
-                assert process.stdin and process.stdout and process.stderr
-                process.stdin.write(json.dumps(orders).encode())
-                process.stdin.close()
-            yield process, report
-        finally:
-            _kill(process, isolated)
-            for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-            os.close(report)
 
     def _watch(
         self, process: subprocess.Popen, report: int, deadline: float, stop: int | None

@@ -52,6 +52,7 @@ SYSTEM_CALLS = {
 NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: pages that leave the resident set and stay in memory
 UNIX = 1  # the one family of sockets: others do not obey network namespaces (vsock), or grow their buffers (TCP)
+DEVICES = ("null", "full", "random", "urandom")  # not zero: mapped shared, it is memory that no process owns
 SOL_SOCKET, BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and both of them by force
 
 
@@ -74,10 +75,10 @@ def lock(target: str) -> None:
     call("syscall", 442, at_fdcwd, target.encode(), at_recursive, attributes, ctypes.c_size_t(len(attributes)))
 
 
-def build_root(root: str, read_only: dict, tmpfs: dict, devices: list) -> None:
-    """Make ``root`` the file system: what is bound read-only, a few devices, and small writable tmpfs folders."""
+def build_root(root: str, read_only: dict, size: int) -> None:
+    """Make ``root`` the file system: what is bound read-only, a few devices, and two writable folders of ``size``."""
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=4k,mode=755")
-    for target, size in tmpfs.items():  # first, for what is bound may lie inside one: a project under /tmp
+    for target in ("/tmp", "/dev/shm"):  # first, for what is bound may lie inside one: a project under /tmp
         os.makedirs(root + target)
         mount("tmpfs", root + target, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size},nr_inodes=20k,mode=1777")
     for target, source in read_only.items():
@@ -90,7 +91,7 @@ def build_root(root: str, read_only: dict, tmpfs: dict, devices: list) -> None:
         lock(place)
     os.makedirs(root + "/proc")
     mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for name in devices:
+    for name in DEVICES:
         bind("/dev/" + name, f"{root}/dev/{name}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
