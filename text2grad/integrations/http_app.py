@@ -66,7 +66,7 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.get_running_loop().run_in_executor(None, service.close)
+        await asyncio.to_thread(service.close)
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
     app.add_middleware(_Guard, token=token)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +49,6 @@ class RequestError(ValueError):
         self.status = status
 
 
-class ItemError(ValueError):
-    """One item that cannot be answered; the message goes to the client."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """What the server takes on: items of a request, characters of a text, items in flight.
@@ -79,7 +74,6 @@ class CriticService:
         self.critic, self.task, self.limits = critic, task, limits or Limits()
         self.queue = CriticQueue(critic, window, batch_size, complete=log_completion(critic, task))
         self.waiting = 0
-        self._mapping = ThreadPoolExecutor(1, thread_name_prefix="mapping")  # quotes, off the event loop
 
     def about(self) -> dict[str, Any]:
         """For ``/health``: what is held here, without a path, and its version where it has one."""
@@ -106,7 +100,6 @@ class CriticService:
     def close(self) -> None:
         """Finish what was asked, end the threads; a critic that is stuck is left behind."""
         self.queue.close(self.limits.timeout)
-        self._mapping.shutdown()
 
     def _read(self, body: bytes) -> list[Any]:
         try:
@@ -126,7 +119,7 @@ class CriticService:
         """An item's answer, or its error."""
         try:
             return await self._feedback(self._checked(item))
-        except (ItemError, FeedbackError) as error:
+        except FeedbackError as error:  # its message goes to the client
             return {"error": as_storable(redacted(str(error)))}
         except Exception:  # a critic may raise anything; the other items get their answers
             number = uuid.uuid4().hex[:8]
@@ -135,28 +128,27 @@ class CriticService:
 
     def _checked(self, item: Any) -> _Item:
         if problem := fault(item):
-            raise ItemError(f"the item cannot be used: {problem}")
+            raise FeedbackError(f"the item cannot be used: {problem}")
         try:
             found = checked(_Item, item, "the item", "docs/serve.md has its fields")
         except InputError as error:
-            raise ItemError(str(error)) from None
+            raise FeedbackError(str(error)) from None
         for name, text in (("prompt", found.prompt), ("response", found.response)):
             if len(text) > self.limits.characters:
-                raise ItemError(f"{name} has {len(text)} characters; {self.limits.characters} are taken")
+                raise FeedbackError(f"{name} has {len(text)} characters; {self.limits.characters} are taken")
         return found
 
     async def _feedback(self, item: _Item) -> dict[str, Any]:
         if not item.response.strip():
-            raise ItemError("the response is empty")
+            raise FeedbackError("the response is empty")
         try:
             about = None if item.record is None else self.task.about(item.record, item.response)
         except InputError as error:
-            raise ItemError(f"the record is not of {self.task.name}: {error}") from None
+            raise FeedbackError(f"the record is not of {self.task.name}: {error}") from None
         given = await self._answer_to(Question(item.prompt, item.response, about))
         if isinstance(given, FeedbackError):
             raise given
-        loop = asyncio.get_running_loop()
-        places = await loop.run_in_executor(self._mapping, _places, given, item.response, self.task)
+        places = await asyncio.to_thread(_places, given, item.response, self.task)
         return {**FIELDS.to_dict(given), "spans": places}
 
     async def _answer_to(self, question: Question) -> Feedback | FeedbackError:
@@ -165,7 +157,7 @@ class CriticService:
             while True:
                 left = max(asked, self.queue.last_answer) + self.limits.timeout - time.monotonic()
                 if left <= 0:
-                    raise ItemError(f"the critic has answered nothing for {self.limits.timeout:g} seconds")
+                    raise FeedbackError(f"the critic has answered nothing for {self.limits.timeout:g} seconds")
                 if (await asyncio.wait([future], timeout=left))[0]:
                     return future.result()
         finally:
