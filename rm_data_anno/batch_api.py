@@ -18,7 +18,6 @@ import openai
 from openai.types import Batch
 from tqdm.auto import tqdm
 
-from text2grad.endpoints.answers import UnreadableReplyError
 from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, Reply
 from text2grad.errors import InputError, StopRunError
 from text2grad.records import load_json, save_json
@@ -155,7 +154,7 @@ class BatchClient(ChatClient):
                 if response.get("status_code") != 200:
                     raise ChatError(str((body if isinstance(body, dict) else row).get("error")))
                 reply = self.read(body, self.price, bound)
-            except (ChatError, UnreadableReplyError) as error:
+            except (ChatError, UnreadableError) as error:
                 self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
                 continue
             if self.cache:

@@ -12,15 +12,11 @@ _MOST_BYTES = 32 << 20  # of an answer, unpacked
 _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 
 
-class UnreadableReplyError(Exception):
-    """The server answered with something that is no chat completion, or never came to an end of it."""
-
-
 def read_answer(completions: Completions, body: Mapping[str, Any]) -> Any:
     """The decoded JSON of the answer to one request.
 
     Raises:
-        UnreadableReplyError: the body broke off, is too long, or is not JSON.
+        UnreadableError: the body broke off, is too long, or is not JSON.
         openai.APIError: the server refused, or was not reached.
     """
     content = bytearray()
@@ -29,15 +25,15 @@ def read_answer(completions: Completions, body: Mapping[str, Any]) -> Any:
             for part in response.iter_bytes():
                 content += part
                 if len(content) > _MOST_BYTES:
-                    raise UnreadableReplyError(f"the server's answer is longer than {_MOST_BYTES >> 20} MB")
-        except (openai.APIError, UnreadableReplyError):
+                    raise UnreadableError(f"the server's answer is longer than {_MOST_BYTES >> 20} MB")
+        except (openai.APIError, UnreadableError):
             raise
         except Exception as error:  # whatever the HTTP library raises: its classes have been exchanged before
-            raise UnreadableReplyError(f"the server's answer broke off: {error or type(error).__name__}") from error
+            raise UnreadableError(f"the server's answer broke off: {error or type(error).__name__}") from error
     try:
         return read_json(bytes(content))
     except UnreadableError as error:
-        raise UnreadableReplyError(f"the server's answer cannot be read: {error}") from None
+        raise UnreadableError(f"the server's answer cannot be read: {error}") from None
 
 
 def limit_error(response: Any) -> None:

@@ -27,13 +27,13 @@ except ModuleNotFoundError as error:
     raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
 from text2grad.configs import check_no_key
-from text2grad.endpoints.answers import UnreadableReplyError, limit_error, read_answer
-from text2grad.endpoints.http import DeadlineError, within
+from text2grad.endpoints.answers import limit_error, read_answer
+from text2grad.endpoints.http import within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
 from text2grad.records import fingerprint
-from text2grad.safety.gate import as_storable, storable
+from text2grad.safety.gate import UnreadableError, as_storable, storable
 from text2grad.safety.redaction import MARK, holds_key, redacted
 
 _LONGEST_BACK_OFF = 60.0
@@ -341,7 +341,7 @@ class ChatClient:
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
                 reached, away = True, error.status_code in _AWAY
-            except (openai.APIError, UnreadableReplyError, DeadlineError) as error:
+            except (openai.APIError, UnreadableError, TimeoutError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
                 away = isinstance(error, openai.APIError)
                 reached = reached or not away  # something answers there
@@ -388,7 +388,7 @@ class ChatClient:
         """A decoded completion as a ``Reply``; a priced one without token counts is taken to have cost its ``bound``.
 
         Raises:
-            UnreadableReplyError: it is no chat completion.
+            UnreadableError: it is no chat completion.
             ChatError: it holds the API key.
         """
         choices = _of(answer, "choices")
@@ -396,7 +396,7 @@ class ChatClient:
         message = _of(choice, "message")
         content, refusal = _of(message, "content"), _of(message, "refusal")
         if not isinstance(message, Mapping) or not isinstance(content, str | None):
-            raise UnreadableReplyError("the server's answer is not a chat completion")
+            raise UnreadableError("the server's answer is not a chat completion")
         usage = _usage(_of(answer, "usage"))
         usage.cost_usd = price.of(usage) if not usage.uncounted else bound if price.listed else 0.0
         text = content or (refusal if isinstance(refusal, str) else "") or ""

@@ -66,12 +66,8 @@ def _sent(request: urllib.request.Request, timeout: float) -> bytes:
     return content
 
 
-class DeadlineError(TimeoutError):
-    """The work was not done in time."""
-
-
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """``work()``, or ``DeadlineError`` after that many seconds; the work is then left to end by itself."""
+    """``work()``, or ``TimeoutError`` after that many seconds; the work is then left to end by itself."""
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -84,7 +80,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     try:
         value, error = done.get(timeout=seconds)
     except queue.Empty:
-        raise DeadlineError(f"no whole answer within {seconds:g} seconds") from None
+        raise TimeoutError(f"no whole answer within {seconds:g} seconds") from None
     if error is not None:
         raise error
     return value
