@@ -18,7 +18,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -45,12 +45,12 @@ class CampaignConfig:
     jobs: int = setting(1, "runs at the same time", above=0)
     minutes: float = setting(0, "stop after so long; 0: when all is done", at_least=0)
     set: list[str] = setting([], "other values of sizes, NAME=VALUE")
-    sizes: dict[str, Any] = field(default_factory=dict, metadata={"help": "values of names in the commands"})
-    prepare: list[str] = field(default_factory=list, metadata={"help": "commands before the first run"})
-    train: list[str] = field(default_factory=list, metadata={"help": "commands that train a policy with {flags}"})
-    measure: list[str] = field(default_factory=list, metadata={"help": "commands after each run's training"})
+    sizes: dict[str, Any] = setting({}, "values of names in the commands")
+    prepare: list[str] = setting([], "commands before the first run")
+    train: list[str] = setting([], "commands that train a policy with {flags}")
+    measure: list[str] = setting([], "commands after each run's training")
     metrics: list[str] = setting([], "what the table shows of each result; by default pass@k, or all")
-    methods: dict[str, Any] = field(default_factory=dict, metadata={"help": "name: its {flags}, or {train, policy}"})
+    methods: dict[str, Any] = setting({}, "name: its {flags}, or {train, policy}")
 
 
 class Campaign:

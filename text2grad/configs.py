@@ -67,7 +67,7 @@ def setting(default: Any, text: str, *aliases: str, **limits: float) -> Any:
     """A dataclass field that is a flag.
 
     Args:
-        default: its default; a list is copied for each instance.
+        default: its default; a list or a dict is copied for each instance.
         text: what ``--help`` says.
         aliases: further spellings (``--name``), on the command line and (without dashes) in YAML.
         limits: what a number must be: ``above``, ``at_least``, ``below`` or ``at_most`` a bound.
@@ -75,8 +75,8 @@ def setting(default: Any, text: str, *aliases: str, **limits: float) -> Any:
     shown = _Help(text.replace("%", "%%"))
     shown.limits = limits
     metadata = {"help": shown, "aliases": list(aliases)}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
