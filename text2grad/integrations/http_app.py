@@ -30,21 +30,13 @@ class PromptHeaders(AutoHTTPProtocol):
         super().data_received(data)
         self._watch()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop()
-        super().connection_lost(error)
-
     def _watch(self) -> None:
         answering = self.cycle is not None and not self.cycle.response_complete
-        if answering:
-            self._stop()
-        elif self._late is None:
-            self._late = self.loop.call_later(self.seconds, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._late is not None:
+        if answering and self._late is not None:
             self._late.cancel()
             self._late = None
+        elif not answering and self._late is None:
+            self._late = self.loop.call_later(self.seconds, self.transport.close)
 
 
 def make_app(
