@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ class MeasureConfig:
     retry_failed: bool = setting(False, "ask the critic again where it failed in an earlier run")
     compare_with: str | None = setting(None, "another system's result file: differences by paired bootstrap")
 
+    @cached_property
+    def other(self) -> dict[str, Any]:
+        """What ``compare_with`` holds, read once; empty where it names nothing."""
+        return load_result(self.compare_with) if self.compare_with else {}
+
 
 _SILENCE = Feedback("The response is empty.", missing=["an answer"], score=-1.0)
 
@@ -53,7 +58,7 @@ _SILENCE = Feedback("The response is empty.", missing=["an answer"], score=-1.0)
 def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Record]:
     """The responses by id, once it is sure that their figures can be written and compared."""
     check_output(config.output_path)
-    other = load_result(config.compare_with) if config.compare_with else {}
+    other = config.other  # read before the responses: a mistake in it costs no wait
     records = load_responses(config.data_path, task)
     check_same_prompts(_prompts(records, task), other, config.compare_with or "")
     return records
@@ -149,8 +154,7 @@ def compare_and_save(
     responses = {key: task.response(record) for key, record in records.items()}
     asked = _prompts(records, task)
     compared: dict[str, Any] = {}
-    if config.compare_with:
-        other = load_result(config.compare_with)
+    if other := config.other:
         compared = {"system": other["system"], "differences": compare(figures, figures_of(other))}
     result = save_result(
         config.output_path,
@@ -160,12 +164,8 @@ def compare_and_save(
         figures=figures,
         responses=responses,
         settings=asdict(config),
-        extra={
-            "prompts": asked,
-            "models": sorted(writers(records)),
-            **extra,
-            **({"compared_with": compared} if compared else {}),
-        },
+        extra={"prompts": asked, "models": sorted(writers(records)), **extra}
+        | ({"compared_with": compared} if compared else {}),
     )
     alone = len(asked) == len(responses)
     count = f"{len(asked)} prompts" if alone else f"{len(responses)} answers to {len(asked)} prompts"

@@ -20,7 +20,7 @@ from evaluation.measuring import (
     share_finished,
 )
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, load_result
+from evaluation.results import Figure
 from evaluation.slf5k.metrics import Texts, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import print_rows, trivial_answers
@@ -87,12 +87,10 @@ def _trivial(
 
     δ is theirs only by the programmatic critic, which costs nothing.
     """
-    texts = fingerprint([posts, references])
-    if config.compare_with:
-        other = load_result(config.compare_with)
+    texts, other = fingerprint([posts, references]), config.other
+    if other.get("trivial") and other.get("trivial_of") == texts:
         names = ("encoder", "logprob_model", "critic", "tokenizer")
-        same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
-        if same and other.get("trivial") and other.get("trivial_of") == texts:
+        if all(other.get("settings", {}).get(name) == getattr(config, name) for name in names):
             return {"trivial": other["trivial"], "trivial_of": texts}
 
     rows = {}
