@@ -1,6 +1,7 @@
 """The report as one JSON value: everything that the page shows, but for the responses."""
 
 from itertools import count
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from evaluation.reporting.charts import is_constant
 from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import is_main, method_name, system_name, wording
+from evaluation.results import grouped
 from text2grad.errors import InputError
 from text2grad.records import load_json
 
@@ -49,7 +51,7 @@ def assemble(
         "variants": [_about_variant(variant, slots[variant.label]) for variant in groups],
         "tables": comparing.tables(measured, baseline),
         "judges": comparing.judgements([result for result in results if comparing.is_judged(result)]),
-        "training": [_training(task, groups, slots) for task in dict.fromkeys(variant.task for variant in groups)],
+        "training": [_training(*of_task, slots) for of_task in grouped(groups, attrgetter("task")).items()],
         "annotations": _columns(annotations or []),
         "reward_models": _columns(reward_models or []),
     }
@@ -74,9 +76,8 @@ def _about_variant(variant: Variant, slot: int) -> dict[str, Any]:
     return {"label": variant.label, "slot": slot, "task": variant.task, "method": variant.method, "seeds": seeds}
 
 
-def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[str, Any]:
+def _training(task: str, members: list[Variant], slots: dict[str, int]) -> dict[str, Any]:
     """Curves and ends of one task's variants."""
-    members = [variant for variant in groups if variant.task == task]
     charts = []
     ends: dict[str, dict[str, Any]] = {}
     for name in training.curve_names(members):
@@ -97,13 +98,11 @@ def _training(task: str, groups: list[Variant], slots: dict[str, int]) -> dict[s
 def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Win rates over training, one chart a task, a line for each comparison that was judged at several steps."""
     charts = []
-    for task in dict.fromkeys(judge["task"] for judge in report["judges"]):
+    drawn = [j for j in report["judges"] if j["step"] is not None and j["metrics"]["win_rate"]["low"] is not None]
+    for task, judged in grouped(drawn, itemgetter("task")).items():
         slots = {variant["method"]: variant["slot"] for variant in reversed(report["variants"])}
         free = count(len(report["variants"]))
-        curves: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-        for judge in report["judges"]:
-            if judge["task"] == task and judge["step"] is not None and judge["metrics"]["win_rate"]["low"] is not None:
-                curves.setdefault((judge["system"], judge["baseline"], judge["judge"]), []).append(judge)
+        curves = grouped(judged, itemgetter("system", "baseline", "judge"))
         lines = []
         several = len({judge for _, _, judge in curves}) > 1
         for (system, baseline, judge), points in curves.items():

@@ -9,6 +9,7 @@ import numpy as np
 from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result
+from evaluation.schemas import check_task
 from text2grad.records import prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
@@ -18,8 +19,6 @@ PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy"
 
 def load_results(paths: list[str]) -> list[dict[str, Any]]:
     """Result files, each with its path; ``InputError`` names the file and the remedy."""
-    from evaluation.schemas import check_task
-
     results = []
     asked: dict[tuple[str, str], dict[str, str]] = {}
     for path in once(paths):

@@ -1,13 +1,15 @@
 """What the page opens with: the first figure, and one prompt with two responses."""
 
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from evaluation.reporting.comparing import best_system, primary
 from evaluation.reporting.packs import answer_of, prompt_text, span_words
-from evaluation.reporting.runs import LoggedRollout, Run, is_number
+from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.training import Variant
 from evaluation.reporting.wording import method_name, show, show_interval, told, wording
+from evaluation.results import grouped
 
 
 def headline(report: dict[str, Any]) -> dict[str, str]:
@@ -73,11 +75,9 @@ def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:
 
 def _of_run(run: Run) -> dict[str, Any] | None:
     measure = run.measure
-    ends: dict[tuple[str, str], tuple[LoggedRollout, LoggedRollout]] = {}
-    for rollout in run.rollouts:
-        if rollout.feedback and rollout.mean(measure) is not None:
-            first, last = ends.get((rollout.prompt_id, rollout.prompt), (rollout, rollout))
-            ends[rollout.prompt_id, rollout.prompt] = (first, rollout if rollout.step > last.step else last)
+    judged = [rollout for rollout in run.rollouts if rollout.feedback and rollout.mean(measure) is not None]
+    by_prompt = grouped(judged, attrgetter("prompt_id", "prompt"))
+    ends = {key: (rollouts[0], max(rollouts, key=attrgetter("step"))) for key, rollouts in by_prompt.items()}
     changes = {
         key: (last.mean(measure) or 0.0) - (first.mean(measure) or 0.0)
         for key, (first, last) in ends.items()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluation import schemas
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.journal.run_folder import PolicyRun
@@ -108,8 +109,6 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         InputError: names the file, the line and the remedy.
     """
-    from evaluation import schemas
-
     folder = Path(folder)
     where = folder / "run.json"
     if not where.is_file():
@@ -142,8 +141,6 @@ def load_run(folder: str | Path) -> Run:
 
 
 def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    from evaluation import schemas
-
     by_step: dict[int, dict] = {}
     for number, value in _rows(path, notes):
         row = checked(schemas.METRICS, value, f"{path}: line {number}", "each line is one step's metrics")
@@ -154,8 +151,6 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
-    from evaluation import schemas
-
     prompts: dict[str, str] = {}
     rollouts: list[LoggedRollout] = []
     remedy = f"each line is one {task} rollout of stage 3"
