@@ -4,7 +4,8 @@
         --output_path samples.jsonl
 
 Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' own ``sanitize`` does) and the whole
-``response``. The same command continues an interrupted run.
+``response``. A policy that was trained with words of its own (``--policy_prompt``) is asked in these. The same command
+continues an interrupted run.
 """
 
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -17,7 +18,7 @@ from evaluation.results import print_failures
 from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.prompts import load_prompt
+from text2grad.prompts import asking, carried_words, load_prompt
 from text2grad.records import check_output, prompt_of, save_json
 from text2grad.tasks.commands import say_next
 from text2grad.tasks.kodcode import KodCode
@@ -53,10 +54,11 @@ def main() -> None:
     problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
     task = KodCode()
+    asked = asking(task, carried_words(answering.model))
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
     prompt = load_prompt(Path(__file__).parent / name, required=("prompt",), offered=("prompt",))
     chats = {
-        f"{task_id}@{sample}": task.messages(prompt.fill({"prompt": problem["prompt"].strip()}))
+        f"{task_id}@{sample}": asked.messages(prompt.fill({"prompt": problem["prompt"].strip()}))
         for task_id, problem in problems.items()
         for sample in range(config.num_samples)
     }

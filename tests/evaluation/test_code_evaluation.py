@@ -10,6 +10,7 @@ import pytest
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
+from tests.fault_server import FaultServer
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -161,6 +162,16 @@ def test_a_few_problems_with_several_samples_and_additional_tests(run_script, hu
     assert metrics["pass@1"]["value"] == 1
     assert metrics["plus_pass@1"]["value"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert metrics["plus_pass@2"]["value"] == 1
+
+
+@needs_evalplus
+def test_programs_are_asked_for_in_the_words_that_the_policy_was_trained_with(run_script, tmp_path):
+    (tmp_path / "policy_prompt.txt").write_text("In Python: ${prompt}")
+    with FaultServer(lambda body: RIGHT) as server:
+        flags = ["--dataset", "humaneval", "--base_only", "--limit", "1", "--output_path", tmp_path / "s.jsonl"]
+        run_script("evaluation/kodcode/evalplus_samples.py", *flags, "--model", tmp_path, "--base_url", server.url)
+    (body,) = server.requests
+    assert body["messages"][0]["content"].startswith("In Python: Complete this Python function.")
 
 
 @needs_evalplus
