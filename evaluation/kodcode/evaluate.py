@@ -20,10 +20,11 @@ from evaluation.measuring import (
     load_measured_responses,
     share_finished,
 )
+from evaluation.results import grouped
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
-from text2grad.records import generation_of
+from text2grad.records import prompt_of
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, run_tests
 from text2grad.tasks import Record
@@ -80,9 +81,7 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     task = KodCode()
     records = load_measured_responses(config, task)
     tested = run_unit_tests(records, config)
-    samples: dict[str, list[str]] = {}
-    for key, record in records.items():
-        samples.setdefault(generation_of(record).get("prompt_id") or key, []).append(key)
+    samples = grouped(records, prompt_of)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
     by_critic, extra = critic_figures(config, records, task)
     for name, figure in {"finished": share_finished(records), **by_critic}.items():

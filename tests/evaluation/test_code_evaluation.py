@@ -42,8 +42,7 @@ def kodcode_file(path, programs: dict[str, list[str]]):
         for number, code in enumerate(codes):
             key = f"{name}@{number}"
             record = {"question": f"Double ({name}).", "solution": f"Here it is:\n```python\n{code}\n```\nDone."}
-            about = {"id": key, "prompt_id": name, "finished": True}
-            records[key] = {**record, "test": test, "generation": about}
+            records[key] = {**record, "test": test, "generation": {"id": key, "finished": True}}
     save_json(path, records)
     return path
 
