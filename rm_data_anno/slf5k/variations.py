@@ -13,7 +13,7 @@ from typing import Literal
 
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, marked, split, spoil
 from text2grad.configs import check_given, parse, setting
-from text2grad.critics.programs.slf5k.critic import SummaryCritic, WorkedSummaryCritic
+from text2grad.critics.programs.slf5k.critic import WorkedSummaryCritic
 from text2grad.errors import InputError, command
 from text2grad.records import Records, check_output, load_records, prompt_of, save_records
 from text2grad.tasks import Record, get_task
@@ -33,10 +33,10 @@ class SummaryVariationsConfig:
     output_path: str = setting("", "annotated records, ready for stage 2", "--output_file", "--output")
     rounds: int = setting(20, "variations of each post", above=0)
     per_post: int = setting(8, "responses to each variation, in a row of the file", above=0)
-    critique_style: Literal["worked", "facts", "plain"] = setting(
+    critique_style: Literal["worked", "facts"] = setting(
         "worked",
         "worked says of each fact whether the post has it, and in how long a run, which a small model learns from; "
-        "facts leaves the runs out; plain sums up",
+        "facts leaves the runs out",
     )
     seed: int = setting(0, "of all that is drawn")
 
@@ -67,8 +67,7 @@ def variations(
         InputError: fewer than two posts, or a post without a summary or without an answer.
     """
     task, rng = get_task("slf5k"), random.Random(config.seed)
-    worked = WorkedSummaryCritic(runs=config.critique_style == "worked")
-    critic = SummaryCritic() if config.critique_style == "plain" else worked
+    critic = WorkedSummaryCritic(runs=config.critique_style == "worked")
     sources = _sources(posts, answers, rng)
     counts: Counter[str] = Counter(dict.fromkeys(CORRUPTIONS, 0))
     made: dict[str, Record] = {}
