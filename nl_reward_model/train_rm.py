@@ -7,7 +7,7 @@ the last checkpoint, or does nothing where training has finished.
 """
 
 import warnings
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from text2grad.tasks.commands import say_next, stage_command
 
 RUN_FILE = "run.json"
 _EXAMPLES = 16
-_LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "deepspeed")
+_LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers")
 _DECIDING = (
     "model", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "dtype", "shorten",
     "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
@@ -178,15 +178,8 @@ def _describe(
             "dropped": encoded.dropped | held_out.dropped,
             "validation_ids": held_out.ids,
         },
-        versions={name: found for name in _LIBRARIES if (found := _version(name))},
+        versions={name: version(name) for name in (*_LIBRARIES, *(("deepspeed",) if zero_stage else ()))},
     )
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
 
 
 def _report_data(data: dict[str, Any]) -> None:
