@@ -168,7 +168,7 @@ def compare_and_save(
         | ({"compared_with": compared} if compared else {}),
     )
     alone = len(asked) == len(responses)
-    count = f"{len(asked)} prompts" if alone else f"{len(responses)} answers to {len(asked)} prompts"
+    count = f"{len(asked)} prompts" if alone else f"{len(responses)} responses to {len(asked)} prompts"
     print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")

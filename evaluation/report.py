@@ -1,4 +1,4 @@
-"""One page from training runs and evaluation results: what was run, what came out, curves, and every answer to read.
+"""One page from training runs and evaluation results: what was run, what came out, curves, and every response to read.
 
     python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output_path report.html
 
@@ -36,7 +36,7 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--task", nargs="+", default=[], metavar="FILE.py", help="the files of your own tasks")
     parser.add_argument("--figures", metavar="DIR", help="also write each chart there as SVG")
     parser.add_argument(
-        "--max_rollouts", type=int, default=50_000, help="answers in the page; more are thinned by whole steps"
+        "--max_rollouts", type=int, default=50_000, help="responses in the page; more are thinned by whole steps"
     )
     return parser.parse_args(args)
 

@@ -49,4 +49,4 @@ def print_rows(system: str, metrics: Mapping[str, Any], rows: Mapping[str, Mappi
     names = [name for name in SHOWN if name in metrics]
     table = [[label, *(row.get(name, {}).get("value") for name in names)] for label, row in rows.items()]
     table.insert(0, [system, *(metrics[name]["value"] for name in names)])
-    print(tabulate(table, headers=["answers", *names], floatfmt=".3f"))
+    print(tabulate(table, headers=["responses", *names], floatfmt=".3f"))
