@@ -191,12 +191,10 @@ def test_what_is_no_verdict_is_refused(reply):
         read_verdict(reply)
 
 
-def test_systems_that_answered_other_prompts_are_refused(run_script, systems, tmp_path):
+def test_systems_that_answered_other_prompts_are_refused(systems, tmp_path):
     save_json(tmp_path / "b.json", {"x": {"post": "Another post.", "generated_summary": "Another."}})
-    flags = {"task": "slf5k", "responses": systems[0], "system": "a", "baseline": tmp_path / "b.json"}
-    flags |= {"baseline_system": "b", "output_path": tmp_path / "r.json", "judge": "http://127.0.0.1:9/v1#m"}
-    result = run_script("evaluation/judge.py", **flags, code=2)
-    assert "no prompt in common" in result.stderr
+    with FaultServer(scripted()) as server, pytest.raises(InputError, match="no prompt in common"):
+        judged(server, (systems[0], tmp_path / "b.json"), tmp_path / "r.json")
 
 
 def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run_script, monkeypatch):

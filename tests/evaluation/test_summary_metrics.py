@@ -42,18 +42,6 @@ def split(pairs: dict) -> tuple[dict, dict, dict]:
     return tuple({key: row[column] for key, row in pairs.items()} for column in range(3))
 
 
-def test_rouge_on_500_pairs_is_rouge_scores(pairs):
-    from rouge_score.rouge_scorer import RougeScorer
-
-    responses, references, _ = split(pairs)
-    ours, scorer = rouge(responses, references), RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    theirs = [scorer.score(target=references[key], prediction=responses[key]) for key in pairs]
-    for name in scorer.rouge_types:
-        each = [scores[name].fmeasure for scores in theirs]
-        assert ours[name].value() == pytest.approx(np.mean(each), abs=1e-12)
-        assert list(ours[name].each.values()) == pytest.approx(each)
-
-
 def test_bleu_on_500_pairs_is_sacrebleus(pairs):
     import sacrebleu
 
@@ -97,8 +85,8 @@ def test_longest_copy_by_hand():
 
 def test_an_empty_answer_scores_nothing_and_breaks_nothing():
     texts, posts = {"a": "", "b": "my boss said no"}, {"a": "A post.", "b": "My boss said no to me."}
-    figures = text_figures(texts, posts, {"a": "A reference.", "b": "my boss said no"})
-    assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}
+    figures = text_figures(texts, posts, {"a": "A reference.", "b": "My bosses said no."})
+    assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}  # words are compared by their stems
     assert figures["words"].each == {"a": 0, "b": 4}
 
 

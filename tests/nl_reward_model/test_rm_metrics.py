@@ -1,4 +1,4 @@
-"""Reward-model metrics against slow, obvious reimplementations and against scikit-learn and rouge-score."""
+"""Reward-model metrics against slow, obvious reimplementations and against scikit-learn."""
 
 import json
 import random
@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from rouge_score.rouge_scorer import RougeScorer
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
 from nl_reward_model.measures.metrics import metrics_table, reward_model_metrics, rouge, whole_metrics
@@ -186,12 +185,9 @@ def test_span_lengths_and_accuracy_by_length():
     assert sum(bucket["n"] for bucket in got["accuracy_by_length"].values()) == len(lengths)
 
 
-def test_rouge_is_that_of_rouge_score_with_stems():
-    pairs = [("it leaves out the cause", "it named the causes and leaves out the rest"), ("", "a b"), ("a b", "a b")]
-    scorer = RougeScorer(["rouge2"], use_stemmer=True)
-    got = rouge(pairs)
-    assert got["rouge2"] == [scorer.score(reference, written)["rouge2"].fmeasure for written, reference in pairs]
-    assert got["rougeL"][1:] == [0, 1]
+def test_critiques_are_compared_by_stems_and_one_that_is_not_there_scores_nothing():
+    pairs = [("it named the cause", "it names the causes"), ("", "a b")]
+    assert rouge(pairs) == {name: [1, 0] for name in ("rouge1", "rouge2", "rougeL")}
 
 
 def test_chance_is_the_score_of_a_model_that_knows_only_how_many_spans_there_are():

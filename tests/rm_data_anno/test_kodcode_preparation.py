@@ -115,10 +115,7 @@ def published(tmp_path) -> Path:
     for split, numbers, passes in (("train", range(6), True), ("incorrect", range(6, 12), False)):
         rows = Dataset.from_list([row(number, passes) for number in numbers])
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        rows.to_parquet(folder / "data" / f"{split}-00000.parquet")
-    card = "---\nconfigs:\n- config_name: default\n  data_files:\n"
-    card += "".join(f"  - split: {split}\n    path: data/{split}-*\n" for split in ("train", "incorrect"))
-    (folder / "README.md").write_text(card + "---\n")
+        rows.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
     return folder
 
 
