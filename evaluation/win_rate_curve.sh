@@ -11,7 +11,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=text2grad/journal/launching.sh
 . "$here/../text2grad/journal/launching.sh"
 python() { launch command python "$@"; }  # signals reach it, and it is not left behind
-answer=() judge=() run= task= output= system=
+for flag in --run --task --data_path --baseline --baseline_system --judge --system --output_dir; do
+    [[ " $* " == *" $flag "* ]] || { echo "error: $flag is needed; see the head of $0" >&2; exit 2; }
+done
+answer=() judge=()
 while [ $# -gt 0 ]; do
     [ $# -gt 1 ] || { echo "error: $1 needs a value; see the head of $0" >&2; exit 2; }
     case $1 in
@@ -24,9 +27,6 @@ while [ $# -gt 0 ]; do
         *) echo "error: unknown option $1; see the head of $0" >&2; exit 2 ;;
     esac
     shift 2
-done
-for needed in "$run" "$task" "$output" "$system"; do
-    [ -n "$needed" ] || { echo "error: --run, --task, --output_dir and --system are needed; see the head of $0" >&2; exit 2; }
 done
 steps=$({ find "$run" "$run/policies" -maxdepth 1 -type d 2>/dev/null || true; } \
     | sed -nE 's#.*/(checkpoint-|policies/)([0-9]+)$#\2#p' | sort -nu)

@@ -178,7 +178,7 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
         ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--only", "rouge"], "choose from: metrics"),
         ("kodcode/evaluate_kodcode.sh", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
         ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
-        ("win_rate_curve.sh", ["--run", "x"], "are needed"),
+        ("win_rate_curve.sh", ["--run", "x", "--task", "slf5k", "--data_path", "x"], "--baseline is needed"),
     ],
 )
 def test_scripts_say_what_is_wrong_and_exit_with_2(script, flags, message):
