@@ -9,7 +9,7 @@ from evaluation.reporting import cautions, comparing, opening, training
 from evaluation.reporting.charts import is_constant
 from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.training import Variant
-from evaluation.reporting.wording import is_main, method_name, system_name, wording
+from evaluation.reporting.wording import method_name, system_name, wording
 from evaluation.results import grouped
 from text2grad.errors import InputError
 from text2grad.records import load_json
@@ -90,7 +90,7 @@ def _training(task: str, members: list[Variant], slots: dict[str, int]) -> dict[
         if lines:
             words = wording(name)
             about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
-            chart = {**about, "style": words.style, "main": is_main(name), "lines": lines}
+            chart = {**about, "style": words.style, "main": words.main, "lines": lines}
             charts.append({**chart, "constant": is_constant(chart)})
     return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
 

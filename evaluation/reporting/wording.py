@@ -12,12 +12,13 @@ from text2grad.feedback import Feedback
 
 @dataclass(frozen=True)
 class Wording:
-    """How to speak of one metric. ``better``: +1 where higher is better, −1 where lower is, 0 where neither is."""
+    """A metric of ``metrics.yaml``. ``better``: +1 where higher is better, −1 where lower is, 0 where neither is."""
 
     label: str
     says: str = ""
     better: int = 0
     style: str = "number"
+    main: bool = False
 
 
 METHODS = {
@@ -42,31 +43,13 @@ METHODS = {
     "sft": "SFT",
 }
 
-MAIN_CURVES = (
-    "delta/mean",
-    "verdict/mean",
-    "reward/mean",
-    "entropy",
-    "length/mean",
-    "length/finished",
-    "delta/negative",
-)
-"""What a reader looks at first, besides KL; all other curves are folded away."""
-
-
-def is_main(name: str) -> bool:
-    return name in MAIN_CURVES or (name.startswith("kl/") and name != "kl/coef")
-
 
 @cache
 def known_metrics() -> dict[str, Wording]:
     """The metrics of ``metrics.yaml``, in its order."""
     entries = yaml.safe_load((Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8"))
     signs = {"higher": 1, "lower": -1, None: 0}
-    return {
-        name: Wording(entry["label"], entry.get("says", ""), signs[entry.get("better")], entry.get("style", "number"))
-        for name, entry in entries.items()
-    }
+    return {name: Wording(**{**entry, "better": signs[entry.get("better")]}) for name, entry in entries.items()}
 
 
 def wording(name: str) -> Wording:
@@ -75,7 +58,7 @@ def wording(name: str) -> Wording:
         return known_metrics()[name]
     if name.startswith("kl/"):
         says = "KL divergence from the reference model, in nats per response."
-        return Wording(f"KL to the reference ({name[3:]})", says)
+        return Wording(f"KL to the reference ({name[3:]})", says, main=True)
     if name.startswith(("pass@", "plus_pass@")):  # EvalPlus' additional tests
         label = f"{name[5:]}, additional tests too" if name.startswith("plus_") else name
         says = f"Probability that one of {name.rpartition('@')[2]} samples solves a problem."
