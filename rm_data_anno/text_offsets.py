@@ -6,7 +6,6 @@ offsets decides: one convention must explain every span of an export.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from text2grad.errors import InputError
@@ -26,15 +25,13 @@ CONVENTIONS = tuple(Convention(utf16, one_newline) for utf16 in (False, True) fo
 
 def positions(text: str, convention: Convention) -> dict[int, int]:
     """Offset -> index of the character that begins there; offsets inside a character are left out."""
-    sizes = []
-    for index, char in enumerate(text):
-        size = 2 if convention.utf16 and ord(char) > 0xFFFF else 1
-        if convention.one_newline and char == "\r" and text[index + 1 : index + 2] == "\n":
-            size = 0  # counted with the line feed that follows
-        sizes.append(size)
     found: dict[int, int] = {}
-    for index, offset in enumerate(accumulate(sizes, initial=0)):
+    offset = 0
+    for index, char in enumerate(text):
         found.setdefault(offset, index)
+        if not (convention.one_newline and text[index : index + 2] == "\r\n"):  # counted with its line feed
+            offset += 2 if convention.utf16 and ord(char) > 0xFFFF else 1
+    found.setdefault(offset, len(text))
     return found
 
 
