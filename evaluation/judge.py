@@ -33,7 +33,7 @@ from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, 
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, find_prompt, load_prompt, prompt_path
-from text2grad.records import check_output, load_records, prompt_of
+from text2grad.records import load_records, prompt_of
 from text2grad.tasks import Record, Task, get_task
 
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
@@ -135,7 +135,6 @@ def pair_figures(
 def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     """Judge every pair, write ``config.output_path``, and return the result."""
     task = get_task(config.task)
-    check_output(config.output_path)
     prompt = _prompt(config, task)
     pairs = (_feedback_pairs if config.feedback else _response_pairs)(config, task)
     orders = orders_of([key for key, pair in pairs.items() if pair.settled is None], config.orders, config.seed)
@@ -260,7 +259,6 @@ def _shown(feedback: Feedback, task: Task) -> str:
 @command
 def main() -> None:
     config, judge_config = parse(WinRateConfig, JudgeConfig)
-    check_output(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         compare_pairwise(judge, config)
 

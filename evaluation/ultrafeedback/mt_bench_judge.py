@@ -25,7 +25,7 @@ from evaluation.ultrafeedback.mt_bench import (
 from text2grad.configs import parse, setting
 from text2grad.endpoints.judging import Judge, JudgeConfig, open_judge
 from text2grad.errors import InputError, command
-from text2grad.records import check_output, fingerprint
+from text2grad.records import fingerprint
 
 
 @dataclass
@@ -43,7 +43,6 @@ class MtBenchGradeConfig:
 
 def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     """Have every turn graded, write ``config.output_path``, and return the result."""
-    check_output(config.output_path)
     questions, answers = load_questions(config.questions), load_answers(config.answers)
     asked = {key: question for key, question in questions.items() if key in answers}
     if not asked:
@@ -136,7 +135,6 @@ def rating_figures(categories: Mapping[str, str], ratings: Mapping[str, float]) 
 @command
 def main() -> None:
     config, judge_config = parse(MtBenchGradeConfig, JudgeConfig)
-    check_output(config.output_path)
     with open_judge(judge_config, config.output_path) as judge:
         grade(judge, config)
 

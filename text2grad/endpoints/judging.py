@@ -14,6 +14,7 @@ from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError
 from text2grad.feedback import json_objects
 from text2grad.journal import Outcome, map_records
+from text2grad.records import check_output
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
 
@@ -95,7 +96,8 @@ class Judge:
 
 @contextmanager
 def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
-    """The judge, with its paid replies in a file next to ``output_path``."""
+    """The judge, with its paid replies in a file next to ``output_path``, which is checked before anything is paid."""
+    check_output(output_path)
     with closing(ReplyCache(f"{output_path}.replies.jsonl")) as cache:
         options = {"max_tokens": config.judge_max_new_tokens, "cache": cache, **config.client_options()}
         client = ChatClient.from_spec(config.judge, **options)
