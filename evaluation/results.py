@@ -90,14 +90,11 @@ class Figure:
         """The mean over records."""
         return cls({key: (float(value), 1.0) for key, value in values.items()})
 
-    def grouped(self, groups: Mapping[str, Sequence[str]]) -> Figure:
-        """The same figure with the rows of each group (a problem's samples) summed, so that groups are resampled."""
-        known = {name: [self.rows[key] for key in keys if key in self.rows] for name, keys in groups.items()}
-        return Figure({name: np.sum(rows, axis=0).tolist() for name, rows in known.items() if rows}, self.combine)
-
     def by_prompt(self) -> Figure:
-        """The same figure with the rows of all answers to one prompt summed."""
-        return self.grouped(grouped(self.rows, prompt_of))
+        """The same figure with the rows of all answers to one prompt summed, so that prompts are resampled."""
+        of_prompts = grouped(self.rows, prompt_of).items()
+        sums = {prompt: np.sum([self.rows[key] for key in keys], axis=0).tolist() for prompt, keys in of_prompts}
+        return Figure(sums, self.combine)
 
     def value(self) -> float:
         return float(COMBINE[self.combine](np.sum(list(self.rows.values()), axis=0)))

@@ -86,7 +86,7 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     by_critic, extra = critic_figures(config, records, task)
     for name, figure in {"finished": share_finished(records), **by_critic}.items():
         shown = {problem: figure.each[keys[0]] for problem, keys in samples.items() if keys[0] in figure.each}
-        figures[name] = replace(figure.grouped(samples), each=shown)  # beside the first sample stands its own value
+        figures[name] = replace(figure.by_prompt(), each=shown)  # beside the first sample stands its own value
     errors = Counter(row["error_type"] for row in tested.values() if not row["passed"])
     extra |= {
         "errors": dict(errors.most_common()),
