@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from evaluation.results import (
     Figure,
+    ResultConfig,
     load_responses,
     print_failures,
     print_metrics,
@@ -39,8 +40,8 @@ from text2grad.tasks import Record, Task, get_task
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
 
 
-@dataclass
-class WinRateConfig(TaskConfig):
+@dataclass(kw_only=True)
+class WinRateConfig(ResultConfig, TaskConfig):
     """What is compared."""
 
     data_path: str = setting(
@@ -50,10 +51,8 @@ class WinRateConfig(TaskConfig):
         "--dataset_path",
         "--input_file",
     )
-    system: str = setting(MISSING, "the system's name")
     baseline: str = setting(MISSING, "the other system's responses to the same prompts")
     baseline_system: str = setting(MISSING, "the other system's name")
-    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     judge_prompt: str | None = setting(
         None,
         "the judge's prompt; by default evaluation/<task>/judge_prompt.txt, for feedback pairwise.txt",

@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluation.results import (
     Figure,
+    ResultConfig,
     check_same_prompts,
     compare,
     figures_of,
@@ -32,15 +33,13 @@ from text2grad.tasks import Record, Task
 from text2grad.token_rewards import scheme_of, token_rewards
 
 
-@dataclass
-class MeasureConfig:
+@dataclass(kw_only=True)
+class MeasureConfig(ResultConfig):
     """What is measured, and against what."""
 
     data_path: str = setting(
         MISSING, "the system's responses, a file in the task's format", "--responses", "--dataset_path", "--input_file"
     )
-    system: str = setting(MISSING, "the system's name in tables")
-    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     critic: str | None = setting(None, f"who gives feedback, which adds δ per token: {CRITIC_FORMS}", "--annotator")
     tokenizer: str = setting("smollm2", "whose tokens δ is counted in; the same for all systems")
     retry_failed: bool = setting(False, "ask the critic again where it failed in an earlier run")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.records import generation_of, load_json, load_rows, prompt_of, save_json
 from text2grad.safety.gate import fault
@@ -63,6 +64,14 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+@dataclass(kw_only=True)
+class ResultConfig:
+    """Whose result, and where it goes."""
+
+    system: str = setting(MISSING, "the system's name in tables")
+    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
 
 
 @dataclass

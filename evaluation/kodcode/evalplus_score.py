@@ -18,7 +18,7 @@ from typing import Any
 from evaluation.kodcode.evalplus_data import OVERRIDES, Dataset, load_problems
 from evaluation.kodcode.pass_at_k import pass_figures
 from evaluation.optional_packages import optional_package
-from evaluation.results import print_metrics, print_next_step, save_result
+from evaluation.results import ResultConfig, print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, fingerprint, load_json, save_json
@@ -40,14 +40,12 @@ sys.exit(done.returncode)
 """
 
 
-@dataclass
-class EvalPlusScoreConfig:
+@dataclass(kw_only=True)
+class EvalPlusScoreConfig(ResultConfig):
     """What is scored, and how."""
 
     dataset: Dataset = setting(MISSING, "the benchmark")
     samples: str = setting(MISSING, "programs in EvalPlus' format: lines of task_id and solution")
-    system: str = setting(MISSING, "the system's name in tables")
-    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     data_path: str | None = setting(None, "the problems in EvalPlus' format (see the README)", "--dataset_path")
     base_only: bool = setting(False, "without the additional tests of HumanEval+ and MBPP+")
     k: list[int] = setting([1], "report pass@k for these k")

@@ -31,7 +31,7 @@ from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ProgramEvaluationConfig(MeasureConfig):
     """What is measured."""
 

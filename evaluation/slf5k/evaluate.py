@@ -30,7 +30,7 @@ from text2grad.records import fingerprint
 from text2grad.tasks import Record, Task, get_task
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SummaryEvaluationConfig(MeasureConfig):
     """What is measured."""
 

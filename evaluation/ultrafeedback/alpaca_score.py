@@ -29,7 +29,7 @@ from packaging.version import parse as parse_version
 from tqdm.auto import tqdm
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.alpaca_outputs import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -41,13 +41,11 @@ from text2grad.records import check_output, fingerprint, save_text
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 
 
-@dataclass
-class AlpacaScoreConfig(Endpoint):
+@dataclass(kw_only=True)
+class AlpacaScoreConfig(ResultConfig, Endpoint):
     """What is compared, and who judges."""
 
     outputs: str = setting(MISSING, "the system's outputs, in AlpacaEval's format", "--data_path")
-    system: str = setting(MISSING, "the system's name in tables")
-    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     judge: str = setting(MISSING, "openai:MODEL, or http://HOST:PORT/v1#MODEL; it must give log-probabilities")
     reference_path: str | None = setting(None, "the other side's outputs; by default AlpacaEval 2.0's")
     length_controlled: bool = setting(False, "add the length-controlled win rate, which needs the hub")

@@ -14,14 +14,14 @@ prompt (vLLM does) and needs ``--tokenizer``.
 import os
 import subprocess
 import sys
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_metrics, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, best_device, is_adapter, model_identity, model_path, named_dtype
@@ -31,20 +31,15 @@ from text2grad.records import check_output, fingerprint, load_json, save_text
 LOCAL_TASK = "arc_challenge_local"
 
 
-@dataclass
-class ArcConfig:
-    """What is measured."""
+@dataclass(kw_only=True)
+class ArcConfig(ResultConfig):
+    """What is measured. lm-eval's own files go into a folder beside the result."""
 
-    system: str = setting(MISSING, "the system's name in tables")
-    output_path: str = setting(
-        MISSING, "the result file; lm-eval's own files go into a folder beside it", "--output_file", "--output"
-    )
     data_path: str | None = setting(
         None, "questions in ARC's schema, .jsonl; by default the hub's", "--dataset_path", "--input_file"
     )
     train_path: str | None = setting(None, "where examples for --num_fewshot come from")
     num_fewshot: int = setting(0, "worked examples before each question; 25 is customary")
-    chat: bool = setting(False, "ask through the model's chat template")
     limit: int | None = setting(None, "only the first so many questions")
     tokenizer: str | None = setting(None, "with --base_url: the served model's tokenizer")
 
@@ -135,7 +130,6 @@ def main() -> None:
     cache = folder / fingerprint([identity, model])
     command_line += ["--num_fewshot", str(config.num_fewshot), "--use_cache", str(cache)]
     command_line += ["--limit", str(config.limit)] if config.limit else []
-    command_line += ["--apply_chat_template"] if config.chat else []
     # In its own folder: `-m` puts the current one on the path, where an evaluate.py would hide the library evaluate.
     if subprocess.run(command_line, cwd=folder, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"}).returncode:
         raise InputError(f"lm-eval failed; it says why above ({' '.join(command_line)})")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
-from evaluation.results import Figure, print_failures, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_failures, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
     WITH_REFERENCE,
@@ -28,14 +28,12 @@ from text2grad.errors import InputError, command
 from text2grad.records import fingerprint
 
 
-@dataclass
-class MtBenchGradeConfig:
+@dataclass(kw_only=True)
+class MtBenchGradeConfig(ResultConfig):
     """What is graded."""
 
     questions: str = setting(MISSING, "FastChat's question.jsonl")
     answers: str = setting(MISSING, "the system's answers, of mt_bench_answers.py or FastChat", "--data_path")
-    system: str = setting(MISSING, "the system's name in tables")
-    output_path: str = setting(MISSING, "the result file", "--output_file", "--output")
     references: str | None = setting(None, "FastChat's reference answers to maths, coding and reasoning: gpt-4.jsonl")
     without_references: bool = setting(False, "grade maths, coding and reasoning without reference answers")
     judge_prompts: str | None = setting(None, "FastChat's judge_prompts.jsonl instead of this folder's prompts")
