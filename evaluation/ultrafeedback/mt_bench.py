@@ -1,6 +1,7 @@
 """MT-Bench's files, its temperatures, and which questions are graded with a reference answer (Zheng et al. 2023)."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,9 @@ def _rows(path: str) -> Sequence[dict]:
     rows = load_json(path)
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: holds no rows; give a .jsonl file in FastChat's format")
+    for key, count in Counter(str(row["question_id"]) for row in rows if "question_id" in row).items():
+        if count > 1:
+            raise InputError(f"{path}: question {key} comes {count} times; keep one row of it")
     return rows
 
 

@@ -11,7 +11,14 @@ import torch
 
 from evaluation.results import figures_of, load_result
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
-from evaluation.ultrafeedback.mt_bench import CATEGORIES, TEMPERATURES, load_judge_prompts, load_questions, read_rating
+from evaluation.ultrafeedback.mt_bench import (
+    CATEGORIES,
+    TEMPERATURES,
+    load_answers,
+    load_judge_prompts,
+    load_questions,
+    read_rating,
+)
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
 from tests.tiny import reference_logprobs, tiny_model
@@ -334,3 +341,6 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "q.jsonl").write_text(json.dumps({"question_id": 1, "turns": ["one"]}) + "\n")
     with pytest.raises(InputError, match=r"q\.jsonl: line 1 lacks"):
         load_questions(str(tmp_path / "q.jsonl"))
+    save_json(tmp_path / "two.jsonl", [{"question_id": 1, "choices": [{"turns": [a, a]}]} for a in "ab"])
+    with pytest.raises(InputError, match=r"two\.jsonl: question 1 comes 2 times"):
+        load_answers(str(tmp_path / "two.jsonl"))
