@@ -10,6 +10,7 @@ from evaluation.reporting.runs import once
 from evaluation.reporting.wording import known_metrics, wording
 from evaluation.results import Figure, check_same_prompts, compare, figures_of, grouped, load_result
 from evaluation.schemas import check_task
+from evaluation.slf5k.trivial import SHOWN
 from text2grad.records import prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
@@ -65,7 +66,7 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
                     cell["change"] = {**change, "verdict": verdict(change, wording(name).better)}
                 cells[system][key] = cell
     order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
-    main = {*PRIMARY, *TRIVIAL}
+    main = {*PRIMARY, *SHOWN}
     listed = [{"key": key, **metrics[key], "main": metrics[key]["name"] in main} for key in order]
     return {
         "task": task,
@@ -77,15 +78,12 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
     }
 
 
-TRIVIAL = ("mean_delta", "verdict", "closeness", "logprob", "rougeL", "facts_told", "copied_words", "words")
-
-
 def _trivial(systems: list[str], results: list[dict[str, Any]], cells: dict[str, Any]) -> dict[str, Any] | None:
     """The systems and trivial answers to the same prompts (``evaluation/slf5k/trivial.py``); None where none are."""
     found = next((result for result in results if result.get("trivial")), None)
     if found is None:
         return None
-    names = [name for name in TRIVIAL if name in found["metrics"]]
+    names = [name for name in SHOWN if name in found["metrics"]]
     rows = [
         {
             "name": system,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 FIRST_WORDS = 15
-SHOWN = ("mean_delta", "closeness", "logprob", "rougeL", "facts_told", "copied_words", "words")
-"""The measures of the table on the screen."""
+SHOWN = ("mean_delta", "verdict", "closeness", "logprob", "rougeL", "facts_told", "copied_words", "words")
+"""The measures of their tables, on the screen and in the report."""
 
 
 def word_salad(post: str) -> str:
