@@ -3,8 +3,8 @@
     python evaluation/ultrafeedback/mt_bench_answers.py --questions question.jsonl --model smollm2 --system base \\
         --output_path answers.jsonl
 
-Temperatures are MT-Bench's by category. The answers are in FastChat's format. The same command continues an interrupted
-run.
+Temperatures are MT-Bench's by category. The answers are in FastChat's format. A policy that was trained with words of
+its own (``--policy_prompt``) is asked the first turn in these. The same command continues an interrupted run.
 """
 
 from dataclasses import MISSING, dataclass, replace
@@ -14,7 +14,9 @@ from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, load_policy
+from text2grad.prompts import asking, carried_words
 from text2grad.records import check_output, save_json
+from text2grad.tasks import get_task
 from text2grad.tasks.commands import say_next
 
 
@@ -34,6 +36,7 @@ def main() -> None:
     check_output(config.output_path)
     questions = dict(list(load_questions(config.questions).items())[: config.limit])
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
+    task = asking(get_task("ultrafeedback"), carried_words(answering.model))
     policy = load_policy(answering)
 
     def temperature(key: str) -> float:
@@ -45,7 +48,8 @@ def main() -> None:
             asked = {}
             for key in questions:
                 if temperature(key) == heat:
-                    chats[key].append({"role": "user", "content": questions[key]["turns"][turn]})
+                    text = questions[key]["turns"][turn]
+                    chats[key] += [{"role": "user", "content": text}] if turn else task.messages(text)
                     asked[key] = list(chats[key])
             outcome = answer_chats(
                 policy,

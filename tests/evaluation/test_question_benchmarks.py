@@ -317,14 +317,15 @@ def test_a_served_policy_answers_the_second_turn_with_the_first_in_view(run_scri
     def answer(body: dict) -> str:
         return f"Reply {len(body['messages'])} to {body['messages'][-1]['content']}"
 
+    (tmp_path / "policy_prompt.txt").write_text("Please: ${prompt}")  # which it was trained with
     with FaultServer(answer) as server:
-        flags = ["--questions", files["questions"], "--model", "m", "--base_url", server.url, "--system", "s"]
+        flags = ["--questions", files["questions"], "--model", tmp_path, "--base_url", server.url, "--system", "s"]
         run_script("evaluation/ultrafeedback/mt_bench_answers.py", *flags, "--output_path", tmp_path / "a.jsonl")
         asked = len(server.requests)
         run_script("evaluation/ultrafeedback/mt_bench_answers.py", *flags, "--output_path", tmp_path / "a.jsonl")
         assert len(server.requests) == asked == 2 * len(GRADES)
     for row, name in zip(load_json(tmp_path / "a.jsonl"), GRADES, strict=True):
-        first, second = f"First {name} question?", f"Second {name} question?"
+        first, second = f"Please: First {name} question?", f"Second {name} question?"
         assert row["choices"][0]["turns"] == [f"Reply 1 to {first}", f"Reply 3 to {second}"]
         bodies = [body for body in server.requests if body["messages"][0]["content"] == first]
         assert {body["temperature"] for body in bodies} == {TEMPERATURES.get(name, 0.0)}
