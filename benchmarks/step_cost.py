@@ -42,7 +42,7 @@ from text2grad.tasks import get_task
 ROOT = Path(__file__).resolve().parent.parent
 _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ppo": ("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
+    "ppo": ("PPO, sum of δ at the last token", {"algorithm": "scalar", "reward_placement": "last_sum"}),
     "text2grad": ("Text2Grad", {}),
     "plain": ("Text2Grad, by transformers' own passes", {"generation": "transformers"}),
     "grpo": ("GRPO (TRL), sum of δ", {}),

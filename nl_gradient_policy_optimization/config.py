@@ -6,7 +6,7 @@ all fields are flags, and ``run.json`` lists them under one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 else:
     Algorithm = Any  # its module loads torch, which --help need not wait for
 
-Placement = Literal["token", "last_sum", "last_mean", "last_verdict"]
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "none": "text2grad"}
-CHOOSES = {
-    "teacher": ("teacher", "off"),
-    "critique_coef": ("critique", 0.0),
-    "reward_placement": ("scalar", "token"),
-    "reward_model": ("scalar", ""),
-    "votes": ("capo", None),
-    "learn": ("second", None),
-}
-"""Settings that choose an algorithm where ``--algorithm`` is not given, and the value at which they choose none."""
 
 
 @dataclass
@@ -236,7 +226,7 @@ class PolicyConfig(
 ):  # fmt: skip
     """Settings of one run. A *step* is one cycle of rollouts, feedback and updates; an *update* one optimiser step.
 
-    ``PolicyConfig.of(teacher="gate", audit_share=0.1)`` makes one of flags, wherever they belong.
+    ``PolicyConfig.of(algorithm="grpo", outcome="mean", lam=1.0)`` makes one of flags, wherever they belong.
     """
 
     algorithm: Algorithm = field(default_factory=lambda: algorithm_class("text2grad")())
@@ -276,14 +266,16 @@ class PolicyConfig(
         """
         for name in flags.keys() & OTHER_NAMES.keys():
             raise InputError(f"--{name} {OTHER_NAMES[name]}")
-        chosen = algorithm_class(_chosen(flags))
-        own, its = ({item.name for item in fields(kind)} for kind in (cls, chosen))
+        name = flags.pop("algorithm", None) or "text2grad"
+        if name not in ALGORITHMS:
+            raise InputError(f"--algorithm {name!r} does not exist; choose one of {', '.join(ALGORITHMS)}")
+        chosen = algorithm_class(name)
+        own, its = _names_of(cls), _names_of(chosen)
         others = {name: value for name, value in flags.items() if name not in own and value is not None}
-        for name, value in others.items():
-            if name not in its and not _left_alone(name, value):
-                raise InputError(f"--{name} is no setting of --algorithm {chosen.name}{_belongs_to(name)}")
-        algorithm = chosen(**{name: value for name, value in others.items() if name in its})
-        return cls(**{name: value for name, value in flags.items() if name in own}, algorithm=algorithm)
+        for other in others:
+            if other not in its:
+                raise InputError(f"--{other} is no setting of --algorithm {name}{_belongs_to(other)}")
+        return cls(**{name: value for name, value in flags.items() if name in own}, algorithm=chosen(**others))
 
     def flat(self) -> dict[str, Any]:
         """All settings by their flags' names, as ``run.json`` has them."""
@@ -293,10 +285,9 @@ class PolicyConfig(
     def changed(self, **flags: Any) -> PolicyConfig:
         """A copy with other settings; another algorithm begins with its own defaults."""
         flat = self.flat()
-        if any(name != self.algorithm.name for name in _chooses(flags).values()):
-            for item in fields(self.algorithm):
-                flat.pop(item.name)
-            del flat["algorithm"]
+        if flags.get("algorithm", self.algorithm.name) != self.algorithm.name:
+            for name in _names_of(self.algorithm):
+                del flat[name]
         return PolicyConfig.of(**{**flat, **flags})
 
     @classmethod
@@ -320,11 +311,12 @@ class PolicyConfig(
 
     @classmethod
     def overruled(cls, args: Sequence[str]) -> list[str]:
-        """A file's algorithm gives way to a flag that chooses another (``--teacher gate``)."""
+        """What a file sets of its algorithm gives way to ``--algorithm NAME`` where NAME has no such setting."""
         words = [word for arg in args for word in arg.split("=", 1)]
-        given = {word[2:].replace("-", "_"): value for word, value in pairwise(words)}
-        chosen = any(_differs(given[name], off) for name, (_, off) in CHOOSES.items() if name in given)
-        return ["algorithm"] if chosen else []
+        chosen = dict(pairwise(words)).get("--algorithm")
+        if chosen not in ALGORITHMS:
+            return []
+        return sorted(_names_of(cls.flags()) - _names_of(cls) - _names_of(algorithm_class(chosen)))
 
     @classmethod
     def shown_flags(cls, args: Sequence[str]) -> type:
@@ -379,55 +371,10 @@ class PolicyConfig(
             )
 
 
-def _differs(word: str, off: Any) -> bool:
-    """Whether a flag's text is another value than ``off``."""
-    try:
-        return float(word) != off
-    except ValueError:
-        return word != str(off)
-
-
-def _chosen(flags: dict[str, Any]) -> str:
-    """Which algorithm flags ask for; takes ``algorithm`` out of them.
-
-    Raises:
-        InputError: there is none of that name, or they ask for more than one.
-    """
-    asked, by = flags.pop("algorithm", None), _chooses(flags)
-    if asked:
-        if asked not in ALGORITHMS:
-            raise InputError(f"--algorithm {asked!r} does not exist; choose one of {', '.join(ALGORITHMS)}")
-        return asked
-    if len(set(by.values())) > 1:
-        raise InputError(
-            f"{', '.join(f'--{name}' for name in by)} belong to different algorithms ({', '.join(by.values())}), and a "
-            "run has one; leave all but one of them out"
-        )
-    return next(iter(by.values()), "text2grad")
-
-
-def _chooses(flags: Mapping[str, Any]) -> dict[str, str]:
-    """The algorithms that flags choose, by flag."""
-    if flags.get("algorithm"):
-        return {"algorithm": flags["algorithm"]}
-    return {
-        name: algorithm
-        for name, (algorithm, off) in CHOOSES.items()
-        if flags.get(name) is not None and flags[name] != off
-    }
-
-
-def _left_alone(name: str, value: Any) -> bool:
-    """Whether a setting of an algorithm that was not chosen is as it would be anyway."""
-    if name in CHOOSES:
-        return value == CHOOSES[name][1]
-    return any(item.name == name and value == item.default for kind in _kinds() for item in fields(kind))
+def _names_of(settings: Any) -> set[str]:
+    return {item.name for item in fields(settings)}
 
 
 def _belongs_to(name: str) -> str:
-    owners = [kind.name for kind in _kinds() if name in {item.name for item in fields(kind)}]
+    owners = [kind for kind in ALGORITHMS if name in _names_of(algorithm_class(kind))]
     return f", but of {', '.join(owners)}; add --algorithm {owners[0]}" if owners else "; --help lists the settings"
-
-
-def _kinds() -> list[type[Algorithm]]:
-    return [algorithm_class(name) for name in ALGORITHMS]

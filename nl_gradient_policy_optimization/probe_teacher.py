@@ -58,7 +58,7 @@ def probe(config: ProbeConfig, task: Task | None = None, rewards: RewardSource |
         settings = PolicyConfig.of(
             **{name: getattr(config, name) for name in shared},
             output_dir=folder,
-            teacher="gate",
+            algorithm="teacher",
             rollouts_per_device=config.responses,
             lora_r=16,
             kl="k3",

@@ -126,4 +126,4 @@ def test_a_policy_is_trained_by_spans_alone(tmp_path):
         critic = make_critic(config, get_task("slf5k"), SimpleNamespace(process_index=0))
         assert critic(["A dog left."], ["Dog 1 ran off; what now?"]) == [WITHOUT]
     with pytest.raises(InputError, match="--critique false leaves --teacher"):
-        optimize("slf5k", tiny_config(tmp_path, critique=False, teacher="distill"))
+        optimize("slf5k", tiny_config(tmp_path, critique=False, algorithm="teacher"))

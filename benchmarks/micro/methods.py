@@ -27,15 +27,20 @@ class Method:
 
 
 _GROUPS = {"rollouts_per_prompt": 4}
+_PPO, _TEACHER = {"algorithm": "scalar"}, {"algorithm": "teacher"}
 _ATTEMPTS = {"algorithm": "second", "rollouts_per_prompt": 2, "micro_batch_size": 8}
 METHODS = {
     "text2grad": Method("Text2Grad"),
-    "ppo_sum": Method("PPO, sum of δ at the last token", {"reward_placement": "last_sum"}),
-    "ppo_mean": Method("PPO, mean of δ at the last token", {"reward_placement": "last_mean"}),
-    "ppo_sum_lambda_1": Method("PPO, sum at the last token, λ = 1", {"reward_placement": "last_sum", "lam": 1.0}),
+    "ppo_sum": Method("PPO, sum of δ at the last token", {**_PPO, "reward_placement": "last_sum"}),
+    "ppo_mean": Method("PPO, mean of δ at the last token", {**_PPO, "reward_placement": "last_mean"}),
+    "ppo_sum_lambda_1": Method(
+        "PPO, sum at the last token, λ = 1", {**_PPO, "reward_placement": "last_sum", "lam": 1.0}
+    ),
     "verdict": Method("verdict and spans", {"algorithm": "verdict"}),
     "verdict_alone": Method("verdict alone", {"algorithm": "verdict", "token_weight": 0.0}),
-    "ppo_verdict": Method("PPO, verdict at the last token, λ = 1", {"reward_placement": "last_verdict", "lam": 1.0}),
+    "ppo_verdict": Method(
+        "PPO, verdict at the last token, λ = 1", {**_PPO, "reward_placement": "last_verdict", "lam": 1.0}
+    ),
     "grpo_verdict": Method("GRPO, verdict", {**_GROUPS, "algorithm": "grpo", "outcome": "verdict"}),
     "dr_grpo": Method("Dr. GRPO, verdict", {**_GROUPS, "algorithm": "dr_grpo", "outcome": "verdict"}),
     "rtt": Method("RTT, end token left out", {**_GROUPS, "algorithm": "rtt"}),
@@ -44,21 +49,21 @@ METHODS = {
     "pure": Method("PURE", {**_GROUPS, "algorithm": "pure"}),
     "prime": Method("PRIME", {**_GROUPS, "algorithm": "prime"}),
     "verdict_groups": Method("verdict and spans, four responses a prompt", {**_GROUPS, "algorithm": "verdict"}),
-    "grpo": Method("GRPO (TRL), sum of δ", {"reward_placement": "last_sum"}, trl=True),
+    "grpo": Method("GRPO (TRL), sum of δ", trl=True),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
     "continuous": Method("continuous: every word graded in −1..1", {"scheme": "continuous"}),
     "ahead": Method("Text2Grad, `rollouts_ahead`", {"rollouts_ahead": True}),
-    "weight": Method("Text2Grad, teacher: weight", {"teacher": "weight"}),
-    "gate": Method("Text2Grad, teacher: gate", {"teacher": "gate"}),
-    "distill": Method("Text2Grad, teacher: distill", {"teacher": "distill"}),
-    "gate_distill": Method("Text2Grad, teacher: gate and distill", {"teacher": "gate+distill"}),
+    "weight": Method("Text2Grad, teacher: weight", {**_TEACHER, "teacher": "weight"}),
+    "gate": Method("Text2Grad, teacher: gate", {**_TEACHER, "teacher": "gate"}),
+    "distill": Method("Text2Grad, teacher: distill", {**_TEACHER, "teacher": "distill"}),
+    "gate_distill": Method("Text2Grad, teacher: gate and distill", {**_TEACHER, "teacher": "gate+distill"}),
     "verdict_distill": Method(
         "verdict and spans, teacher: distill", {"algorithm": "verdict_teacher", "teacher": "distill"}
     ),
-    "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {"teacher": "all"}),
-    "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"critique_coef": 0.1}),
+    "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {**_TEACHER, "teacher": "all"}),
+    "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"algorithm": "critique"}),
     "rltf_sd": Method("RLTF-SD", {**_ATTEMPTS, "learn": "rltf_sd"}),
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
     "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo", "votes": 1}),  # this critic always says the same

@@ -5,14 +5,17 @@ on the whole; or the score of a trained scalar reward model (``--reward_model``,
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
-from nl_gradient_policy_optimization.config import Placement, PolicyConfig
+from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import ChangedRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.tasks import Task
+
+Placement = Literal["last_sum", "last_mean", "last_verdict"]
 
 
 @dataclass
@@ -33,11 +36,6 @@ class Scalar(Text2Grad):
     def configure(self, config: PolicyConfig) -> None:
         if self.reward_model:
             config.critic = f"scalar:{self.reward_model}"
-
-    def check(self, config: PolicyConfig) -> None:
-        super().check(config)
-        if self.reward_placement == "token":
-            raise InputError("--reward_placement token: with rewards on their own tokens it is --algorithm text2grad")
 
     def source(self, task: Task, config: PolicyConfig) -> RewardSource | None:
         if not self.reward_model:

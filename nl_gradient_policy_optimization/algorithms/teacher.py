@@ -34,7 +34,7 @@ from text2grad.prompts import Prompt, load_prompt, prompt_path
 from text2grad.tasks import Task
 
 WEIGHTS = "teacher.pt"
-TeacherKind = Literal["off", "weight", "gate", "distill", "gate+distill", "all"]
+TeacherKind = Literal["weight", "gate", "distill", "gate+distill", "all"]
 
 
 @dataclass
@@ -87,8 +87,6 @@ class Teacher(Text2Grad):
 
     def check(self, config: PolicyConfig) -> None:
         super().check(config)
-        if self.teacher == "off":
-            raise InputError("--teacher off: without a teacher it is --algorithm text2grad, or verdict")
         if not config.critique:
             raise InputError("--critique false leaves --teacher nothing to read; leave one of them out")
         if self.teacher_weights == "average" and config.deepspeed:

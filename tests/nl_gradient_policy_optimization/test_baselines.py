@@ -270,14 +270,16 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
 
 def test_a_scalar_model_reads_its_own_words_whatever_the_policy_is_asked(scalar_folder, tmp_path):
     (tmp_path / "ask.txt").write_text("Sum up: ${prompt}")
-    config = tiny_config(tmp_path, reward_model=scalar_folder, policy_prompt=str(tmp_path / "ask.txt"))
+    config = tiny_config(
+        tmp_path, algorithm="scalar", reward_model=scalar_folder, policy_prompt=str(tmp_path / "ask.txt")
+    )
     plain, asked = ScalarRewards(scalar_folder, SLF5K, config), prepare("slf5k", config).rewards
     assert asked([rollout(GOOD)])[0].rewards == plain([rollout(GOOD)])[0].rewards
 
 
 def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_path):
     audited = {"audit_critic": "programmatic", "audit_share": 1.0}
-    optimize("slf5k", tiny_config(tmp_path, reward_model=str(scalar_folder), **audited))
+    optimize("slf5k", tiny_config(tmp_path, algorithm="scalar", reward_model=str(scalar_folder), **audited))
     assert "audit/delta" in load_json(tmp_path / "run" / "metrics.jsonl")[0]
     rows = [row for row in load_json(tmp_path / "run" / "rollouts.jsonl") if row["response"].strip()]
     assert rows and all(row["rewards"][-1] and not any(row["rewards"][:-1]) for row in rows)
@@ -288,7 +290,7 @@ def test_ppo_on_a_scalar_model_trains_in_the_same_trainer(scalar_folder, tmp_pat
 
 @pytest.mark.parametrize("placement", ["last_sum", "last_mean", "last_verdict"])
 def test_ppo_on_the_critics_delta_forgets_only_its_places(placement, tmp_path):
-    config = tiny_config(tmp_path, reward_placement=placement)
+    config = tiny_config(tmp_path, algorithm="scalar", reward_placement=placement)
     spread = CriticRewards(QuotingCritic(poor=["Bananas"], good=["parking ticket"]), SLF5K, config)
     gathered = config.algorithm.wrap(spread, SLF5K, config)
     for row in (rollout(GOOD), rollout(BAD)):

@@ -63,7 +63,6 @@ def test_a_small_model_gets_its_settings_on_a_task_that_brings_none(monkeypatch,
         (["--epsilon", "0.2"], "is --clip_range here"),
         (["--learning_rate", "-1"], "at least 0"),
         (["--load_in_8bit", "true"], "16-bit weights"),
-        (["--teacher", "gate", "--critique_coef", "0.1"], "different algorithms"),
         (["--algorithm", "grpo", "--teacher_scale", "0.3"], "--algorithm teacher"),
     ],
 )
@@ -90,24 +89,14 @@ def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
 
 
 @pytest.mark.parametrize(
-    ("flags", "name"),
-    [
-        ([], "text2grad"), (["--teacher", "gate"], "teacher"), (["--critique_coef", "0.2"], "critique"),
-        (["--reward_placement", "last_mean"], "scalar"), (["--reward_model", "m"], "scalar"),
-        (["--votes", "3"], "capo"), (["--learn", "critique_grpo"], "second"), (["--teacher", "off"], "text2grad"),
-        (["--reward_placement", "token"], "text2grad"), (["--config", SMALL], "verdict"),
-        (["--config", SMALL, "--teacher", "gate"], "teacher"), (["--config", SMALL, "--teacher=off"], "verdict"),
-        (["--config", SMALL, "--critique_coef", "0"], "verdict"),
-        (["--config", SMALL, "--reward-placement", "last_sum"], "scalar"),
-        (["--config", SMALL, "--algorithm", "text2grad"], "text2grad"),
-    ],
-)  # fmt: skip
-def test_flags_of_before_choose_their_algorithm_also_over_a_files(flags, name):
-    algorithm = parse(PolicyConfig, args=[*REQUIRED, *flags]).algorithm
-    assert algorithm.name == name
-    if SMALL not in flags and name != "text2grad":
-        flag, value = flags
-        assert str(getattr(algorithm, flag.removeprefix("--"))) == value
+    ("flags", "weight"), [([], 0.5), (["--algorithm", "verdict"], 0.5), (["--algorithm=rtt"], None)]
+)
+def test_what_a_file_sets_of_its_algorithm_gives_way_to_another_on_the_command_line(tmp_path, flags, weight):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"extends: {SMALL}\noutcome: mean\ntoken_weight: 0.5\n")
+    config = parse(PolicyConfig, args=[*REQUIRED, "--config", str(file), *flags])
+    assert config.algorithm.name == ("rtt" if weight is None else "verdict") and config.algorithm.outcome == "mean"
+    assert getattr(config.algorithm, "token_weight", None) == weight and config.optimizer == "adamw"
 
 
 def test_there_are_at_most_eighty_settings_beside_the_algorithms():

@@ -41,7 +41,7 @@ def test_the_loss_of_written_critiques_by_hand():
 
 
 def test_updates_bring_the_loss_of_written_critiques_down(tmp_path):
-    config = tiny_config(tmp_path, critique_coef=1.0, lora_r=0, max_steps=5, kl_coef=0.0)
+    config = tiny_config(tmp_path, algorithm="critique", critique_coef=1.0, lora_r=0, max_steps=5, kl_coef=0.0)
     trainer = prepare("slf5k", config, SpokenRewards(silent=["post-2"]))
     trainer.train()
     found = trainer.metrics_log.rows()
@@ -78,7 +78,7 @@ def test_the_refinement_loss_by_hand():
 def test_a_step_of_each(tmp_path, monkeypatch, learn):
     """Two prompts with two first and two second attempts each, in one step of eight responses."""
     settings = {"rollouts_per_device": 8, "rollouts_per_prompt": 2, "lora_r": 0, "kl_coef": 0.0}
-    config = tiny_config(tmp_path, learn=learn, **settings)
+    config = tiny_config(tmp_path, algorithm="second", learn=learn, **settings)
     rewards = SpokenRewards(silent=["post-2"])
     trainer = prepare("slf5k", config, rewards)
     assert config.algorithm.label == learn

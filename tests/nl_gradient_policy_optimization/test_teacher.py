@@ -56,7 +56,9 @@ def test_every_task_has_a_prompt_for_it(name):
 
 @pytest.mark.parametrize("kind", ["weight", "gate"])
 def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
-    config = tiny_config(tmp_path, teacher=kind, teacher_scale=0.01, kl_coef=0.0, kl_target=None, max_steps=1)
+    config = tiny_config(
+        tmp_path, algorithm="teacher", teacher=kind, teacher_scale=0.01, kl_coef=0.0, kl_target=None, max_steps=1
+    )
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",), fail=("post-2",)))
     seen = []
     update = trainer.learner.update
@@ -96,7 +98,12 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     first = {}
     for kind in ("distill", "all"):
         config = tiny_config(
-            tmp_path, teacher=kind, teacher_coef=20.0, learning_rate=3e-3, output_dir=str(tmp_path / kind)
+            tmp_path,
+            algorithm="teacher",
+            teacher=kind,
+            teacher_coef=20.0,
+            learning_rate=3e-3,
+            output_dir=str(tmp_path / kind),
         )
         trainer = prepare("slf5k", config, SpokenRewards())
         rollouts = trainer.collector.collect(1).rollouts
@@ -115,7 +122,7 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
 
 def test_no_critique_no_teacher(tmp_path):
     with pytest.raises(InputError, match="--teacher gate reads critiques"):
-        optimize("slf5k", tiny_config(tmp_path, teacher="gate"), ScriptedRewards())
+        optimize("slf5k", tiny_config(tmp_path, algorithm="teacher", teacher="gate"), ScriptedRewards())
 
 
 @pytest.mark.parametrize("name", ["teacher", "verdict_teacher"])
@@ -142,9 +149,9 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
 
 
 def test_an_average_that_begins_later_begins_with_the_policy(tmp_path):
-    config = tiny_config(tmp_path, teacher="gate", max_steps=1)
+    config = tiny_config(tmp_path, algorithm="teacher", teacher="gate", max_steps=1)
     trained = optimize("slf5k", config, SpokenRewards()).learner.scorer
-    config = tiny_config(tmp_path, teacher="gate", teacher_weights="average", allow_changed=True)
+    config = tiny_config(tmp_path, algorithm="teacher", teacher="gate", teacher_weights="average", allow_changed=True)
     going_on = prepare("slf5k", config, SpokenRewards())
     going_on.resume()
     expected = {name: weight for name, weight in trained.named_parameters() if weight.requires_grad}
@@ -155,7 +162,9 @@ def test_an_average_that_begins_later_begins_with_the_policy(tmp_path):
 
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
-    trainer = prepare("slf5k", tiny_config(tmp_path, teacher="gate", rollouts_per_device=2), SpokenRewards())
+    trainer = prepare(
+        "slf5k", tiny_config(tmp_path, algorithm="teacher", teacher="gate", rollouts_per_device=2), SpokenRewards()
+    )
     batch = trainer.take_feedback(trainer.collector.collect(1))
     rollouts = batch.rollouts
 

@@ -223,9 +223,9 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
     [
         ({"patience": 3}, "--patience is no setting"),
         ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
-        ({"teacher": "all", "teacher_weights": "average", "deepspeed": "zero.json"}, "--teacher_weights average"),
+        ({"algorithm": "sdpo", "deepspeed": "zero.json"}, "--teacher_weights average"),
         ({"teacher": "all", "algorithm": "verdict_teacher"}, "--teacher all learns from no verdict"),
-        ({"teacher": "all", "teacher_alpha": 1.5}, "--teacher_alpha must be at most 1"),
+        ({"algorithm": "sdpo", "teacher_alpha": 1.5}, "--teacher_alpha must be at most 1"),
         ({"audit_share": 0.0}, "--audit_share must be above 0"),
         ({"audit_share": 1.5}, "at most 1"),
         ({"audit_flip_limit": 0.1}, "need --audit_critic"),
@@ -233,7 +233,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"critic_votes": 2, "critic_temperature": 0.7}, "--critic_votes needs a reward model's folder or an endpoint"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "human_feedback"}, "record's response, not about new ones"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "dense"}, "ignores the scores of --critic_variant dense"),
-        ({"learn": "critique_grpo", "rollouts_per_prompt": 4}, "half"),
+        ({"algorithm": "second", "rollouts_per_prompt": 4}, "half"),
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
@@ -290,7 +290,7 @@ def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
 
 
 LENGTHS = [3, 12, 1, 7]
-TEACHER = {"teacher": "gate+distill", "teacher_weights": "average", "teacher_coef": 20.0}
+TEACHER = {"algorithm": "teacher", "teacher": "gate+distill", "teacher_weights": "average", "teacher_coef": 20.0}
 
 
 def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings: dict) -> None:
