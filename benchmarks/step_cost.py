@@ -11,16 +11,15 @@ the caller started has what it was given. The second table is ``utilisation.py``
 """
 
 import itertools
-import json
 import os
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.records import save_json
 from text2grad.tasks import get_task
 
-ROOT = Path(__file__).resolve().parent.parent
 _SERVED: dict[str, Any] = {"critic_timeout": 600.0, "max_critic_failures": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("PPO, sum of δ at the last token", {"algorithm": "scalar", "reward_placement": "last_sum"}),
@@ -195,30 +193,26 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 
 
-def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, object]:
+def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, Any]:
     """Run one method in a new process."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Path(folder) / "settings.json"
-        save_json(settings, config.policy(method, f"{folder}/run").flat())
-        command_line = [sys.executable, __file__, "--one", method, str(settings)]
-        done = subprocess.run(command_line, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise InputError(f"{method}: its process ended with {done.returncode}; its output above says why")
-    return json.loads(done.stdout.splitlines()[-1])
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(time_one_method, config, method).result()
 
 
-def time_one_method(method: str, settings: str) -> None:
-    """What such a process does; its last line of output holds its steps' seconds and its peak memory."""
-    config = PolicyConfig.of(**json.loads(Path(settings).read_text()))
+def time_one_method(config: StepCostConfig, method: str) -> dict[str, Any]:
+    """The seconds of its steps, without the first, and the process's peak memory."""
+    warnings.simplefilter("ignore", FutureWarning)  # libraries' remarks about themselves
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     if method == "plain":
         os.environ["TEXT2GRAD_PACKED"] = "0"
-    rows = time_grpo(config) if method == "grpo" else time_text2grad(config)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = config.policy(method, folder)
+        rows = time_grpo(settings) if method == "grpo" else time_text2grad(settings)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_allocated()
-    print(json.dumps({"rows": rows[1:], "peak_gib": peak / 2**30}))
+    return {"rows": rows[1:], "peak_gib": peak / 2**30}
 
 
 def medians_by_method(results: dict[str, list[dict]]) -> dict[str, dict[str, float]]:
@@ -264,9 +258,6 @@ def cost_table(medians: dict[str, dict[str, float]]) -> str:
 
 @command
 def main() -> None:
-    if "--one" in sys.argv:
-        time_one_method(*sys.argv[-2:])
-        return
     config = parse(StepCostConfig)
     config.check()
     methods = config.methods or config.possible
