@@ -66,7 +66,6 @@ class PolicySettings:
         "a file with the words that ask the policy, ${prompt} among them; by default those that --model was trained "
         "with, or the task's policy.txt",
     )
-    reference: str = setting("", "with --lora_r 0: the reference model (default: --model itself)")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "fp32", "bf16", "fp16"] = setting(
         "auto", "of the model's weights; auto: what the device computes fast", "--precision"
     )
@@ -178,7 +177,6 @@ class OptimiserSettings:
     )
     learning_rate: float = setting(1e-6, "of the policy", "--lr", at_least=0)
     lr_schedule: Literal["linear", "cosine", "constant"] = setting("linear", "of the learning rate, over all updates")
-    warmup_ratio: float = setting(0.0, "share of the updates over which the rate rises", at_least=0, at_most=1)
     weight_decay: float = setting(0.0, "of the policy's weights", at_least=0)
     max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm", above=0)
     value_learning_rate: float = setting(1e-2, "of the value head", at_least=0)
@@ -201,7 +199,6 @@ class OutputSettings:
         10, "rescore the rollouts (new_logprobs) and print one every so many steps; 0: never", at_least=0
     )
     report_to: list[str] = setting(["tensorboard"], "tensorboard, wandb, trackio (several), or none")
-    merge: bool = setting(False, "at the end, also write the whole model (adapter folded in) to RUN/merged")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
-from text2grad.models import card_header, card_loading, is_adapter, merge_adapter
+from text2grad.models import card_header, card_loading
 from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
@@ -24,7 +24,7 @@ The value function is in `value_head.safetensors`; it is needed to go on trainin
 
 
 def export(trainer: NLGradientTrainer) -> None:
-    """Write policy, tokenizer, value head (a file of its own) and model card; with ``merge`` the whole model too."""
+    """Write policy, tokenizer, value head (a file of its own) and model card."""
     folder, model = trainer.run / "policy", trainer.learner.scorer.model
     with gathered(trainer.learner.model, trainable(model)):
         if trainer.accelerator.is_main_process:
@@ -37,8 +37,6 @@ def export(trainer: NLGradientTrainer) -> None:
             save_text(folder / POLICY_PROMPT, load_prompt(words, ("prompt",)).text)
         save_checksums(folder)
         save_text(folder / "README.md", model_card(trainer))
-        if trainer.config.merge and is_adapter(str(folder)):
-            merge_adapter(str(folder), trainer.run / "merged")
     trainer.accelerator.wait_for_everyone()
 
 

@@ -102,8 +102,7 @@ def prepare(
     run = Path(config.output_dir)
     for name in (RUN_FILE, METRICS_FILE, ROLLOUTS_FILE):
         check_writable(run / name)
-    for name in ("policy", "merged"):
-        check_folder(run / name)
+    check_folder(run / "policy")
     records = read_prompts(config, task)
     tokenizer = load_tokenizer(config.model)
     prompts = short_enough(records, task, tokenizer, config)
@@ -289,7 +288,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
     else:
         model = load_model(config.model, dtype)
         with unsharded():
-            reference = load_model(config.reference or config.model, dtype, device).requires_grad_(False)
+            reference = load_model(config.model, dtype, device).requires_grad_(False)
     if config.gradient_checkpointing:
         base = base_model(model)
         base.activation_checkpointing_enable({"use_reentrant": False})

@@ -23,7 +23,6 @@ _NAMES = {
     "--dtype float16": "fp16",
     "--dtype bfloat16": "bf16",
     "--lr_schedule": "lr_scheduler_type",
-    "--warmup_ratio": "warmup_steps",
     "--generation vllm_server with --vllm_url": "use_vllm vllm_mode vllm_server_host vllm_server_base_url",
     "--log_rollouts_every": "log_completions num_completions_to_print",
     "--save_every": "save_strategy",

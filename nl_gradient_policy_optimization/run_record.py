@@ -22,7 +22,7 @@ from text2grad.tasks import Record, Task
 RUN_FILE = "run.json"
 _FREE = {
     "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
-    "log_rollouts_every", "report_to", "merge", "critic_concurrency", "critic_timeout",
+    "log_rollouts_every", "report_to", "critic_concurrency", "critic_timeout",
     "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
     "audit_critic", "audit_share", "audit_prompt",
 }  # fmt: skip
@@ -35,7 +35,7 @@ _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed"
 """Settings that a checkpoint's files depend on."""
 _TEXTS = ("critic", "critic_prompt", "teacher_prompt")
 """Settings that may name a file of words or code, which must not change either."""
-_PATHS = ("model", "policy_prompt", "reference", "critic", "critic_prompt", "deepspeed")
+_PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed")
 
 
 def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:

@@ -35,11 +35,8 @@ def rank_prompts(config: PolicyConfig, prompts: int, step: int, rank: int, ranks
 
 
 def learning_rate_share(config: PolicyConfig, update: int, total: int) -> float:
-    """The share of the learning rate at an update (counted from 0): warm-up, then the schedule down to 0."""
-    warmup = round(config.warmup_ratio * total)
-    if update < warmup:
-        return (update + 1) / warmup
-    progress = (update - warmup) / max(total - warmup, 1)
+    """The share of the learning rate at an update (counted from 0)."""
+    progress = update / total
     shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
     return shares[config.lr_schedule]
 

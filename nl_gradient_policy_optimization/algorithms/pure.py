@@ -11,7 +11,6 @@ from torch import Tensor
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.batch import Batch
 from text2grad.advantages import discounted_sums, leave_one_out_tokens, min_form
-from text2grad.configs import setting
 
 
 @dataclass
@@ -22,10 +21,8 @@ class PURE(Text2Grad):
     uses_values = False
     compares_groups = True
 
-    min_temperature: float = setting(0.1, "pure: T of the min-form; near 0 the worst token takes all", above=0)
-
     def token_rewards(self, batch: Batch) -> Tensor:
-        return min_form(batch.deltas, batch.mask, self.min_temperature) + batch.given - batch.deltas
+        return min_form(batch.deltas, batch.mask) + batch.given - batch.deltas
 
     def advantages(self, batch: Batch) -> Tensor:
         compared = leave_one_out_tokens(batch.rewards, batch.mask, self.run.config.rollouts_per_prompt)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,12 @@ class Teacher(Text2Grad):
     """
 
     name = "teacher"
+    clip: ClassVar[float] = 0.2
+    """With ``weight`` a label's size stays within 1 ± this."""
+    scale: ClassVar[float] = 0.1
+    """With ``gate``, the nats of disagreement over which a label shrinks."""
+    top_k: ClassVar[int] = 100
+    """A distillation compares so many tokens of the vocabulary; the rest counts as one."""
 
     teacher: TeacherKind = setting(
         "gate",
@@ -62,12 +68,7 @@ class Teacher(Text2Grad):
     teacher_rate: float = setting(
         0.05, "teacher: how far the average moves towards the policy in each step", at_least=0, at_most=1
     )
-    teacher_clip: float = setting(0.2, "teacher weight: a label's size stays within 1 ± this", at_least=0, at_most=1)
-    teacher_scale: float = setting(0.1, "teacher gate: nats of disagreement over which a label shrinks", above=0)
     teacher_coef: float = setting(1.0, "teacher distill, all: weight of the divergence from the teacher", at_least=0)
-    teacher_top_k: int = setting(
-        100, "teacher distill, all: tokens of the vocabulary that are compared; the rest counts as one", at_least=1
-    )
     teacher_alpha: float = setting(
         1.0,
         "teacher distill, all: 1 is KL of the policy from the teacher, 0 of the teacher from the policy, ½ "
@@ -103,7 +104,7 @@ class Teacher(Text2Grad):
 
     def score_options(self) -> dict[str, Any]:
         options = super().score_options()
-        return {**options, "top_k": self.teacher_top_k} if self.distils else options
+        return {**options, "top_k": self.top_k} if self.distils else options
 
     def pass_options(self, batch: Batch) -> dict[str, Any]:
         return {"at": batch.extra["top_ids"]} if self.distils else {}
@@ -143,9 +144,9 @@ class Teacher(Text2Grad):
     def taught_labels(self, labels: Tensor, gap: Tensor) -> Tensor:
         """δ'_t of ``weight`` and ``gate``; the labels themselves for the other kinds."""
         if self.teacher == "weight":
-            return weighted(labels, gap, self.teacher_clip)
+            return weighted(labels, gap, self.clip)
         if self.teacher in ("gate", "gate+distill"):
-            return gated(labels, span_sums(labels, gap), self.teacher_scale)
+            return gated(labels, span_sums(labels, gap), self.scale)
         return labels
 
     def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:

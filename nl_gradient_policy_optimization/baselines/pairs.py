@@ -60,7 +60,6 @@ class PairsConfig(TaskConfig):
     critic: str = setting("programmatic", "slf5k: who ranks (as in training's --critic)", "--annotator")
     tokenizer: str = setting("smollm2", "slf5k: in whose tokens δ is averaged")
     pairs_per_prompt: int = setting(1, "pairs of one prompt at most", at_least=1)
-    margin: float = setting(0.0, "values must differ by more than this", at_least=0)
     batch_size: int = setting(8, "responses that the critic gets together")
 
 
@@ -169,7 +168,7 @@ def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
 
 
 def pair_up(records: Records, values: dict[str, float], task: Task, source: str, config: PairsConfig) -> list[Pair]:
-    """Best with worst, second best with second worst, …, while their values differ by more than ``margin``.
+    """Best with worst, second best with second worst, …, while their values differ.
 
     What the length limit cut off is not chosen where a prompt has whole responses: it is learnt with an end token.
     """
@@ -181,7 +180,7 @@ def pair_up(records: Records, values: dict[str, float], task: Task, source: str,
         ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)
         whole = [key for key in ranked if not cut_off(records[key])]
         ends = zip(whole or ranked, reversed(ranked), strict=False)
-        couples = [(best, worst) for best, worst in ends if values[best] - values[worst] > config.margin]
+        couples = [(best, worst) for best, worst in ends if values[best] > values[worst]]
         for best, worst in couples[: config.pairs_per_prompt]:
             texts = task.response(records[best]), task.response(records[worst])
             pairs.append(Pair(f"{best}|{worst}", prompt, *texts, values[best], values[worst], source))

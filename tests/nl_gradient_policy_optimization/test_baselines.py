@@ -52,7 +52,7 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     assert list(load_pairs(tmp_path / "pairs.json").values()) == made
     save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
     assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
-    config.margin = 3.0
+    save_json(tmp_path / "in.json", rows[5:])
     with pytest.raises(InputError, match="no prompt has a better and a worse"):
         make_pairs(config)
 

@@ -113,7 +113,7 @@ def test_papo_compares_spans_among_right_responses_alone():
 
 def test_pure_is_the_worst_token_against_the_groups():
     # min-form with T near 0: −1 on the second token; 0 everywhere in the second response
-    found = advantages_of("pure", batch_of(), min_temperature=1e-3)
+    found = advantages_of("pure", batch_of())
     close(found[0], [-1, -1, 0, 0])
     close(found[1], [0.75, 0.5, 0.25, 0])
 

@@ -56,11 +56,9 @@ def test_every_task_has_a_prompt_for_it(name):
 
 @pytest.mark.parametrize("kind", ["weight", "gate"])
 def test_the_labels_of_a_run_are_those_of_the_formula(tmp_path, kind):
-    config = tiny_config(
-        tmp_path, algorithm="teacher", teacher=kind, teacher_scale=0.01, kl_coef=0.0, kl_target=None, max_steps=1
-    )
+    config = tiny_config(tmp_path, algorithm="teacher", teacher=kind, kl_coef=0.0, kl_target=None, max_steps=1)
     trainer = prepare("slf5k", config, SpokenRewards(silent=("post-1",), fail=("post-2",)))
-    seen = []
+    trainer.algorithm.scale, seen = 0.01, []
     update = trainer.learner.update
     trainer.learner.update = lambda batch, *step: seen.append(batch) or update(batch, *step)
     metrics = trainer.step(1)

@@ -46,7 +46,7 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     run = tmp_path / "run"
     arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
     arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
-    arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3", "--merge", "true"]
+    arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3"]
     arguments += ["--unfinished_reward", "-6"]
     done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
     assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
@@ -92,8 +92,6 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
     plain = base(ids).logits
     policy = PeftModel.from_pretrained(base, run / "policy").eval()
     assert not torch.allclose(policy(ids).logits, plain)
-    merged = AutoModelForCausalLM.from_pretrained(run / "merged", dtype=torch.float32)
-    torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=0.05, atol=0.05)
     card = (run / "policy" / "README.md").read_text()
     assert "slf5k" in card and "programmatic" in card and f"{metrics[-1]['delta/mean']:+.3f}" in card
     assert "value_head.safetensors" in card
@@ -269,9 +267,9 @@ def test_long_prompts_are_left_out_and_named(tmp_path, capsys):
 
 
 def test_learning_rate_schedules():
-    config = PolicyConfig(lr_schedule="linear", warmup_ratio=0.2)
-    shares = [learning_rate_share(config, update, 10) for update in range(10)]
-    assert shares == pytest.approx([0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
+    config = PolicyConfig(lr_schedule="linear")
+    shares = [learning_rate_share(config, update, 8) for update in range(8)]
+    assert shares == pytest.approx([1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
     config = PolicyConfig(lr_schedule="cosine")
     assert [learning_rate_share(config, update, 4) for update in range(4)] == pytest.approx(
         [1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
