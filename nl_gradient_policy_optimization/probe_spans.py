@@ -12,6 +12,7 @@ responses: "–" where the verdict alone is not above 0 beyond chance, and more 
 out the direction in which answers only end sooner or later.
 """
 
+import os
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -65,11 +66,11 @@ def probe(
     settings: ProbeSettings, task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None
 ) -> dict[str, dict[str, list[float]]]:
     """Each method's cosines, batch by batch: ``{method: {"all": […], "what to say": […]}}``."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # each would measure its own share of the batches
+        raise InputError("probe_spans.py takes one process: start it without torchrun, with more --truth_batches")
     steps = settings.truth_batches + settings.batches
     config = config.changed(algorithm="verdict", max_steps=steps, log_rollouts_every=0)
     trainer = prepare(task, config, rewards)
-    if trainer.accelerator.num_processes > 1:
-        raise InputError("probe_spans.py takes one process: start it without torchrun, with more --truth_batches")
     batches = (feedback(trainer, step) for step in tqdm(range(1, steps + 1), "gradients", unit="batch"))
     truth = end = torch.zeros((), device=trainer.accelerator.device)
     for batch in islice(batches, settings.truth_batches):

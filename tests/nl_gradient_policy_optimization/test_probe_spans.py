@@ -10,7 +10,7 @@ import torch
 from nl_gradient_policy_optimization import probe_spans
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table
-from tests.processes import run_command, run_ranks
+from tests.processes import run_command
 from tests.tiny_runs import ScriptedRewards, SpokenRewards, credited, tiny_config, tiny_flags
 from text2grad.errors import InputError
 
@@ -52,15 +52,11 @@ def test_spans_that_say_where_the_verdict_comes_from_point_further_along_it_and_
     assert probe_spans.worth(told, ALONE, "all").value == 1 and len(table(told).splitlines()) == 2 + len(told)
 
 
-def refused(folder: Path) -> None:
+def test_several_processes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun sets it
+    monkeypatch.setattr(probe_spans, "prepare", pytest.fail)
     with pytest.raises(InputError, match="takes one process"):
-        judged(folder, batches=1)
-
-
-def test_several_processes_are_refused(tmp_path):
-    """Each would measure its own share of the batches."""
-    tiny_config(tmp_path)  # writes model and posts once
-    assert run_ranks(refused, 2, tmp_path) == [0, 0]
+        judged(tmp_path, batches=1)
 
 
 def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
