@@ -36,6 +36,7 @@ from text2grad.statistics import Estimate
 
 Runs = dict[str, list[results.Curve]]
 """The curves of each method's seeds."""
+FACTS = ("machine", "runs", "processor_minutes", "median_seconds_per_run")
 Sweep = dict[str, dict[str, Estimate]]
 """For each method: the mean F1 of its runs at each learning rate."""
 
@@ -69,21 +70,6 @@ class StudyConfig(Protocol):
             raise InputError(f"--reference {self.reference} is not one of --methods")
         for name in self.methods:
             method_of(name)
-
-
-@dataclass
-class StudyResult:
-    """What a study found; its JSON holds the same.
-
-    Attributes:
-        facts: the machine, the number of runs, and the time that they took.
-        learning_rates: the chosen one of each method.
-    """
-
-    facts: dict[str, Any]
-    learning_rates: dict[str, float]
-    sweep: Sweep
-    curves: Runs
 
 
 class Study:
@@ -124,20 +110,25 @@ class Study:
             curves[name] = [self.train_or_load(name, chosen[name], seed) for seed in self.config.seeds]
         return curves, chosen, sweep
 
-    def result(self) -> StudyResult:
+    def result(self) -> dict[str, Any]:
+        """What the study's JSON holds."""
         curves, chosen, sweep = self.train_all()
         seconds = sorted(self.processor_seconds)
-        facts = {
+        return {
+            "study": self.config.study,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 used, torch {torch.__version__}",
             "runs": len(seconds),
             "processor_minutes": round(sum(seconds) / 60, 1),
             "median_seconds_per_run": round(seconds[len(seconds) // 2], 1),
+            "protocol": self.config.described(),
+            "learning_rates": chosen,
+            "sweep": {name: {rate: each.to_dict() for rate, each in row.items()} for name, row in sweep.items()},
+            "curves": curves,
         }
-        return StudyResult(facts, chosen, sweep, curves)
 
 
-def load_result(path: str, methods: list[str]) -> StudyResult:
-    """A finished study from its JSON.
+def load_result(path: str, methods: list[str]) -> dict[str, Any]:
+    """A finished study from its JSON, with these methods alone.
 
     Raises:
         InputError: it lacks some of the methods.
@@ -145,25 +136,9 @@ def load_result(path: str, methods: list[str]) -> StudyResult:
     stored = load_json(path)
     if not set(stored["curves"]) >= set(methods):
         raise InputError(f"{path}: compares {', '.join(stored['curves'])}; give the study's own --config")
-    facts = {name: stored[name] for name in ("machine", "runs", "processor_minutes", "median_seconds_per_run")}
     tuned = {method_of(name).tuned_as or name for name in methods}
-    rows = {name: row for name, row in stored["sweep"].items() if name in tuned}
-    sweep = {name: {rate: Estimate(**each) for rate, each in row.items()} for name, row in rows.items()}
-    curves = {name: stored["curves"][name] for name in methods}
-    return StudyResult(facts, {name: stored["learning_rates"][name] for name in methods}, sweep, curves)
-
-
-def save_result(config: StudyConfig, result: StudyResult) -> None:
-    sweep = {name: {rate: each.to_dict() for rate, each in row.items()} for name, row in result.sweep.items()}
-    contents = {
-        "study": config.study,
-        **result.facts,
-        "protocol": config.described(),
-        "learning_rates": result.learning_rates,
-        "sweep": sweep,
-        "curves": result.curves,
-    }
-    save_json(Path(config.report_dir) / f"{config.study}.json", contents, indent=None)
+    sweep = {name: row for name, row in stored["sweep"].items() if name in tuned}
+    return {**stored, "sweep": sweep, "curves": {name: stored["curves"][name] for name in methods}}
 
 
 def reference_of(name: str, curves: Runs, reference: str) -> str:
@@ -234,10 +209,11 @@ def main() -> None:
         result = load_result(config.stored, config.methods)
     else:
         result = Study(config).result()
-        save_result(config, result)
-    draw_study(config, result.curves)
-    print(summary_table(result.curves, result.learning_rates, config.reference), sweep_table(result.sweep), sep="\n\n")
-    print(f"\n{result.facts}")
+        save_json(Path(config.report_dir) / f"{config.study}.json", result, indent=None)
+    draw_study(config, result["curves"])
+    sweep = {name: {rate: Estimate(**each) for rate, each in row.items()} for name, row in result["sweep"].items()}
+    print(summary_table(result["curves"], result["learning_rates"], config.reference), sweep_table(sweep), sep="\n\n")
+    print("", *(f"{name}: {result[name]}" for name in FACTS), sep="\n")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,6 @@ class BaseSettings:
     learning_rate: float = 3e-3
     rewritings: float = 0.0
 
-    def described(self, seed: int) -> dict[str, float]:
-        """What a folder says of itself; a policy without rewritings is described as it was before there were any."""
-        return {name: value for name, value in {**asdict(self), "seed": seed}.items() if name != "rewritings" or value}
-
 
 def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE on demonstrations: frequent words are one token, the others two or three."""
@@ -90,7 +86,7 @@ def base_policy(folder: Path, settings: BaseSettings, seed: int) -> str:
 
     Ordinary LM training: cross-entropy on the demonstration's tokens, AdamW, a linear schedule with a warm-up.
     """
-    wanted = settings.described(seed)
+    wanted = {**asdict(settings), "seed": seed}
     if (folder / DESCRIPTION).is_file():
         made = {name: value for name, value in load_json(folder / DESCRIPTION).items() if name in wanted}
         if made != wanted:

@@ -35,10 +35,8 @@ class Protocol:
     generation: str = setting("transformers", "what samples the rollouts; decoder: the project's own, faster here")
 
     def described(self) -> dict[str, Any]:
-        """For a run's folder; what the first studies did not know is left out where it has its default."""
-        later = {"kl_coef": 0.0, "praises": False, "generation": "transformers", "notes": 0}
-        values = {each.name: getattr(self, each.name) for each in fields(Protocol)}
-        return {name: value for name, value in values.items() if later.get(name) != value}
+        """For a run's folder."""
+        return {each.name: getattr(self, each.name) for each in fields(Protocol)}
 
 
 def held_out_records(count: int, notes: int) -> list[Record]:
