@@ -242,7 +242,7 @@ class PolicyConfig(
         self.method = self.method or self.algorithm.label
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A setting of the algorithm is set there: ``config.algorithm.votes``."""
+        """A setting of the algorithm is set there: ``config.algorithm.outcome``."""
         if name not in self.__dataclass_fields__:
             raise AttributeError(f"PolicyConfig has no field {name!r}; it may be one of its algorithm's")
         super().__setattr__(name, value)

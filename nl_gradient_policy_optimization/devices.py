@@ -34,8 +34,7 @@ def longest_critique(config: PolicyConfig) -> float:
 
     Each vote on a rollout takes up to two requests: a reply that cannot be read is asked for again.
     """
-    votes = getattr(config.algorithm, "votes", config.critic_votes)  # one after the other
-    asked = ((config.critic, votes), (config.audit_critic, 1))
+    asked = ((config.critic, config.critic_votes), (config.audit_critic, 1))  # one after the other
     opinions = sum(count for spec, count in asked if is_endpoint(spec) or is_served(spec))
     if not opinions:
         return 0.0

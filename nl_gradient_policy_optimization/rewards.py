@@ -95,10 +95,10 @@ class CriticRewards:
         self.remote = getattr(critic, "remote", False)
         self.opinions = opinions(self.critic, config.critic_votes)
 
-    def voters(self, count: int) -> list[RewardSource]:
-        """The feedback of so many single opinions."""
-        voters = [copy(self) for _ in range(count)]
-        for voter, opinion in zip(voters, opinions(self.critic, count), strict=True):
+    def voters(self) -> list[RewardSource]:
+        """The feedback of each opinion on its own."""
+        voters = [copy(self) for _ in self.opinions]
+        for voter, opinion in zip(voters, self.opinions, strict=True):
             voter.opinions = [opinion]
         return list(voters)
 

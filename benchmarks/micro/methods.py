@@ -66,7 +66,7 @@ METHODS = {
     "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"algorithm": "critique"}),
     "rltf_sd": Method("RLTF-SD", {**_ATTEMPTS, "learn": "rltf_sd"}),
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
-    "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo", "votes": 1}),  # this critic always says the same
+    "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo"}),
 }
 _NOISE_LABELS = {
     "drop": "spans lost",

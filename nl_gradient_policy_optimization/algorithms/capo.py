@@ -1,13 +1,12 @@
 """CAPO: several critiques vote on which tokens are wrong, and GRPO learns from the outcome and these penalties.
 
 Source: CAPO (arXiv 2508.02298), R_t = W_whole·[right] − W_process·[t is wrong] on every token, normalised over the
-prompt's responses. The weights are 2 (from −1 to +1) and 1. The programmatic critic always says the same and is asked
-once. What is praised counts for nothing.
+prompt's responses. The weights are 2 (from −1 to +1) and 1. What is praised counts for nothing. ``--critic_votes`` says
+how many critiques vote; a critic that always says the same, such as a program, has one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from torch import Tensor
 
@@ -17,8 +16,6 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource, shape
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import group_tokens, per_response, response_scores
-from text2grad.configs import setting
-from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.tasks import Task
 
@@ -31,18 +28,9 @@ class CAPO(Text2Grad):
     uses_values = False
     compares_groups = True
 
-    votes: int = setting(
-        4, "capo: critiques of each response; a token is wrong where more than half of them blame it", at_least=1
-    )
-
     def check(self, config: PolicyConfig) -> None:
         if config.scheme != "uniform":
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
-        model = is_endpoint(config.critic) or Path(config.critic).is_dir()
-        if self.votes > 1 and model and not config.critic_temperature:
-            raise InputError(f"--votes {self.votes} needs different opinions: set --critic_temperature, say to 0.7")
-        if config.critic_votes > 1:
-            raise InputError("--algorithm capo has votes of its own; leave --critic_votes out")
 
     def advantages(self, batch: Batch) -> Tensor:
         """R_t of each token, the outcome on all of them, against those of the prompt's responses."""
@@ -52,9 +40,7 @@ class CAPO(Text2Grad):
         return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
-        if isinstance(rewards, CriticRewards) and rewards.name != "programmatic":
-            return VotedRewards(rewards.voters(self.votes), config)
-        return VotedRewards([rewards], config)
+        return VotedRewards(rewards.voters() if isinstance(rewards, CriticRewards) else [rewards], config)
 
 
 class VotedRewards:

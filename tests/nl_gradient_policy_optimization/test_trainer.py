@@ -235,7 +235,6 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
-        ({"algorithm": "capo", "rollouts_per_prompt": 2, "critic": "http://h:1/v1#m"}, "--votes 4 needs different"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
         ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),

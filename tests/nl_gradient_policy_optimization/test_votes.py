@@ -81,10 +81,6 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
 TEXT = "She lost her job, and she wants a new car."
 
 
-def judge(prompt: str, response: str) -> Feedback:
-    return Feedback("Well.", [], [response[:4]])
-
-
 def voted(*ballot: RolloutFeedback) -> RolloutFeedback:
     """What critics make of one response who say this."""
     voters = [Mock(return_value=[each], remote=False) for each in ballot]
@@ -119,16 +115,16 @@ def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
     assert found.deltas == [min(delta, 0) for delta in plain([response])[0].labels]  # praise counts for nothing
 
 
-@pytest.mark.parametrize(
-    ("critic", "asked", "name"),
-    [("programmatic", 1, "programmatic"), (f"{__name__}:judge", 2, f"2 votes of {__name__}:judge")],
-)
-def test_capo_trains_without_a_value_function(tmp_path, critic, asked, name):
-    """A program, which always says the same, has one vote; a function of the user's may have several opinions."""
-    config = tiny_config(tmp_path, algorithm="capo", critic=critic, votes=2, rollouts_per_prompt=2, max_steps=1)
-    trainer = optimize("slf5k", config)
-    run = load_json(tmp_path / "run" / "run.json")
-    assert (run["method"], run["critic_name"], len(trainer.rewards.voters)) == ("capo", name, asked)
+def test_capo_lets_the_opinions_of_a_model_vote(tmp_path):
+    folder, voting = str(memorised()[0]), {"critic_votes": 3, "critic_temperature": 0.7, "rollouts_per_prompt": 2}
+    config = tiny_config(tmp_path, algorithm="capo", critic=folder, max_critic_failures=1.0, max_steps=1, **voting)
+    voters = optimize("slf5k", config).rewards.voters
+    assert [len(voter.opinions) for voter in voters] == [1] * 3 and voters[0].opinions != voters[1].opinions
+    assert load_json(tmp_path / "run" / "run.json")["critic_name"] == f"3 votes of {voters[0].name}"
+
+
+def test_capo_rewards_outcome_and_penalties(tmp_path):
+    optimize("slf5k", tiny_config(tmp_path, algorithm="capo", rollouts_per_prompt=2, max_steps=1))
     rewards = [row["rewards"] for row in load_json(tmp_path / "run" / "rollouts.jsonl")]
     assert all(set(row[:-1]) <= {0, -1} and row[-1] != 0 for row in rewards)
 
