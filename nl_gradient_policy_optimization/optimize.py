@@ -182,19 +182,15 @@ def make_critic(
                 f"--scheme {config.scheme} ignores the scores of --critic_variant dense; add --scheme dense"
             )
         return critic
-    if config.critic == "programmatic":
-        return load_critic(config.critic, task)
+    options: dict[str, Any] = {}
     if is_served(config.critic):
-        return load_critic(config.critic, task, concurrency=config.critic_concurrency, timeout=config.critic_timeout)
+        options = {"concurrency": config.critic_concurrency, "timeout": config.critic_timeout}
+    elif local:
+        options = {"device": str(accelerator.device), "batch_size": config.critic_batch_size}
+        options |= {"constrained": config.critic_constrained}
+        options |= {"temperature": config.critic_temperature} if config.critic_temperature else {}
     with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
-        return load_critic(
-            config.critic,
-            task,
-            device=str(accelerator.device),
-            batch_size=config.critic_batch_size,
-            constrained=config.critic_constrained,
-            **({"temperature": config.critic_temperature} if config.critic_temperature else {}),
-        )
+        return load_critic(config.critic, task, **options)
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:

@@ -23,7 +23,7 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from text2grad.configs import TaskConfig, check_given, parse, setting
-from text2grad.critics import CRITIC_FORMS
+from text2grad.critics.settings import CriticChoice
 from text2grad.errors import InputError, command
 from text2grad.losses.teacher import span_sums
 from text2grad.records import check_output, save_json
@@ -31,14 +31,11 @@ from text2grad.tasks import Task, get_task
 
 
 @dataclass
-class ProbeConfig(TaskConfig):
+class ProbeConfig(CriticChoice, TaskConfig):
     """The model, its prompts, and who criticises."""
 
     model: str = setting("", "the policy that would be its own teacher: hub id, folder, adapter folder", "--model_path")
     data_path: str = setting("", "the task's records; only their prompts are used", "--dataset_path", "--input_file")
-    critic: str = setting("programmatic", f"who gives feedback: {CRITIC_FORMS}", "--annotator")
-    critic_prompt: str = setting("", "for an endpoint: its prompt file")
-    critic_constrained: str = setting("none", "for a reward model, in a folder or served by vLLM: none or quotes")
     teacher_prompt: str = setting("", "file of what the teacher reads; by default the task's prompts/teacher.txt")
     responses: int = setting(32, "responses to sample, one to each prompt")
     micro_batch_size: int = setting(8, "responses in one forward pass")

@@ -14,6 +14,8 @@ from text2grad.advantages import group_normalised, per_response, response_scores
 from text2grad.configs import setting
 from text2grad.errors import InputError
 
+Outcome = Literal["sum", "mean", "verdict"]
+
 
 @dataclass
 class GRPO(Text2Grad):
@@ -25,7 +27,7 @@ class GRPO(Text2Grad):
     eps: ClassVar[float] = 1e-4
     """Beside the standard deviation, as in TRL."""
 
-    outcome: Literal["sum", "mean", "verdict"] = setting(
+    outcome: Outcome = setting(
         "sum", "what a response is worth: the sum or the mean of its tokens' rewards, or the critic's verdict"
     )
 

@@ -6,11 +6,10 @@ process reward is its mean δ.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.grpo import GRPO
+from nl_gradient_policy_optimization.algorithms.grpo import GRPO, Outcome
 from nl_gradient_policy_optimization.batch import Batch
 from text2grad.advantages import group_normalised, response_scores
 from text2grad.configs import setting
@@ -22,7 +21,7 @@ class PAPO(GRPO):
 
     name = "papo"
 
-    outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
+    outcome: Outcome = setting("verdict", "as in grpo")
 
     def relative(self, batch: Batch) -> Tensor:
         right = batch.counts * (batch.scores.nan_to_num() > 0)

@@ -5,11 +5,10 @@ are those of an implicit reward model that learns from outcomes; here they are t
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.grpo import GRPO
+from nl_gradient_policy_optimization.algorithms.grpo import GRPO, Outcome
 from nl_gradient_policy_optimization.batch import Batch
 from text2grad.advantages import discounted_sums, leave_one_out, per_response, prime_tokens, whiten
 from text2grad.configs import setting
@@ -21,7 +20,7 @@ class PRIME(GRPO):
 
     name = "prime"
 
-    outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
+    outcome: Outcome = setting("verdict", "as in grpo")
 
     def advantages(self, batch: Batch) -> Tensor:
         size, mask = self.run.config.rollouts_per_prompt, batch.mask

@@ -6,11 +6,10 @@ second term, which makes going on worth more than ending where most is praised. 
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from nl_gradient_policy_optimization.algorithms.grpo import GRPO
+from nl_gradient_policy_optimization.algorithms.grpo import GRPO, Outcome
 from nl_gradient_policy_optimization.batch import Batch
 from text2grad.advantages import before_end, centred, per_response
 from text2grad.configs import setting
@@ -23,7 +22,7 @@ class RTT(GRPO):
     name = "rtt"
     eps = 1e-6  # as in the authors' code
 
-    outcome: Literal["sum", "mean", "verdict"] = setting("verdict", "as in grpo")
+    outcome: Outcome = setting("verdict", "as in grpo")
     rtt_alpha: float = setting(0.5, "rtt: weight α of a token's advantage within its response", at_least=0)
     rtt_end_token: bool = setting(False, "rtt: the end token counts in the second term, as published")
 
