@@ -69,18 +69,14 @@ class StepCostConfig:
     steps: int = setting(3, "timed steps of a process")
     rounds: int = setting(3, "processes of each method")
 
-    def check(self) -> None:
+    def chosen(self) -> list[str]:
+        """The methods to time: by default all whose critic is there."""
         if self.served and not self.reward_model:
             raise InputError("--served: give --reward_model, too; its folder has the server's prompt")
-        if unknown := set(self.methods) - set(METHODS):
-            raise InputError(f"--methods {', '.join(unknown)}: choose from {', '.join(METHODS)}")
-        if missing := sorted(set(self.methods) - set(self.possible)):
-            raise InputError(f"--methods {', '.join(missing)}: give --reward_model, and for a server --served")
-
-    @property
-    def possible(self) -> list[str]:
-        """The methods whose critic is there."""
-        return [name for name in METHODS if self._critic(name)["critic"]]
+        there = [name for name in METHODS if self._critic(name)["critic"]]
+        if others := sorted(set(self.methods) - set(there)):
+            raise InputError(f"--methods {', '.join(others)}: choose from {', '.join(there)}; more need --reward_model")
+        return self.methods or there
 
     def _critic(self, method: str) -> dict[str, str]:
         if "served" in method:
@@ -259,8 +255,7 @@ def cost_table(medians: dict[str, dict[str, float]]) -> str:
 @command
 def main() -> None:
     config = parse(StepCostConfig)
-    config.check()
-    methods = config.methods or config.possible
+    methods = config.chosen()
     results: dict[str, list[dict]] = {method: [] for method in methods}
     for number in range(config.rounds):
         for method in methods:

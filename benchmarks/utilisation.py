@@ -8,7 +8,6 @@ once. Adapters (below 4 % of the weights), norms and softmaxes count nothing, so
 import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -31,23 +30,13 @@ class Machine:
         return cls(2 * side * side * 4096 / product, long.nbytes / _fastest(lambda: long.sum().item()))
 
 
-@dataclass(frozen=True)
-class Work:
-    """Operations and bytes of a phase's parts, one after the other."""
+Work = list[tuple[float, float]]
+"""Operations and bytes of a phase's parts, one after the other."""
 
-    parts: tuple[tuple[float, float], ...]
 
-    @property
-    def operations(self) -> float:
-        return sum(operations for operations, _ in self.parts)
-
-    @property
-    def bytes(self) -> float:
-        return sum(moved for _, moved in self.parts)
-
-    def seconds(self, machine: Machine) -> float:
-        """The least it can take: each part needs its arithmetic or its bytes, whichever takes longer."""
-        return sum(max(operations / machine.operations, moved / machine.bytes) for operations, moved in self.parts)
+def least_seconds(work: Work, machine: Machine) -> float:
+    """Each part needs its arithmetic or its bytes, whichever takes longer."""
+    return sum(max(operations / machine.operations, moved / machine.bytes) for operations, moved in work)
 
 
 def needed(
@@ -78,25 +67,22 @@ def needed(
     weights = (layers + head) * size
     gradients = 1 if adapter else 2
     return {
-        "rollout": Work(((before, weights), (forward - before, together * weights))),
-        "reference": Work(((2 * forward, 2 * weights),)),  # the policy's own scores, and the reference's
-        "update": Work(((passes * (1 + gradients) * forward, passes * (1 + gradients) * weights),)),
+        "rollout": [(before, weights), (forward - before, together * weights)],
+        "reference": [(2 * forward, 2 * weights)],  # the policy's own scores, and the reference's
+        "update": [(passes * (1 + gradients) * forward, passes * (1 + gradients) * weights)],
     }
 
 
-def used(work: dict[str, Work], seconds: dict[str, float], machine: Machine) -> dict[str, dict[str, Any]]:
+def used(work: dict[str, Work], seconds: dict[str, float], machine: Machine) -> dict[str, dict[str, float]]:
     """For each phase its needs, the least seconds, those it took, and the quotient."""
-    return {
-        phase: {
-            "gflop": each.operations / 1e9,
-            "gb": each.bytes / 1e9,
-            "least": each.seconds(machine),
-            "seconds": seconds[phase],
-            "used": each.seconds(machine) / seconds[phase],
-        }
-        for phase, each in work.items()
-    }
+    found = {}
+    for phase, parts in work.items():
+        operations, moved = map(sum, zip(*parts, strict=True))
+        least, took = least_seconds(parts, machine), seconds[phase]
+        needs = {"gflop": operations / 1e9, "gb": moved / 1e9}
+        found[phase] = {**needs, "least": least, "seconds": took, "used": least / took}
+    return found
 
 
-def _fastest(function: Callable[[], Any]) -> float:
+def _fastest(function: Callable[[], object]) -> float:
     return min(timeit.repeat(function, number=1, repeat=7))

@@ -7,7 +7,6 @@ from textwrap import fill
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 
 from benchmarks.micro.results import Curve, column, final
 from text2grad.plotting import COLOURS, STYLE, save_figure
@@ -55,16 +54,12 @@ def draw_noise(path: Path, qualities: Mapping[str, Sequence[tuple[float, Sequenc
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(3.8, 2.6), layout="constrained")
         for number, (label, points) in enumerate(qualities.items()):
-            _errorbars(axes, label, sorted(points, key=itemgetter(0)), COLOURS[number % len(COLOURS)], 0.002 * number)
+            ordered = sorted(points, key=itemgetter(0))
+            shares, ends = np.array([share for share, _ in ordered]), [final(runs) for _, runs in ordered]
+            values = np.array([end.value for end in ends])
+            bars = [values - [end.low for end in ends], [end.high for end in ends] - values]
+            colour, nudged = COLOURS[number % len(COLOURS)], shares + 0.002 * number
+            axes.errorbar(nudged, values, bars, color=colour, lw=1.2, marker="o", markersize=3, capsize=2, label=label)
         axes.set(xlabel=f"share of spans: {errors}", ylabel="final quality (F1)")
         axes.legend(fontsize=7)
         save_figure(figure, path)
-
-
-def _errorbars(
-    axes: Axes, label: str, points: Sequence[tuple[float, Sequence[Curve]]], colour: str, nudge: float
-) -> None:
-    shares, estimates = [share + nudge for share, _ in points], [final(runs) for _, runs in points]
-    values = np.array([estimate.value for estimate in estimates])
-    errors = [values - [e.low for e in estimates], [e.high for e in estimates] - values]
-    axes.errorbar(shares, values, errors, color=colour, linewidth=1.2, marker="o", markersize=3, capsize=2, label=label)
