@@ -7,6 +7,7 @@ all fields are flags, and ``run.json`` lists them under one another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -293,8 +294,7 @@ class PolicyConfig(
         hints = get_type_hints(cls)
         flat: dict[str, tuple[str, Any, Any]] = {}
         for item in fields(cls):
-            default: Any = {"default": item.default, "default_factory": item.default_factory}
-            flat[item.name] = (item.name, hints[item.name], field(**default, metadata=item.metadata))
+            flat[item.name] = (item.name, hints[item.name], copy(item))
         names = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
         text = "what the feedback does; its own settings are listed by --algorithm NAME --help (default: text2grad)"
         flat["algorithm"] = ("algorithm", names | None, setting(None, text))

@@ -18,7 +18,6 @@ _NOT_THE_METHOD = {
     "save_every",
     "save_total_limit",
     "log_rollouts_every",
-    "merge",
     "generation_batch_size",
 }
 _POINTS = 240
