@@ -4,14 +4,14 @@
         --output_path pairs.json --critic programmatic
 
 - ultrafeedback: ``is_chosen``, or ``score`` where records have no such mark.
-- kodcode: passing against failing programs, as the records' logs say; where a log is empty the unit tests are run (in
-  the sandbox).
+- kodcode: passing against failing programs, as the records' logs say (``rm_data_anno/kodcode/test_case.py`` runs the
+  unit tests and writes them).
 - slf5k: records that hold a person's comparison (``generated_summary_for_comparison_A`` and ``_B`` with
   ``comparison_preference``) give that pair. Of other records, responses to one post are ranked by a critic's mean δ
   per token, in the tokens of ``--tokenizer``.
 
 Of one prompt's responses the best is paired with the worst, then the second best with the second worst, and so on up
-to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic is asked and no test is run twice.
+to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic is asked twice.
 """
 
 from collections import defaultdict
@@ -27,8 +27,6 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
-from text2grad.sandbox import Sandbox
-from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 from text2grad.token_rewards import scheme_of, token_rewards
@@ -106,13 +104,14 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
     """The value of each response, and who says so; responses without a verdict are left out, and counted."""
     if not task.known_value_from:
         outcome, source = _ranked(records, task, config), f"mean δ of {config.critic}"
-    elif task.has_unit_tests:
-        outcome, source = _run(records, task, config), task.known_value_from
     else:
-        known = {key: task.known_value(record) for key, record in records.items()}
-        missing = {key: f"the record has no {task.known_value_from}" for key, value in known.items() if value is None}
+        known = {key: None if task.undecided(each) else task.known_value(each) for key, each in records.items()}
+        lacks = f"the record has no {task.known_value_from}"
+        if task.has_unit_tests:
+            lacks = "no log says whether its unit tests passed; rm_data_anno/kodcode/test_case.py runs them"
+        missing = {key: lacks for key, value in known.items() if value is None}
         outcome = Outcome({key: value for key, value in known.items() if value is not None}, missing)
-        source = "dataset"
+        source = "unit tests" if task.has_unit_tests else "dataset"
     for key, reason in list(outcome.failures.items())[:5]:
         print(f"no verdict on {key}: {reason}")
     if outcome.failures:
@@ -141,29 +140,6 @@ def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
         settings={"critic": critic.name, **version_of(critic), "tokenizer": config.tokenizer, "task": task.name},
         batch_size=config.batch_size,
         description=f"{critic.name} ranks",
-    )
-
-
-def _run(records: Records, task: Task, config: PairsConfig) -> Outcome:
-    sandbox: list[Sandbox] = []  # made when the first program must be run, for a machine may offer none
-
-    def verdict(record: Record) -> float | ValueError:
-        value = task.known_value(record)
-        if value is None:
-            if not str(record.get("test") or "").strip():
-                return ValueError("no log that tells, and no tests")
-            if not sandbox:
-                sandbox.append(Sandbox())
-            record = with_log({**record, "log": ""}, sandbox[0])
-            value = task.known_value(record)
-        return ValueError("its tests cannot be judged") if value is None or task.undecided(record) else value
-
-    return map_records(
-        records,
-        lambda ids, batch: [verdict(record) for record in batch],
-        journal=f"{config.output_path}.journal.jsonl",
-        settings={"task": task.name, "by": "unit tests", "verdicts": VERDICTS},
-        description="tests",
     )
 
 

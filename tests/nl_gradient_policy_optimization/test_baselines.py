@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
-from nl_gradient_policy_optimization.baselines import dpo, pairs, reflect, scalar_reward, sft
+from nl_gradient_policy_optimization.baselines import dpo, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
 from nl_gradient_policy_optimization.optimize import optimize, prepare
@@ -57,23 +57,19 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         make_pairs(config)
 
 
-def test_kodcode_pairs_are_passing_and_failing_runs(tmp_path, monkeypatch):
-    def row(text, **more):
-        test = "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
-        return {"question_id": "k", "question": "add one", "solution": text, "test": test, "log": "", **more}
-
-    right, wrong = "def f(x):\n    return x + 1\n", "def f(x):\n    return x - 1\n"
-    logged = row("def f(x): return 1 + x", log={"passed": True}), row("def f(x): return", log='{"passed": false}')
-    save_json(tmp_path / "in.json", [row(wrong), row(right), *logged, row("def f(x): pass", test="", log="broken")])
-    config = PairsConfig("kodcode", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), pairs_per_prompt=5)
-    made = make_pairs(config)
-    assert {pair.chosen for pair in made} == {right, logged[0]["solution"]}
-    assert {pair.rejected for pair in made} == {wrong, logged[1]["solution"]}
-    undecided = {"passed": False, "error_type": "Undecided"}
-    monkeypatch.setattr(pairs, "with_log", lambda record, _: {**record, "log": undecided})
-    config.output_path = str(tmp_path / "other.json")
-    assert [pair.rejected for pair in make_pairs(config)] == [logged[1]["solution"]]  # of what is known
-    assert len(made) == 2 and all((pair.chosen_value, pair.rejected_value) == (1.0, 0.0) for pair in made)
+def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(tmp_path, capsys):
+    logs = {
+        "right": {"passed": True}, "wrong": '{"passed": false}', "none": "", "broken": "broken",
+        "undecided": {"passed": False, "error_type": "Undecided"},
+    }  # fmt: skip
+    rows = [{"question_id": "k", "question": "q", "solution": text, "log": log} for text, log in logs.items()]
+    save_json(tmp_path / "in.json", rows)
+    made = make_pairs(
+        PairsConfig("kodcode", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), pairs_per_prompt=5)
+    )
+    assert [(each.chosen, each.rejected, each.source) for each in made] == [("right", "wrong", "unit tests")]
+    assert (made[0].chosen_value, made[0].rejected_value) == (1.0, 0.0)
+    assert "rm_data_anno/kodcode/test_case.py runs them\n3 of 5 responses have no verdict" in capsys.readouterr().out
 
 
 def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch):
