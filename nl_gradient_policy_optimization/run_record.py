@@ -86,7 +86,6 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """
     try:
         begun = load_json(path)
-        begun["texts"] = now.get("texts", {}) | begun.get("texts", {})  # older runs do not tell all
         wanted, changes = _settings(now), begun.get("changes", [])
         last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
         if now["config"]["allow_changed"]:

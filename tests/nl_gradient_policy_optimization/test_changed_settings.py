@@ -63,11 +63,6 @@ def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
     files[name].write_text(files[name].read_text() + "# and briefly\n")
     with pytest.raises(InputError, match=rf"begun with other settings \({name} \(its text\): '\w+' then, '\w+' now\)"):
         prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
-    run = tmp_path / "run" / "run.json"
-    older = load_json(run)
-    del older["texts"]  # a run that was begun before they were kept
-    save_json(run, older)
-    prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
 
 
 def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path):
