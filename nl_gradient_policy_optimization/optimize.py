@@ -22,7 +22,7 @@ from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, 
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
-from nl_gradient_policy_optimization.observers.metrics import SMALL, Ledger, Metrics, Progress
+from nl_gradient_policy_optimization.observers.metrics import Ledger, Metrics
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, StepLog, encode_prompt
@@ -63,6 +63,9 @@ from text2grad.tasks import Record, Task, get_task, settings_of_task
 from text2grad.tasks.commands import given, own_task, say_next
 
 SMALL_SETTINGS = Path(__file__).with_name("small.yaml")
+SMALL = 1e9
+"""Weights below which a model is small: it wants the rates of ``small.yaml``."""
+_PAPER_RATE = 1e-6
 
 
 def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | None = None) -> NLGradientTrainer:
@@ -74,7 +77,7 @@ def optimize(task: str | Task, config: PolicyConfig, rewards: RewardSource | Non
     config.check()
     with claimed(config.output_dir, "policy"), ExitStack() as files:
         run = prepare(task, config, rewards, files)
-        run.watch(Progress())
+        print_beginning(run)
         run.train()
         export(run)
         run.accelerator.end_training()
@@ -334,6 +337,23 @@ def short_enough(
             f"{config.max_new_tokens}: lower that, or --max_prompt_tokens"
         )
     return kept
+
+
+def print_beginning(trainer: NLGradientTrainer) -> None:
+    """What the run is about to do, and whether a small model will learn by it."""
+    config, ranks, device = trainer.config, trainer.accelerator.num_processes, str(trainer.accelerator.device)
+    base = trainer.learner.scorer.base
+    trainer.accelerator.print(
+        f"{config.algorithm.label}: {len(trainer.collector.ids)} prompts, {trainer.total_steps} steps of "
+        f"{config.rollouts_per_device * ranks} responses, on {f'{ranks} × ' if ranks > 1 else ''}{device} in "
+        f"{str(base.dtype).removeprefix('torch.')}; critic: {trainer.rewards.name}"
+    )
+    weights = sum(getattr(each, "ds_numel", each.numel()) for each in base.parameters())  # ZeRO-3 shards them
+    if weights < SMALL and config.lora_r and config.learning_rate <= _PAPER_RATE:
+        trainer.accelerator.print(
+            f"{config.model} has {weights / 1e6:.0f}M weights, and --learning_rate {config.learning_rate:g} is the "
+            "paper's for 8B: it will hardly learn. Add --config nl_gradient_policy_optimization/small.yaml"
+        )
 
 
 def print_summary(trainer: NLGradientTrainer) -> None:

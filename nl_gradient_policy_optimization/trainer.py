@@ -206,8 +206,6 @@ class NLGradientTrainer:
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], responses)
         self.log(metrics, batch.log_rows(step), show=rescored)
-        for observer in self.observers:
-            observer.after_step(metrics)
         return metrics
 
     def log(self, metrics: dict[str, float], rows: list[dict[str, Any]], show: bool) -> None:

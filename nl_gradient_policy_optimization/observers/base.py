@@ -23,9 +23,6 @@ class Observer:
         """Metrics of a step whose updates are made, equal on all ranks. Every rank calls it."""
         return {}
 
-    def after_step(self, metrics: Mapping[str, float]) -> None:
-        """The step is logged."""
-
     def stop_reason(self) -> str:
         """Why the run should end after the last step in its log; empty: it should not. The main process calls it."""
         return ""

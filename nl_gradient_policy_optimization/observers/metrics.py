@@ -1,10 +1,9 @@
-"""The figures of a step, what a run has spent, and the progress that the screen shows."""
+"""The figures of a step, and what a run has spent."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -12,9 +11,6 @@ from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.sampling import sampler_difference
 from text2grad.advantages import Reduce, explained_variance
 
-SMALL = 1e9
-"""Weights below which a model is small: it wants the rates of ``small.yaml``."""
-_PAPER_RATE = 1e-6
 SPENT = ("critiques", "forward_tokens", "backward_tokens", "seconds")
 
 
@@ -55,39 +51,6 @@ class Ledger(Observer):
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.spent |= state.get("ledger", {})
-
-
-class Progress(Observer):
-    """Tells the screen what the run is about to do, and after its first step how long that will take."""
-
-    def begin(self, run) -> None:
-        super().begin(run)
-        self.begun = False
-        config, ranks = run.config, run.accelerator.num_processes
-        prompts, responses = len(run.collector.ids), config.rollouts_per_device * ranks
-        device = f"{ranks} × {run.accelerator.device}" if ranks > 1 else str(run.accelerator.device)
-        run.accelerator.print(
-            f"{config.algorithm.label}: {prompts} prompts, {run.total_steps} steps of {responses} responses, on "
-            f"{device} in {str(run.learner.scorer.base.dtype).removeprefix('torch.')}; critic: {run.rewards.name}"
-        )
-        weights = sum(
-            getattr(each, "ds_numel", each.numel()) for each in run.learner.scorer.base.parameters()
-        )  # ZeRO-3's
-        if weights < SMALL and config.lora_r and config.learning_rate <= _PAPER_RATE:
-            run.accelerator.print(
-                f"{config.model} has {weights / 1e6:.0f}M weights, and --learning_rate {config.learning_rate:g} is the "
-                "paper's for 8B: it will hardly learn. Add --config nl_gradient_policy_optimization/small.yaml"
-            )
-
-    def after_step(self, metrics: Mapping[str, float]) -> None:
-        left = self.run.total_steps - self.run.finished_steps
-        if self.begun or not left:
-            return
-        self.begun = True
-        seconds = sum(self.run.costs.seconds.values())
-        if self.run.accelerator.is_main_process:
-            rest = tqdm.format_interval(left * seconds)
-            tqdm.write(f"the first step took {seconds:.1f} s; the other {left} will take about {rest}")
 
 
 def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
