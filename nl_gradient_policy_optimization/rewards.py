@@ -6,7 +6,6 @@ steps) is another such function; everything after it (KL, GAE, PPO, logs) is sha
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
@@ -95,21 +94,18 @@ class CriticRewards:
         self.remote = getattr(critic, "remote", False)
         self.opinions = opinions(self.critic, config.critic_votes)
 
-    def voters(self) -> list[RewardSource]:
-        """The feedback of each opinion on its own."""
-        voters = [copy(self) for _ in self.opinions]
-        for voter, opinion in zip(voters, self.opinions, strict=True):
-            voter.opinions = [opinion]
-        return list(voters)
-
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
+        return [mean_feedback(ballot) for ballot in self.ballots(rollouts)]
+
+    def ballots(self, rollouts: Sequence[Rollout]) -> list[list[RolloutFeedback]]:
+        """What every opinion gives a rollout, rollout by rollout."""
         questions = [
             Question(each.prompt, each.response, self.task.with_response(each.record, each.response))
             for each in rollouts
         ]
         votes = zip(*(ask(opinion, questions, self.complete) for opinion in self.opinions), strict=True)
         return [
-            mean_feedback([self._feedback(rollout, reply) for reply in replies])
+            [self._feedback(rollout, reply) for reply in replies]
             for rollout, replies in zip(rollouts, votes, strict=True)
         ]
 

@@ -40,7 +40,7 @@ class CAPO(Text2Grad):
         return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
-        return VotedRewards(rewards.voters() if isinstance(rewards, CriticRewards) else [rewards], config)
+        return VotedRewards(rewards, config)
 
 
 class VotedRewards:
@@ -49,16 +49,18 @@ class VotedRewards:
     The outcome, too, is what most votes say: wrong where they find something poor. Votes that failed do not count.
     """
 
-    def __init__(self, voters: Sequence[RewardSource], config: PolicyConfig):
-        self.voters, self.config = voters, config
-        self.name, self.remote = voters[0].name, voters[0].remote
-        if len(voters) > 1:
-            self.name = f"{len(voters)} votes of {self.name}"
+    def __init__(self, rewards: RewardSource, config: PolicyConfig):
+        self.rewards, self.config = rewards, config
+        self.name, self.remote = rewards.name, rewards.remote
+        if isinstance(rewards, CriticRewards) and len(rewards.opinions) > 1:
+            self.name = f"{len(rewards.opinions)} votes of {self.name}"
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
-        asked = [voter(rollouts) for voter in self.voters]
-        pairs = zip(rollouts, zip(*asked, strict=True), strict=True)
-        return [self._voted(rollout, list(ballot)) for rollout, ballot in pairs]
+        if isinstance(self.rewards, CriticRewards):
+            ballots = self.rewards.ballots(rollouts)
+        else:
+            ballots = [[given] for given in self.rewards(rollouts)]
+        return [self._voted(*each) for each in zip(rollouts, ballots, strict=True)]
 
     def _voted(self, rollout: Rollout, ballot: list[RolloutFeedback]) -> RolloutFeedback:
         valid = [given for given in ballot if given.error is None]

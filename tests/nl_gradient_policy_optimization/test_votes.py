@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 
@@ -83,8 +82,9 @@ TEXT = "She lost her job, and she wants a new car."
 
 def voted(*ballot: RolloutFeedback) -> RolloutFeedback:
     """What critics make of one response who say this."""
-    voters = [Mock(return_value=[each], remote=False) for each in ballot]
-    (found,) = VotedRewards(voters, PolicyConfig())([rollout(TEXT)])
+    rewards = CriticRewards(QuotingCritic(), SLF5K, PolicyConfig())
+    rewards.ballots = lambda rollouts: [list(ballot)]
+    (found,) = VotedRewards(rewards, PolicyConfig())([rollout(TEXT)])
     return found
 
 
@@ -110,17 +110,19 @@ def test_a_token_is_wrong_where_most_votes_blame_it():
 def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
     response, config = rollout(text), PolicyConfig()
     plain = CriticRewards(QuotingCritic(poor=poor), SLF5K, config)
-    (found,) = VotedRewards([plain], config)([response])
+    (found,) = VotedRewards(plain, config)([response])
     assert found.rewards == [*found.deltas[:-1], found.deltas[-1] + outcome]
     assert found.deltas == [min(delta, 0) for delta in plain([response])[0].labels]  # praise counts for nothing
 
 
 def test_capo_lets_the_opinions_of_a_model_vote(tmp_path):
-    folder, voting = str(memorised()[0]), {"critic_votes": 3, "critic_temperature": 0.7, "rollouts_per_prompt": 2}
-    config = tiny_config(tmp_path, algorithm="capo", critic=folder, max_critic_failures=1.0, max_steps=1, **voting)
-    voters = optimize("slf5k", config).rewards.voters
-    assert [len(voter.opinions) for voter in voters] == [1] * 3 and voters[0].opinions != voters[1].opinions
-    assert load_json(tmp_path / "run" / "run.json")["critic_name"] == f"3 votes of {voters[0].name}"
+    folder, given = str(memorised()[0]), {"critic_votes": 3, "critic_temperature": 0.7, "rollouts_per_prompt": 2}
+    config = tiny_config(tmp_path, algorithm="capo", critic=folder, max_critic_failures=1.0, max_steps=1, **given)
+    voting = optimize("slf5k", config).rewards
+    assert voting.name == f"3 votes of {voting.rewards.name}" and len(set(voting.rewards.opinions)) == 3
+    assert load_json(tmp_path / "run" / "run.json")["critic_name"] == voting.name
+    deltas = [row["deltas"] for row in rows(tmp_path / "run" / "rollouts.jsonl") if row["error"] is None]
+    assert {delta for row in deltas for delta in row} <= {-1, 0}
 
 
 # The trusted critic beside the one that rewards
