@@ -27,6 +27,7 @@ _NAMES = {
     "--log_rollouts_every": "log_completions num_completions_to_print",
     "--save_every": "save_strategy",
     "--method": "run_name",
+    "--critic_votes": "votes",
 }
 OTHER_NAMES = {
     **{name: f"is {ours} here" for ours, names in _NAMES.items() for name in names.split()},
@@ -34,6 +35,8 @@ OTHER_NAMES = {
     **dict.fromkeys(("load_in_4bit", "load_in_8bit"), _NOT_QUANTISED),
     **dict.fromkeys(("eval_strategy", "eval_steps"), _KEPT),
     "vllm_gpu_memory_utilization": "belongs to the command that starts the vLLM server (serve_vllm.sh)",
+    **dict.fromkeys(("warmup_steps", "warmup_ratio"), "is no setting: updates begin at the full --learning_rate"),
+    "merge": "is no setting; nl_reward_model/merge_lora.py --model RUN/policy folds the adapter into its base",
     "push_to_hub": "is no setting; `hf upload OWNER/NAME RUN/policy` uploads the result with its card",
     "logging_steps": "is 1 in every run; leave it out",
     "overwrite_output_dir": "is no setting: a run goes on in its folder; choose another --output_dir",

@@ -63,6 +63,7 @@ def test_a_small_model_gets_its_settings_on_a_task_that_brings_none(monkeypatch,
         (["--epsilon", "0.2"], "is --clip_range here"),
         (["--learning_rate", "-1"], "at least 0"),
         (["--load_in_8bit", "true"], "16-bit weights"),
+        (["--merge", "true"], "merge_lora.py"),
         (["--algorithm", "grpo", "--teacher_coef", "0.3"], "--algorithm teacher"),
     ],
 )
