@@ -21,7 +21,7 @@ from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import save_result
-from nl_gradient_policy_optimization.config import Placement
+from nl_gradient_policy_optimization.algorithms.scalar import Placement
 from tests import report_files
 from tests.processes import run_command
 from tests.report_files import hand_made, pack_of, result_file, unpack, write_run
