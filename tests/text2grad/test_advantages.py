@@ -24,6 +24,7 @@ from text2grad.advantages import (
     prime_tokens,
     response_scores,
     scaled,
+    total_rewards,
     verdict_advantages,
     whiten,
 )
@@ -74,6 +75,10 @@ def test_gae_is_its_definition(rollouts, gamma, lam):
             )
             assert advantages[row, t].item() == pytest.approx(expected, abs=1e-9)
             assert returns[row, t].item() == pytest.approx(expected + tokens[t][1], abs=1e-9)
+
+
+def test_total_rewards():
+    assert total_rewards(tensor([1.0, -1.0]), tensor([0.5, 0.0]), 0.2).tolist() == pytest.approx([0.9, -1.0])
 
 
 def test_whiten_by_hand():
@@ -283,6 +288,12 @@ def test_policy_loss_by_hand():
     loss, clipped = policy_loss(ratios.log(), torch.zeros(5), advantages, clip_range=0.2)
     assert loss.tolist() == pytest.approx([-2.4, 3.0, -1.0, 1.6, -1.1])
     assert clipped.tolist() == [1, 0, 0, 1, 0]
+
+
+def test_clipped_tokens_send_no_gradient_back():
+    logprobs = tensor([1.5, 1.5, 1.1]).log().requires_grad_()
+    policy_loss(logprobs, torch.zeros(3), tensor([1.0, -1.0, 1.0]), 0.2)[0].sum().backward()
+    assert logprobs.grad.tolist() == pytest.approx([0.0, 1.5, -1.1])
 
 
 def test_value_loss_by_hand():

@@ -134,7 +134,7 @@ def test_a_verdict_is_the_balance_of_what_is_kept_and_what_is_broken():
     assert judge(ROME, f"{GOOD} {GOOD}").score < 1
 
 
-@pytest.mark.parametrize("answer", ["", "   ", "…", "```\n```", "😀😀", "\n\n-\n"])
+@pytest.mark.parametrize("answer", ["", "   ", "…", "!!!", "```\n```", "😀😀", "\n\n-\n"])
 def test_an_answer_without_words_is_poor_as_a_whole(answer):
     feedback = judge(ROME, answer)
     assert (feedback.good, feedback.poor) == ([], [answer.strip()] if answer.strip() else [])

@@ -152,7 +152,9 @@ class Sandbox:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-")))
             report, report_end = (stack.enter_context(os.fdopen(number, "rb", 0)) for number in os.pipe())
             view = {BOX: str(_written(files, folder / "box")), **_system_view()}
-            orders = self._orders(folder / "root", view, argv, environment or {}, report_end.fileno(), pipes)
+            root = folder / "root"
+            root.mkdir()
+            orders = self._orders(root, view, argv, environment or {}, report_end.fileno(), pipes)
             inside = "/.inside.py" if self.backend == "bubblewrap" else str(_INSIDE)
             started = time.monotonic()
             process = stack.enter_context(
@@ -206,7 +208,6 @@ class Sandbox:
         pipes: Sequence[int],
     ) -> dict[str, Any]:
         """What ``inside.py`` is told."""
-        root.mkdir()
         isolated, box = self.backend != "none", view[BOX]
         variables = {"PYTHONPATH": BOX if isolated else box, REPORT_VARIABLE: str(report)}
         mounts = {"root": str(root), "read_only": view, "size": self.file_mb << 20}

@@ -66,7 +66,7 @@ GROUP_OF = {
 _AUXILIARIES = {word for word, group in GROUP_OF.items() if group in ("is", "be", "have", "do", "will")}
 _AUXILIARIES |= listed("get gets getting got")
 FUNCTION_WORDS = GROUP_OF.keys() | _AUXILIARIES | listed("therefore whom yes")
-FUNCTION_WORDS -= listed("away back home lot several we'll")
+FUNCTION_WORDS -= listed("away back home lot several we'll")  # words that count as content, wherever they stand
 
 _COMMON = listed(
     """
