@@ -115,15 +115,20 @@ class Batch:
     def micro_batches(self, size: int) -> Iterator[tuple[list[int], Batch]]:
         """``size`` rows at a time and their indices: a prompt's rows together, and else those of like length.
 
-        So the prompt is read once (:mod:`text2grad.models.packed`), and there is little padding.
+        So the prompt is read once (:mod:`text2grad.models.packed`), and there is little padding. In whatever order
+        the rows are, all of them together give the same tensors.
         """
         lengths = (self.prompt_mask.sum(1) + self.response_mask.sum(1)).tolist()
         prompts = self.groups.tolist()
-        longest, first = dict[int, int](), dict[int, int]()
-        for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        longest = dict[int, int]()
+        for prompt, length in zip(prompts, lengths, strict=True):
             longest[prompt] = max(longest.get(prompt, 0), length)
-            first.setdefault(prompt, row)
-        order = sorted(range(len(self)), key=lambda row: (longest[prompts[row]], first[prompts[row]], lengths[row]))
+
+        def place(row: int) -> tuple:
+            rollout = self.rollouts[row]
+            return longest[prompts[row]], rollout.prompt_ids, lengths[row], rollout.response_ids
+
+        order = sorted(range(len(self)), key=place)
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             yield rows, self.select(rows)

@@ -96,7 +96,7 @@ class Collector:
         batch = self.batch(rollouts)
         with self.costs.timed("reference"):
             options = {"kl": self.config.kl, "entropy": True, **self.learner.algorithm.score_options()}
-            scores = self.learner.forward(batch, **options)
+            scores = self.learner.forward(batch, keep=self.learner.keeps_graph(batch), **options)
         batch.old_logprobs = scores.pop("logprobs")
         for name, column in scores.items():
             batch.put(name, column)

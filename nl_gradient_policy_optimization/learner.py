@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from torch import Tensor
 
 from nl_gradient_policy_optimization import weights
@@ -51,6 +51,17 @@ class Learner:
         self.value_function: ValueFunction | None = None
         if algorithm.uses_values:
             self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+
+    def keeps_graph(self, batch: Batch) -> bool:
+        """Whether the first update begins with the pass that scores these rollouts: one micro-batch holds them all."""
+        config, described = self.config, self.scorer.config.to_dict()
+        drops = any(value for name, value in described.items() if "drop" in name and isinstance(value, float))
+        return (
+            len(batch) <= config.micro_batch_size
+            and config.minibatches == 1
+            and not (config.lora_dropout or drops or config.gradient_checkpointing or config.rollouts_ahead)
+            and self.accelerator.distributed_type == DistributedType.NO
+        )
 
     def reduce(self, values: Tensor) -> Tensor:
         """The sum over all ranks."""

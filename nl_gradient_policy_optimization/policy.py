@@ -67,6 +67,7 @@ class PolicyScorer(nn.Module):
         self.model: Any = model  # with or without a PEFT wrapper
         self._reference = [reference]  # in a list: its weights are not this module's to train, shard or save
         self.temperature = temperature
+        self._kept: tuple[tuple[Tensor, Tensor], list[int], Tensor] | None = None
         self.chunk = chunk or max(1, SCORES_IN_MEMORY // self.config.get_text_config().vocab_size)
 
     @property
@@ -98,6 +99,7 @@ class PolicyScorer(nn.Module):
         at: Tensor | None = None,
         ends: Sequence[int] = (),
         as_reference: bool = False,
+        keep: bool = False,
     ) -> Scores:
         """Score the responses at the end of ``input_ids``.
 
@@ -110,6 +112,8 @@ class PolicyScorer(nn.Module):
             at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities.
             ends: the same ids at every position, in place of ``at``.
             as_reference: score by the reference instead of the policy.
+            keep: the next pass with gradients, if it is over the same tokens by the same weights, begins with the
+                states of this one, graph and all.
         """
         with self._as_reference() if as_reference else nullcontext(self.base) as base:
             chosen, length = response_mask.bool(), response_mask.shape[1]
@@ -117,7 +121,7 @@ class PolicyScorer(nn.Module):
             if ends:
                 at = torch.tensor(ends, device=input_ids.device).expand(*response_mask.shape, -1)
             asked = [at[chosen]] if at is not None else []
-            hidden = _hidden_states(base, input_ids, attention_mask, length)
+            hidden = self._states(base, (input_ids, attention_mask), length, keep)
             if kl is not None:
                 with self._as_reference() as reference:
                     reference_hidden = _hidden_states(reference, input_ids, attention_mask, length)[chosen]
@@ -146,6 +150,19 @@ class PolicyScorer(nn.Module):
             per_token |= zip(names, extra, strict=True)
             columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
             return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
+
+    def _states(self, base: PreTrainedModel, inputs: tuple[Tensor, Tensor], length: int, keep: bool) -> Tensor:
+        """:func:`_hidden_states`, or those that the pass which scored has kept."""
+        versions = [weight._version for weight in base.parameters()]
+        if torch.is_grad_enabled() and self._kept is not None:
+            (seen, known, hidden), self._kept = self._kept, None
+            if known == versions and all(map(torch.equal, seen, inputs)):
+                return hidden
+        with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
+            hidden = _hidden_states(base, *inputs, length)
+        if keep:
+            self._kept = inputs, versions, hidden
+        return hidden.detach() if keep else hidden
 
     @contextmanager
     def _as_reference(self) -> Iterator[PreTrainedModel]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nl_gradient_policy_optimization import policy
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.weights import trainable
 from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
@@ -84,7 +85,7 @@ def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
 def reference_loss(trainer, rollouts):
     """PPO with a value function, written out token by token with Python numbers wherever no gradient flows."""
     config = trainer.config
-    policy, head = trainer.learner.scorer.model, trainer.learner.value_function.head
+    model, head = trainer.learner.scorer.model, trainer.learner.value_function.head
     judged = [rollout for rollout in rollouts if rollout.counts]
     count = sum(len(rollout.response_ids) for rollout in judged)
     advantages = {}
@@ -102,7 +103,7 @@ def reference_loss(trainer, rollouts):
 
     policy_terms, value_terms = [], []
     for rollout in judged:
-        log_probs = token_distributions(policy, rollout, config.temperature)
+        log_probs = token_distributions(model, rollout, config.temperature)
         ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
         with torch.no_grad():
             states = trainer.learner.scorer.base.model(input_ids=ids).last_hidden_state[0]
@@ -135,6 +136,28 @@ def test_gradient_of_an_update(tmp_path, lora_r):
     found = gradients_of_one_update(trainer)
     assert relative_error(found["policy"], expected) < 1e-6
     assert relative_error(found["value"], expected_value) < 1e-6
+
+
+def test_the_first_update_begins_with_the_pass_that_scored(tmp_path, monkeypatch):
+    """Where one micro-batch holds all rollouts, and until weights change; the gradient is the same."""
+    passes, computed = list[int](), policy._hidden_states
+    monkeypatch.setattr(policy, "_hidden_states", lambda *inputs: passes.append(1) or computed(*inputs))
+
+    def update(trainer):
+        passes.clear()
+        return gradients_of_one_update(trainer, [3, 1, 0, 2])["policy"], len(passes)
+
+    expected, count = update(ready_trainer(tmp_path / "2", micro_batch_size=2)[0])
+    assert count == 2
+    trainer, _ = ready_trainer(tmp_path / "4", micro_batch_size=4)
+    found, count = update(trainer)
+    assert count == 0
+    assert relative_error(found, expected) < 1e-6
+    assert update(trainer)[1] == 1  # its second pass
+    trainer.collector.score(trainer.batch_of_test.rollouts)
+    with torch.no_grad():
+        trainable(trainer.learner.scorer)[0].mul_(1.01)
+    assert update(trainer)[1] == 1
 
 
 def test_an_unjudged_rollout_moves_nothing(tmp_path):

@@ -52,7 +52,7 @@ class PackedModel:
 
 
 class AnyModel:
-    """A causal LM through transformers' cache, which grows in place; the prefix is computed once.
+    """A causal LM through transformers' cache; the prefix is computed once.
 
     Args:
         prefix: ids that prompts begin with.
@@ -128,9 +128,6 @@ class AnyModel:
 
     def _prefilled(self, shared: int, rows: int) -> DynamicCache:
         cache = DynamicCache(config=self._model.config)
-        if not self.takes_back:
-            return cache
-        cache.layers = [_RoomyLayer() for _ in cache.layers]
         if shared:
             if self._prefix_cache is None:
                 self._prefix_cache = DynamicCache(config=self._model.config)
@@ -139,37 +136,3 @@ class AnyModel:
             for layer, known in zip(cache.layers, self._prefix_cache.layers, strict=True):
                 layer.update(*(part[:, :, :shared].expand(rows, -1, -1, -1) for part in (known.keys, known.values)))
         return cache
-
-
-class _RoomyLayer(DynamicLayer):
-    """A cache layer with spare room, so that a new token is written in place and nothing before it is copied."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    _room_k: torch.Tensor
-    _room_v: torch.Tensor
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._room_k, self._room_v = key_states[:, :, :0], value_states[:, :, :0]
-        used = self.get_seq_length()
-        needed = used + key_states.shape[-2]
-        if needed > self._room_k.shape[-2]:
-            self._room_k, self._room_v = (_roomier(room[:, :, :used], needed) for room in (self._room_k, self._room_v))
-        self._room_k[:, :, used:needed] = key_states
-        self._room_v[:, :, used:needed] = value_states
-        self.keys, self.values = self._room_k[:, :, :needed], self._room_v[:, :, :needed]
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        used, indices = self.get_seq_length(), indices.to(self._room_k.device)
-        self._room_k, self._room_v = self._room_k[indices], self._room_v[indices]
-        self.keys, self.values = self._room_k[:, :, :used], self._room_v[:, :, :used]
-
-
-def _roomier(tensor: torch.Tensor, needed: int) -> torch.Tensor:
-    rows, heads, used, dim = tensor.shape
-    room = tensor.new_empty(rows, heads, needed + needed // 2 + 64, dim)
-    room[:, :, :used] = tensor
-    return room
