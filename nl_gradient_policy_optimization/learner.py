@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
-from torch import Tensor
+from torch import Tensor, nn
 
 from nl_gradient_policy_optimization import weights
 from nl_gradient_policy_optimization.algorithms.base import Algorithm, LossInputs, LossOutputs
@@ -54,12 +54,14 @@ class Learner:
 
     def keeps_graph(self, batch: Batch) -> bool:
         """Whether the first update begins with the pass that scores these rollouts: one micro-batch holds them all."""
-        config, described = self.config, self.scorer.config.to_dict()
-        drops = any(value for name, value in described.items() if "drop" in name and isinstance(value, float))
+        config, base = self.config, self.scorer.base
+        described = base.config.to_dict().items()
+        dropout = [module.p for module in base.modules() if isinstance(module, nn.Dropout)]
+        dropout += [value for name, value in described if "drop" in name and isinstance(value, float)]
         return (
             len(batch) <= config.micro_batch_size
             and config.minibatches == 1
-            and not (config.lora_dropout or drops or config.gradient_checkpointing or config.rollouts_ahead)
+            and not (any(dropout) or config.gradient_checkpointing or config.rollouts_ahead)
             and self.accelerator.distributed_type == DistributedType.NO
         )
 

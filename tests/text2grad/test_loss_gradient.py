@@ -158,6 +158,8 @@ def test_the_first_update_begins_with_the_pass_that_scored(tmp_path, monkeypatch
     with torch.no_grad():
         trainable(trainer.learner.scorer)[0].mul_(1.01)
     assert update(trainer)[1] == 1
+    trainer, _ = ready_trainer(tmp_path / "dropout", micro_batch_size=4, lora_dropout=0.1)
+    assert not trainer.learner.keeps_graph(trainer.batch_of_test)
 
 
 def test_an_unjudged_rollout_moves_nothing(tmp_path):
