@@ -122,6 +122,7 @@ class WorkOfSteps(Observer):
             [[len(each.response_ids) for each in group] for group in groups],
             self.run.config.ppo_epochs,
             bool(self.run.config.lora_r),
+            self.run.learner.keeps_graph(batch),
         )
         return {}
 

@@ -40,7 +40,12 @@ def least_seconds(work: Work, machine: Machine) -> float:
 
 
 def needed(
-    model: PreTrainedModel, prompts: list[int], responses: list[list[int]], passes: int, adapter: bool = True
+    model: PreTrainedModel,
+    prompts: list[int],
+    responses: list[list[int]],
+    passes: int,
+    adapter: bool = True,
+    kept: bool = False,
 ) -> dict[str, Work]:
     """The work of a step's phases that a policy does.
 
@@ -49,6 +54,7 @@ def needed(
         responses: for each of them, the tokens of its responses.
         passes: of updates.
         adapter: an update asks for gradients of activations only; without, of all weights as well.
+        kept: the first update begins with the pass that scored, so that one forward pass is in "reference" alone.
     """
     config = model.config.get_text_config()
     layers = sum(weight.numel() for weight in model.base_model.layers.parameters())
@@ -65,11 +71,11 @@ def needed(
     forward = before + 2 * (layers + head) * sampled + attention * after
     together = max(max(lengths) for lengths in responses)  # all rows advance by one token at a time
     weights = (layers + head) * size
-    gradients = 1 if adapter else 2
+    updates = passes * (2 if adapter else 3) - kept
     return {
         "rollout": [(before, weights), (forward - before, together * weights)],
         "reference": [(2 * forward, 2 * weights)],  # the policy's own scores, and the reference's
-        "update": [(passes * (1 + gradients) * forward, passes * (1 + gradients) * weights)],
+        "update": [(updates * forward, updates * weights)],
     }
 
 

@@ -163,7 +163,7 @@ class PPOSettings:
     ppo_epochs: int = setting(4, "passes of updates over a step's rollouts", above=0)
     minibatches: int = setting(1, "updates per pass", above=0)
     micro_batch_size: int = setting(
-        1, "responses in one forward and backward pass; where all of a step's are, scoring them is the first one"
+        1, "responses in one forward and backward pass; if it holds all of a step's, a pass of each step is saved"
     )
     clip_range: float = setting(0.2, "ε of PPO's ratio clip", above=0)
     value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")

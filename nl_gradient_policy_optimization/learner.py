@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from nl_gradient_policy_optimization import weights
@@ -62,7 +62,7 @@ class Learner:
             len(batch) <= config.micro_batch_size
             and config.minibatches == 1
             and not (any(dropout) or config.gradient_checkpointing or config.rollouts_ahead)
-            and self.accelerator.distributed_type == DistributedType.NO
+            and self.accelerator.distributed_type == "NO"
         )
 
     def reduce(self, values: Tensor) -> Tensor:

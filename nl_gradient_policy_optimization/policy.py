@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.losses.kl import full_kl, sampled_kl
 from text2grad.models import base_model, cpu_has_bfloat16
+from text2grad.models.decoder import weight_versions
 
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
@@ -153,15 +154,14 @@ class PolicyScorer(nn.Module):
 
     def _states(self, base: PreTrainedModel, inputs: tuple[Tensor, Tensor], length: int, keep: bool) -> Tensor:
         """:func:`_hidden_states`, or those that the pass which scored has kept."""
-        versions = [weight._version for weight in base.parameters()]
         if torch.is_grad_enabled() and self._kept is not None:
-            (seen, known, hidden), self._kept = self._kept, None
-            if known == versions and all(map(torch.equal, seen, inputs)):
+            (seen, versions, hidden), self._kept = self._kept, None
+            if versions == weight_versions(base) and all(map(torch.equal, seen, inputs)):
                 return hidden
         with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
             hidden = _hidden_states(base, *inputs, length)
         if keep:
-            self._kept = inputs, versions, hidden
+            self._kept = inputs, weight_versions(base), hidden
         return hidden.detach() if keep else hidden
 
     @contextmanager

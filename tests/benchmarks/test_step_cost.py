@@ -38,6 +38,7 @@ def test_needed_arithmetic_is_what_pytorch_counts(tmp_path):
     (reference, _), (update, _) = work["reference"][0], work["update"][0]
     assert reference == pytest.approx(2 * (counter.get_total_flops() + attention), rel=0.01)
     assert update == 3 * reference
+    assert needed(model, [50], [[30, 30]], passes=3, kept=True)["update"][0][0] == 2.5 * reference
     rollout, moved = map(sum, zip(*work["rollout"], strict=True))
     assert rollout == pytest.approx(reference / 2)
     weights = sum(each.numel() for each in model.base_model.layers.parameters()) + model.lm_head.weight.numel()

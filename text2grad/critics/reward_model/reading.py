@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models.adapters import base_model
-from text2grad.models.decoder import Decoder, Rows, Together
+from text2grad.models.decoder import Decoder, Rows, Together, weight_versions
 
 
 class PackedModel:
@@ -29,7 +29,7 @@ class PackedModel:
         self._together: Together | None = None  # kept from batch to batch: its graph costs as much as ten passes
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
-        versions = [parameter._version for parameter in self._model.parameters()]
+        versions = weight_versions(self._model)
         if self._packed is None or self._packed[0] != versions:
             self._packed, self._together = (versions, Decoder(self._model)), None
         decoder = self._packed[1]
