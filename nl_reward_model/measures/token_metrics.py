@@ -95,7 +95,7 @@ def token_metrics(
         "labels": by_label(rows),
         "accuracy": interval(rows, accuracy),
         "flip_rate": interval(rows, flip_rate),
-        "mean_delta_correlation": interval(moments(*_mean_deltas(counts)), correlation),
+        "mean_delta_correlation": interval(_mean_deltas(counts), correlation),
         "macro_f1": interval(rows, macro_f1),
         "chance": {
             "random": {name: {"share": interval(rows, _of(share, index))} for index, name in enumerate(_TRUE)},
@@ -166,13 +166,11 @@ def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
 
 
-def _mean_deltas(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each record's mean δ, true and predicted, from its counts ``[R, 3, 4]``."""
+def _mean_deltas(counts: np.ndarray) -> np.ndarray:
+    """Moments of each record's mean δ, true and predicted, from its counts ``[R, 3, 4]``; unread feedback has none."""
     lengths = np.maximum(counts.sum(axis=(1, 2)), 1)
-    return (
-        (counts[:, 0].sum(1) - counts[:, 2].sum(1)) / lengths,
-        (counts[:, :, 0].sum(1) - counts[:, :, 2].sum(1)) / lengths,
-    )
+    true, predicted = (by_label[:, 0] - by_label[:, 2] for by_label in (counts.sum(2), counts.sum(1)))
+    return moments(true / lengths, predicted / lengths) * (counts[:, :, 3].sum(1) == 0)[:, None]
 
 
 def _table(sums: np.ndarray) -> np.ndarray:
