@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from nl_reward_model.train_rm import train
 from quickstart.run import arguments
 from tests.processes import ROOT, run_command
-from tests.reward_records import settings, slf5k_records, write
-from text2grad.critics.reward_model.critic import RewardModelCritic
-from text2grad.models import load_model
 
 
 def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, run_script):
@@ -69,19 +64,6 @@ def test_each_sample_question_has_a_solution_that_its_own_tests_pass(part):
             test()
 
 
-def test_a_shipped_adapter_is_the_reward_model_in_half_the_size(tmp_path, run_script):
-    train("slf5k", settings(tmp_path, write(tmp_path, slf5k_records()), lora_r=4, learning_rate=1e-2))
-    made, shipped = tmp_path / "reward_model", tmp_path / "shipped"
-    run_script("quickstart/ship.py", made, shipped)
-    sizes = [(folder / "adapter_model.safetensors").stat().st_size for folder in (made, shipped)]
-    assert sizes[1] < 0.7 * sizes[0]
-    ids = torch.arange(4, 60)[None]
-    with torch.no_grad():
-        logits = [load_model(str(folder), "float32")(ids).logits for folder in (made, shipped)]
-    torch.testing.assert_close(logits[1], logits[0], atol=2e-2, rtol=0)
-    assert RewardModelCritic.load(shipped, "slf5k", max_new_tokens=3)(["a post"], ["A summary."])
-
-
 def test_the_shell_script_sets_up_and_hands_its_options_on(tmp_path):
     """An environment with nothing to install: this one."""
     (tmp_path / "bin").mkdir()
@@ -102,7 +84,7 @@ def test_a_critic_is_named_from_where_the_command_is_given(tmp_path, monkeypatch
     assert arguments(["--critic", "mine.py:judge"]).critic == f"{tmp_path}/mine.py:judge"
 
 
-@pytest.mark.parametrize("script", ["run.py", "ship.py", "tiny_model.py"])
+@pytest.mark.parametrize("script", ["run.py", "tiny_model.py"])
 def test_help_and_an_unknown_option_write_nothing(script, run_script):
     told = run_script(f"quickstart/{script}", "--help")
     assert "usage: " in told.stdout
