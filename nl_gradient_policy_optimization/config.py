@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from nl_gradient_policy_optimization.other_names import OTHER_NAMES
 from text2grad.configs import check_given, check_values, setting
 from text2grad.critics import is_endpoint, is_served
 from text2grad.critics.settings import CriticChoice
@@ -262,10 +261,8 @@ class PolicyConfig(
         """A config from flags of all its parts.
 
         Raises:
-            InputError: a setting of another algorithm, of another trainer, or of none.
+            InputError: a setting of another algorithm, or of none.
         """
-        for name in flags.keys() & OTHER_NAMES.keys():
-            raise InputError(f"--{name} {OTHER_NAMES[name]}")
         name = flags.pop("algorithm", None) or "text2grad"
         if name not in ALGORITHMS:
             raise InputError(f"--algorithm {name!r} does not exist; choose one of {', '.join(ALGORITHMS)}")
@@ -305,8 +302,7 @@ class PolicyConfig(
             for item in fields(kind):
                 optional = field(default=None, metadata=item.metadata)
                 flat.setdefault(item.name, (item.name, hints[item.name] | None, optional))
-        namespace = {"__doc__": cls.__doc__, "OTHER_NAMES": OTHER_NAMES}
-        return make_dataclass("Flags", list(flat.values()), namespace=namespace)
+        return make_dataclass("Flags", list(flat.values()), namespace={"__doc__": cls.__doc__})
 
     @classmethod
     def overruled(cls, args: Sequence[str]) -> list[str]:

@@ -38,15 +38,14 @@ _LIMITS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, 
 _ELSEWHERE = {
     "lr": "learning_rate",
     "batch_size": "per_device_train_batch_size",
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "micro_batch_size",
+    "num_generations": "rollouts_per_prompt",
     "dataset_name": "data_path",
-    "max_completion_length": "max_new_tokens",
-    "model_name_or_path": "model",
-    "num_return_sequences": "num_samples",
-    "torch_dtype": "dtype",
+    "epsilon": "clip_range",
     "use_peft": "lora_r",
-    "warmup_ratio": "warmup_steps",
 }
-"""What other libraries call a setting, and its name here."""
+"""What other libraries call a setting, and its name here, where no spelling leads there."""
 
 program = ""
 """What ``--help`` calls the program; by default its script."""
@@ -108,7 +107,7 @@ def parse(
 
     A dataclass that is put together from others has ``flags()``, a flat dataclass of all of their fields, and
     ``of(**flags)``, which makes one of them. Its ``overruled(args)`` names settings of the file that give way to others
-    on the command line. Its ``OTHER_NAMES`` say what to write in place of other trainers' settings.
+    on the command line.
     """
     args = list(sys.argv[1:] if args is None else args)
     check_no_key("command line:", args)
@@ -160,7 +159,7 @@ def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
     for name in (arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")):
         longer = [known for known in names if known.startswith(name)]  # argparse completes a single one
         if name and name not in names and len(longer) != 1:
-            raise InputError(f"command line: {_unknown(name, names, dataclasses)}")
+            raise InputError(f"command line: {_unknown(name, names)}")
 
 
 def _names(dataclasses: Sequence[type]) -> dict[str, str]:
@@ -170,11 +169,8 @@ def _names(dataclasses: Sequence[type]) -> dict[str, str]:
     return {each.name: each.name for each in settings} | aliases
 
 
-def _unknown(name: str, names: Mapping[str, str], dataclasses: Sequence[type]) -> str:
+def _unknown(name: str, names: Mapping[str, str]) -> str:
     """What to say of a setting that does not exist."""
-    for kind in dataclasses:
-        if name in getattr(kind, "OTHER_NAMES", {}):
-            return f"--{name} {kind.OTHER_NAMES[name]}"  # type: ignore[attr-defined]
     close = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else get_close_matches(name, names, n=1)
     return f"there is no setting {name!r}; {f'did you mean {close[0]}? ' if close else ''}--help lists the settings"
 
@@ -369,7 +365,7 @@ def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
     names = _names(dataclasses)
     for key, item in value.items():
         if key not in names:
-            raise InputError(f"{path}: {_unknown(str(key), names, dataclasses)}")
+            raise InputError(f"{path}: {_unknown(str(key), names)}")
         check_no_key(f"{path}: {key}", item)
     return {names[key]: item for key, item in value.items()}
 
