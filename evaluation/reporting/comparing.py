@@ -1,6 +1,5 @@
 """Result files side by side: each system against a baseline by paired bootstrap."""
 
-import math
 from operator import itemgetter
 from typing import Any
 
@@ -141,11 +140,8 @@ def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
-    """One system's figures, by prompt: the rows of all its seeds and samples summed, as only prompts are independent.
-
-    Only figures that the files' own values confirm.
-    """
-    per_file = [_confirmed(result) for result in results]
+    """One system's figures, by prompt: rows of all its seeds and samples summed, as only prompts are independent."""
+    per_file = [figures_of(result) for result in results]
     pooled = {}
     for name, first in per_file[0].items():
         figures = [figures[name].by_prompt().rows for figures in per_file if name in figures]
@@ -156,15 +152,6 @@ def pool(results: list[dict[str, Any]]) -> dict[str, Figure]:
             sums = {prompt: np.sum([rows[prompt] for rows in figures], axis=0).tolist() for prompt in prompts}
             pooled[name] = Figure(sums, first.combine)
     return pooled
-
-
-def _confirmed(result: dict[str, Any]) -> dict[str, Figure]:
-    confirmed = {}
-    for name, figure in figures_of(result).items():
-        stored = result["metrics"][name]["value"]
-        if figure.rows and stored is not None and math.isclose(figure.value(), stored, rel_tol=1e-4, abs_tol=1e-6):
-            confirmed[name] = figure
-    return confirmed
 
 
 def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:

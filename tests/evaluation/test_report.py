@@ -240,17 +240,6 @@ def test_two_judges_are_told_apart(runs, tmp_path):
     assert html({**report, "viewer": packs.packs([], [], 1)[1]}, {}).count(", by another</small>") == 1
 
 
-def test_a_metric_that_the_records_do_not_confirm_is_shown_but_not_compared(tmp_path):
-    first = result_file(tmp_path / "a.json", "base", {"1": {"acc": 0.0}, "2": {"acc": 1.0}})
-    second = result_file(tmp_path / "b.json", "tuned", {"1": {"acc": 1.0}, "2": {"acc": 1.0}})
-    value = json.loads(Path(second).read_text())
-    value["metrics"]["acc"]["value"] = 0.7  # as a tool that weighs its records would
-    Path(second).write_text(json.dumps(value))
-    report, _ = assemble([], load_results([first, second]))
-    cell = report["tables"][0]["cells"]["tuned"]["held out/acc"]
-    assert cell["value"] == 0.7 and "change" not in cell
-
-
 def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
     """Else four answers to each of four prompts would pass for sixteen independent ones."""
     files = []
