@@ -7,7 +7,6 @@ answers to one prompt are drawn together, because they are not independent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from text2grad.errors import InputError
 from text2grad.records import generation_of, load_json, load_rows, prompt_of, save_json
 from text2grad.safety.gate import fault
 from text2grad.safety.redaction import redacted
-from text2grad.statistics import Combine, bootstrap, paired_difference, ratio
+from text2grad.statistics import Combine, bootstrap, finite, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import own_task, say_next
 
@@ -110,8 +109,7 @@ class Figure:
 
     def summary(self) -> dict[str, Any]:
         """The figure with its 95 % percentile bootstrap over prompts; ``n`` is their number."""
-        found = bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine])
-        return {"value": _json(found.value), "low": _json(found.low), "high": _json(found.high), "n": found.n}
+        return bootstrap(list(self.by_prompt().rows.values()), COMBINE[self.combine]).to_dict()
 
 
 def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[str, dict[str, Any]]:
@@ -134,13 +132,9 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
             continue
         own, others = ([rows[prompt] for prompt in shared] for rows in sides)
         found, p = paired_difference(own, others, COMBINE[figure.combine])
-        interval = {"low": _json(found.low), "high": _json(found.high)}
-        differences[name] = {"difference": _json(found.value), **interval, "p": p, "n": found.n}
+        row = found.to_dict()
+        differences[name] = {"difference": row.pop("value"), **row, "p": p}
     return differences
-
-
-def _json(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def save_result(
@@ -160,7 +154,7 @@ def save_result(
     of those, so that intervals and comparisons can be recomputed from the file alone.
     """
     records = {
-        key: {"response": text, **{name: _json(fig.each[key]) for name, fig in figures.items() if key in fig.each}}
+        key: {"response": text, **{name: finite(fig.each[key]) for name, fig in figures.items() if key in fig.each}}
         for key, text in responses.items()
     }
     result = {

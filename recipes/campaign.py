@@ -28,7 +28,7 @@ from tabulate import tabulate
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_same_settings, load_json, save_json
-from text2grad.statistics import mean_interval
+from text2grad.statistics import interval_text, mean_interval
 
 BASE, COMMANDS = "base", "commands.json"
 
@@ -184,8 +184,9 @@ class Campaign:
         measured = self.config.metrics or [name for name in known if name.startswith("pass@")] or known
         rows = []
         for name, row in figures.items():
-            pairs = [(row["metrics"], of) for of in measured] + [(row["less_base"], of) for of in measured]
-            rows.append([name, *(_shown(among.get(of)) for among, of in pairs)])
+            less = {of: {**each, "value": each["difference"]} for of, each in row["less_base"].items()}
+            shown = [interval_text(by[of]) if of in by else "" for by in (row["metrics"], less) for of in measured]
+            rows.append([name, *shown])
         print(tabulate(over_seeds(figures, list(self.config.methods), measured[0]), "firstrow"), flush=True)
         print(tabulate(rows, ["run", *measured, *(f"{of} less base" for of in measured)]), flush=True)
 
@@ -208,15 +209,6 @@ def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list
         less = mean_interval(paired) if paired and method != known[0] else ""
         table.append([method, len(values[method]), mean_interval(list(values[method].values())), less])
     return table
-
-
-def _shown(figure: dict[str, Any] | None) -> str:
-    if figure is None:
-        return ""
-    value = figure.get("value", figure.get("difference"))
-    if value is None:
-        return "–"
-    return f"{value:.3f}" + (f" [{figure['low']:.3f}, {figure['high']:.3f}]" if figure["low"] is not None else "")
 
 
 @command

@@ -8,8 +8,9 @@ here, because statsmodels would be a dependency for one function.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +33,23 @@ class Estimate:
 
     def to_dict(self) -> dict[str, float | int | None]:
         """For JSON, which knows no NaN."""
-        return {**{name: _json(getattr(self, name)) for name in ("value", "low", "high")}, "n": self.n}
+        return {**{name: finite(getattr(self, name)) for name in ("value", "low", "high")}, "n": self.n}
 
     def __str__(self) -> str:
-        if math.isnan(self.value):
-            return "–"
-        return f"{self.value:.3f}" + ("" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
+        return interval_text(self.to_dict())
+
+
+def interval_text(figure: Mapping[str, Any]) -> str:
+    """An estimate for people, as :meth:`Estimate.to_dict` gives it."""
+    if figure["value"] is None:
+        return "–"
+    interval = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return f"{figure['value']:.3f}{interval}"
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which knows no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -142,7 +154,3 @@ def percentile_interval(values: np.ndarray) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-def _json(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 6)

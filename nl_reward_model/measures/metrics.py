@@ -25,7 +25,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, save_json
-from text2grad.statistics import bootstrap
+from text2grad.statistics import bootstrap, interval_text
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -188,13 +188,6 @@ _SPAN_COLUMNS = {
     "exact_match": "predicted, exact",
     "overlap_90": "predicted, ≥ 90 %",
 }
-
-
-def interval_text(figure: Mapping[str, Any]) -> str:
-    """A figure with its interval."""
-    if figure["value"] is None:
-        return "–"
-    return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
 
 
 @command
