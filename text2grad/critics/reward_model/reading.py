@@ -91,7 +91,7 @@ class AnyModel:
         inputs = torch.tensor([[*each, *[self._pad] * (width - len(each))] for each in ids], device=self._device)
         self._mask = torch.cat([self._mask, torch.ones_like(inputs)], dim=1)
         seen = None
-        if self._model.config._attn_implementation == "sdpa":
+        if self.takes_back and self._model.config._attn_implementation == "sdpa":
             # From the mask of columns transformers makes the same, but asks the device at each pass whether it has to.
             columns = torch.arange(self._mask.shape[1], device=self._device)
             seen = self._mask[:, None, None].bool() & (columns <= columns[-width:, None])
