@@ -21,7 +21,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.losses.kl import full_kl, sampled_kl
 from text2grad.models import base_model, cpu_has_bfloat16
-from text2grad.models.decoder import weight_versions
 
 REFERENCE_ADAPTER = "reference"
 SCORES_IN_MEMORY = 2**26
@@ -156,12 +155,12 @@ class PolicyScorer(nn.Module):
         """:func:`_hidden_states`, or those that the pass which scored has kept."""
         if torch.is_grad_enabled() and self._kept is not None:
             (seen, versions, hidden), self._kept = self._kept, None
-            if versions == weight_versions(base) and all(map(torch.equal, seen, inputs)):
+            if versions == _versions(base) and all(map(torch.equal, seen, inputs)):
                 return hidden
         with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
             hidden = _hidden_states(base, *inputs, length)
         if keep:
-            self._kept = inputs, weight_versions(base), hidden
+            self._kept = inputs, _versions(base), hidden
         return hidden.detach() if keep else hidden
 
     @contextmanager
@@ -280,6 +279,15 @@ def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
         return scores if scores.dtype == torch.float64 else scores.float()
 
     return logits
+
+
+def _versions(model: nn.Module) -> list[int]:
+    """PyTorch's counts of each weight's changes in place: equal as long as no optimiser has stepped.
+
+    What is written to ``weight.data`` is not counted. DeepSpeed may do so, so that ``Learner.keeps_graph`` wants one
+    process without it.
+    """
+    return [weight._version for weight in model.parameters()]
 
 
 def _frozen(base: PreTrainedModel) -> bool:

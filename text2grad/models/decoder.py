@@ -60,11 +60,6 @@ def _room_for_copy(model: PreTrainedModel) -> bool:
     return 8 * size <= torch.cuda.get_device_properties(model.device).total_memory
 
 
-def weight_versions(model: nn.Module) -> list[int]:
-    """PyTorch's counts of each weight's changes in place: equal as long as no optimiser has stepped."""
-    return [weight._version for weight in model.parameters()]
-
-
 @dataclass
 class Sampled:
     """A row's ids, the end token included where it was sampled, and log π of each as the decoder computed it."""

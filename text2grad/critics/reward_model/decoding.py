@@ -234,7 +234,7 @@ def _padded(masks: Sequence[torch.Tensor], logits: torch.Tensor) -> torch.Tensor
 
 
 class FeedbackDecoder:
-    """Decoding with one model.
+    """Decoding with one model, whose weights stay as they are.
 
     Args:
         prefix: ids that prompts begin with.

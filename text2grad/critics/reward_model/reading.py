@@ -9,11 +9,11 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models.adapters import base_model
-from text2grad.models.decoder import Decoder, Rows, Together, weight_versions
+from text2grad.models.decoder import Decoder, Rows, Together
 
 
 class PackedModel:
-    """A model that ``text2grad.models.decoder`` supports; its weights are packed anew when they have changed.
+    """A model that ``text2grad.models.decoder`` supports.
 
     Its methods are those of :class:`AnyModel`.
 
@@ -24,25 +24,20 @@ class PackedModel:
     takes_back = True
 
     def __init__(self, model: PreTrainedModel, width: int):
-        self._model, self._width = base_model(model), width
-        self._packed: tuple[list[int], Decoder] | None = None
+        self._decoder, self._width = Decoder(base_model(model)), width
         self._together: Together | None = None  # kept from batch to batch: its graph costs as much as ten passes
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int, room: int) -> Tensor:
-        versions = weight_versions(self._model)
-        if self._packed is None or self._packed[0] != versions:
-            self._packed, self._together = (versions, Decoder(self._model)), None
-        decoder = self._packed[1]
-        if self._model.device.type == "cuda":
+        if self._decoder.embedding.is_cuda:
             if self._together is None or not self._together.restart(prompts, room):
-                self._together = Together(decoder, prompts, room, self._width)
+                self._together = Together(self._decoder, prompts, room, self._width)
             self._rows: Rows = self._together
         else:
-            self._rows = Rows(decoder, prompts, room=128)
-        return decoder.head(self._rows.prefill())
+            self._rows = Rows(self._decoder, prompts, room=128)
+        return self._decoder.head(self._rows.prefill())
 
     def extend(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        return self._rows.decoder.head(self._rows.extend(ids))
+        return self._decoder.head(self._rows.extend(ids))
 
     def accept(self, counts: Sequence[int]) -> None:
         self._rows.accept(counts)
