@@ -40,6 +40,7 @@ PATIENCE = 4  # seconds by the clock for each second of processor time
 _LAST_MOMENT = 1.0  # seconds for a program to end by itself when it is no longer needed
 _TICK = 0.02  # seconds between two looks at memory and processes
 _SOCKET_BYTES = 1 << 18  # what can wait in one Unix socket whose buffer has the usual size
+_REPORT_BYTES = 8 << 20  # of a report, at least: it may trace hundreds of failing tests
 _BACKENDS = ("bubblewrap", "namespaces")
 _ENVIRONMENT = {
     "PATH": f"{Path(_PYTHON).parent}:/usr/bin:/bin",
@@ -85,7 +86,7 @@ class Sandbox:
         memory_mb: memory of all its processes together, and address space of each one.
         processes: processes and threads at one time.
         file_mb: size of a file it writes, and of each of the two folders it may write in.
-        output_kb: what it may print; a program that prints more is ended.
+        output_kb: what it may print, and report (at least 8 MB); a program that writes more is ended.
         allow_unsafe: go on with the limits alone where the system offers no isolation.
         backend: ``bubblewrap`` or ``namespaces``; by default the first of them that works.
 
@@ -230,7 +231,8 @@ class Sandbox:
         assert process.stdout and process.stderr
         names = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr", report: "report"}
         streams = {name: bytearray() for name in names.values()}
-        reason = None
+        most, reason = 1024 * self.output_kb, None
+        room = {"stdout": most, "stderr": most, "report": max(most, _REPORT_BYTES)}
         with selectors.DefaultSelector() as selector:
             for number in names:
                 selector.register(number, selectors.EVENT_READ)
@@ -251,7 +253,8 @@ class Sandbox:
                             stop, late, deadline = None, "stopped", min(deadline, time.monotonic() + _LAST_MOMENT)
                         else:
                             _read(key.fd, streams[names[key.fd]], selector)
-                    if sum(map(len, streams.values())) > 1024 * self.output_kb:
+                    printed, told = len(streams["stdout"]) + len(streams["stderr"]), len(streams["report"])
+                    if printed > most or told > room["report"]:
                         reason = "output"
                     elif running and time.monotonic() >= deadline:
                         reason = late
@@ -266,10 +269,10 @@ class Sandbox:
                 patience = time.monotonic() + 5
                 while selector.get_map() and time.monotonic() < patience:
                     for key, _ in selector.select(0.1):
-                        _read(key.fd, streams[names[key.fd]], selector, room=1024 * self.output_kb)
+                        _read(key.fd, streams[names[key.fd]], selector, room[names[key.fd]])
             finally:
                 os.close(ended)
-        return {name: bytes(stream[: 1024 * self.output_kb]) for name, stream in streams.items()}, reason
+        return {name: bytes(stream[: room[name]]) for name, stream in streams.items()}, reason
 
     def _broken_limit(self, pid: int) -> str | None:
         members = list(_descendants(pid))
