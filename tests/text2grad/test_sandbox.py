@@ -313,8 +313,9 @@ def test_unless_told_that_it_may_go_on(without_isolation):
     sandbox = Sandbox(seconds=LONG, memory_mb=512, processes=8, output_kb=64, allow_unsafe=True)
     short = replace(sandbox, seconds=SHORT)
     assert sandbox.protection.startswith("NO ISOLATION")
-    fine = sandbox.run({"a.py": "from b import c; print(c)", "b.py": "c = 1"}, [sandbox.python, "/box/a.py"])
-    assert (fine.stdout, fine.returncode) == ("1\n", 0)
+    files = {"a.py": "import sys\nfrom b import c\nprint(c, *sys.argv[1:])", "b.py": "c = 1"}
+    fine = sandbox.run(files, [sandbox.python, "/box/a.py", "/opt/boxed/box/a", "/boxes"])
+    assert (fine.stdout, fine.returncode) == ("1 /opt/boxed/box/a /boxes\n", 0)
     assert short.run({"a.py": "while True: pass"}, [sandbox.python, "/box/a.py"]).reason == "timeout"
     assert sandbox.run({"a.py": "while True: print(1)"}, [sandbox.python, "/box/a.py"]).reason == "output"
     assert "MemoryError" in sandbox.run({"a.py": "bytearray(10 << 30)"}, [sandbox.python, "/box/a.py"]).stderr

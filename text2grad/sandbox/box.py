@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
 import selectors
 import shutil
@@ -40,6 +41,7 @@ PATIENCE = 4  # seconds by the clock for each second of processor time
 _LAST_MOMENT = 1.0  # seconds for a program to end by itself when it is no longer needed
 _TICK = 0.02  # seconds between two looks at memory and processes
 _SOCKET_BYTES = 1 << 18  # what can wait in one Unix socket whose buffer has the usual size
+_IN_BOX = re.compile(rf"(^|=){BOX}(?=/|$)")  # a path of the box in an argument: FILE, or --flag=FILE
 _REPORT_BYTES = 8 << 20  # of a report, at least: it may trace hundreds of failing tests
 _BACKENDS = ("bubblewrap", "namespaces")
 _ENVIRONMENT = {
@@ -213,7 +215,7 @@ class Sandbox:
         variables = {"PYTHONPATH": BOX if isolated else box, REPORT_VARIABLE: str(report)}
         mounts = {"root": str(root), "read_only": view, "size": self.file_mb << 20}
         return {
-            "argv": list(argv) if isolated else [part.replace(BOX, box) for part in argv],
+            "argv": list(argv) if isolated else [_IN_BOX.sub(rf"\1{box}", part) for part in argv],
             "folder": "/tmp" if isolated else str(root),
             "isolated": isolated,
             "user": _unused_user() if isolated and os.geteuid() == 0 else None,
