@@ -1,6 +1,7 @@
 """Which model a name or an adapter's folder means, here and on another machine."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
 from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
-from tests.processes import free_port, run_command
+from tests.processes import flip_byte, free_port, run_command
 from tests.tiny import tiny_model
 from text2grad.errors import InputError
+from text2grad.journal.checksums import save_checksums
 from text2grad.models import BUILT_IN, base_of, chat_ids, load_model, load_tokenizer, model_path, portable_base_name
 
 
@@ -42,6 +44,21 @@ def test_an_adapter_on_the_built_in_model_is_found_on_another_machine(tmp_path):
     assert base_of(adapter(tmp_path / "a", str(name))) == str(name)
     with pytest.raises(InputError, match="/home/somebody/model is not on this machine"):
         base_of(adapter(tmp_path / "a", "/home/somebody/model"))
+
+
+def test_weights_are_read_again_where_their_size_or_time_has_changed(tmp_path):
+    """Each use of a model's name in a command would read all of its weights, else."""
+    folder = tiny_model(tmp_path / "model")
+    save_checksums(folder)
+    weights = tmp_path / "model" / "model.safetensors"
+    time = weights.stat().st_mtime_ns
+    assert model_path(folder) == folder
+    flip_byte(weights)
+    os.utime(weights, ns=(time, time))
+    assert model_path(folder) == folder
+    weights.touch()
+    with pytest.raises(InputError, match="is damaged"):
+        model_path(folder)
 
 
 @pytest.mark.parametrize(

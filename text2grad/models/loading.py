@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from text2grad.errors import InputError
-from text2grad.journal.checksums import damage
+from text2grad.journal.checksums import checksum, damage
 from text2grad.models.adapters import base_model
 from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json, shown
@@ -372,10 +372,21 @@ def _check_folder(path: Path) -> None:
         raise InputError(f"{path}: holds neither config.json nor adapter_config.json; give {given}")
     if not any(next(path.glob(pattern), None) for pattern in weights):
         raise InputError(f"{path}: holds no weights ({' or '.join(weights)}); is the training that writes it finished?")
-    if problem := damage(path):
+    if problem := _known(damage, path):
         whole = _whole_checkpoint(path)
         remedy = f"; the newest whole weights of that run are {whole}" if whole else ""
         raise InputError(f"{path}: {problem}; run the training command again, which writes it again{remedy}")
+
+
+def _known(ask: Callable[[Path], Any], path: Path) -> Any:
+    """``ask`` of a file or a folder, which reads all of it: once, until a size or a time of a file changes."""
+    found = [file.stat() for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if file.exists()]
+    return _asked(ask, path, tuple((each.st_size, each.st_mtime_ns) for each in found))
+
+
+@functools.cache
+def _asked(ask: Callable[[Path], Any], path: Path, found: tuple[tuple[int, int], ...]) -> Any:
+    return ask(path)
 
 
 def _whole_checkpoint(path: Path) -> Path | None:
@@ -451,10 +462,8 @@ def _cache() -> Path:
 
 def _converted(gguf: Path) -> Path:
     """The GGUF's weights as safetensors in the cache, converted on first use (some seconds)."""
-    with gguf.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
     cache = _cache()
-    folder = cache / f"{gguf.stem}-{digest}"
+    folder = cache / f"{gguf.stem}-{_known(checksum, gguf)[:12]}"
     if folder.is_dir():
         return folder
     try:
