@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import signal
 import socket
 import sys
 import threading
@@ -19,7 +21,7 @@ from tests.fault_server import bare_server
 from tests.processes import Server
 from text2grad.critics import load_critic, version_of
 from text2grad.critics.served import TOKEN, ServedCritic
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import InputError, StopRunError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import PromptHeaders, make_app
 from text2grad.integrations.serve import address_of, checked_token
@@ -308,14 +310,21 @@ def server_that_breaks_off(times: int) -> AbstractContextManager[str]:
     return bare_server(answer)
 
 
-def test_patience_begins_when_the_server_was_last_there():
-    with server_that_breaks_off(2) as url:
+def test_patience_begins_when_the_server_is_first_away():
+    with server_that_breaks_off(1) as url:
         assert ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"]) == [Feedback("late")]
-
-
-def test_a_request_that_kills_the_server_again_and_again_ends_the_run():
     with server_that_breaks_off(9) as url, pytest.raises(StopRunError, match="the answer breaks off"):
-        ServedCritic(url, PLAIN, patience=0.5)(["x"], ["good"])
+        ServedCritic(url, PLAIN, patience=0.2)(["x"], ["good"])
+
+
+def test_a_signal_ends_the_wait_for_a_server_that_is_away():
+    with server_that_breaks_off(99) as url:
+        critic = ServedCritic(url, PLAIN, patience=10)
+        threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        begun = time.monotonic()
+        with pytest.raises(SystemExit, match="143"):
+            command(lambda: critic(["x"], ["good"]))()
+    assert time.monotonic() - begun < 5
 
 
 def test_a_stuck_critic_does_not_keep_a_stopped_server_alive(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from text2grad.endpoints.http import CutOffError, send
-from text2grad.errors import InputError, StopRunError
+from text2grad.endpoints.http import send
+from text2grad.errors import InputError, StopRunError, when_interrupted
 from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
 from text2grad.safety.gate import UnreadableError, as_storable, read_json, shown, storable
 from text2grad.safety.redaction import redacted
@@ -26,7 +27,6 @@ _PER_REQUEST = 32  # responses
 _VERSIONS = ("critic_version", "prompt")  # of critics, as ``version_of`` knows them
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 30.0  # seconds without an answer after which a line says so
 _LONGEST_WAIT = 15.0  # seconds between two attempts
-_CUT_OFF = 5  # answers that may break off before patience ends all the same: the request itself may kill the server
 _PASSING = (408, 429, 500, 502, 503, 504)
 
 
@@ -34,8 +34,8 @@ class ServedCritic:
     """Feedback from ``http://HOST:PORT``.
 
     A server that is away, restarting or busy is asked again for ``patience`` seconds, so that a restart loses nothing.
-    Then the run ends, to be continued later. A server that is there and works is waited for without end: it says so
-    every few seconds.
+    Then the run ends, to be continued later; a signal ends it at once. A server that is there and works is waited for
+    without end: it says so every few seconds.
 
     Args:
         task: must be the server's.
@@ -49,7 +49,7 @@ class ServedCritic:
         if urlsplit(url).scheme not in ("http", "https"):
             raise InputError(f"served:{redacted(url)}: not an address; write served:http://HOST:PORT")
         self.url, self.concurrency, self.timeout, self.patience = url.rstrip("/"), concurrency, timeout, patience
-        self._told = time.monotonic() - _NEXT_NOTICE
+        self._told, self._stopped = time.monotonic() - _NEXT_NOTICE, threading.Event()
         about = self._send("/health", None)
         if about.get("task") != task.name:
             raise InputError(f"served:{redacted(url)}: serves a critic of {shown(about.get('task'))}, not {task.name}")
@@ -66,7 +66,8 @@ class ServedCritic:
         for item, record in zip(items, records or [], strict=False):
             item["record"] = record
         parts = [items[start : start + _PER_REQUEST] for start in range(0, len(items), _PER_REQUEST)]
-        with ThreadPoolExecutor(max(1, min(self.concurrency, len(parts)))) as pool:
+        workers = max(1, min(self.concurrency, len(parts)))
+        with when_interrupted(self._stopped.set), ThreadPoolExecutor(workers) as pool:
             return [feedback for part in pool.map(self._ask, parts) for feedback in part]
 
     def _ask(self, items: Sequence[dict[str, Any]]) -> list[Feedback | FeedbackError]:
@@ -81,8 +82,7 @@ class ServedCritic:
 
     def _send(self, path: str, body: dict | None) -> dict[str, Any]:
         """The answer to a request, after as many attempts as there is patience for."""
-        begun = time.monotonic()
-        end, attempt, cut_off = begun + self.patience, 0, 0
+        begun, end, attempt = time.monotonic(), 0.0, 0
         while True:
             wait = min(0.25 * 2**attempt, _LONGEST_WAIT)
             try:
@@ -97,13 +97,10 @@ class ServedCritic:
                     wait = max(wait, _seconds(error.headers.get("Retry-After")))
             except (URLError, HTTPException, OSError, UnreadableError) as error:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
-                cut_off += isinstance(error, CutOffError)
-                if isinstance(error, CutOffError) and cut_off < _CUT_OFF:  # it worked until now
-                    end, attempt = time.monotonic() + self.patience, 0
-                    wait = 0.25
-            if time.monotonic() + wait > end:
-                raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
             now = time.monotonic()
+            end = end or now + self.patience  # until the first failure it was there, perhaps for hours
+            if now + wait > end:
+                raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
             if now + wait - begun > _FIRST_NOTICE and now - self._told > _NEXT_NOTICE:  # one line for all threads
                 self._told = now
                 print(
@@ -112,7 +109,8 @@ class ServedCritic:
                     file=sys.stderr,
                     flush=True,
                 )
-            time.sleep(wait)
+            if self._stopped.wait(wait):
+                raise StopRunError("stopped")
             attempt += 1
 
     def _raise_if_hopeless(self, error: HTTPError) -> None:

@@ -18,10 +18,6 @@ _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 T = TypeVar("T")
 
 
-class CutOffError(HTTPException):
-    """The server was there and began an answer, but did not end it."""
-
-
 def send(
     url: str, body: Any = None, *, token: str | None = None, timeout: float, longest: float | None = None
 ) -> bytes:
@@ -34,8 +30,7 @@ def send(
         longest: seconds that the request may take in all, however busily the server drips; None for no limit.
 
     Raises:
-        HTTPError, URLError, OSError, HTTPException: as ``urllib`` raises them.
-        CutOffError: the answer has no end.
+        HTTPError, URLError, OSError, HTTPException: as ``urllib`` raises them, or the answer has no end.
         UnreadableError: the answer is too long.
     """
     headers = {"Content-Type": "application/json"}
@@ -54,7 +49,7 @@ def _sent(request: urllib.request.Request, timeout: float) -> bytes:
             try:
                 content = response.read(_MOST_BYTES + 1)
             except (OSError, HTTPException) as error:
-                raise CutOffError(f"the answer breaks off: {error or type(error).__name__}") from error
+                raise HTTPException(f"the answer breaks off: {error or type(error).__name__}") from error
     except HTTPError as error:
         with error:
             said = io.BytesIO(error.read(_MOST_OF_AN_ERROR))
@@ -62,7 +57,7 @@ def _sent(request: urllib.request.Request, timeout: float) -> bytes:
     if len(content) > _MOST_BYTES:
         raise UnreadableError(f"the answer is longer than {_MOST_BYTES >> 20} MB")
     if response.length:  # http.client raises only where the answer comes in chunks
-        raise CutOffError(f"the answer breaks off {response.length} bytes before its end")
+        raise HTTPException(f"the answer breaks off {response.length} bytes before its end")
     return content
 
 
