@@ -275,6 +275,15 @@ def test_lost_requests_count_at_their_bound_and_refused_ones_nothing(tmp_path):
     assert ReplyCache(path).lost_usd == pytest.approx(bound)
 
 
+def test_a_reply_that_cannot_be_kept_is_counted_and_holds_no_budget(tmp_path):
+    """Other requests would wait for ever for the end of this one."""
+    with FaultServer(echo, on_request=lambda body: client.cache.close()) as server:
+        client = client_of(server, model="gpt-4o", max_cost_usd=0.01, max_tokens=900, cache=ReplyCache(tmp_path / "a"))
+        with pytest.raises(ValueError, match="closed file"):
+            client.complete(HELLO)
+    assert 0 < client.budget.spent < 0.001 and client.budget.fits(0.009)
+
+
 def test_stop_ends_waiting_at_once():
     with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
         client = client_of(server)

@@ -378,9 +378,11 @@ class ChatClient:
                 if self.cache and unbilled:
                     self.cache.refused(number)
                 raise
-            if self.cache:
-                self.cache.replied(number, key, request.scope, asdict(reply))
-            self.budget.settle(bound, reply.usage.cost_usd)
+            try:
+                if self.cache:
+                    self.cache.replied(number, key, request.scope, asdict(reply))
+            finally:
+                self.budget.settle(bound, reply.usage.cost_usd)
         self._pacer.correct(estimate, reply.usage.prompt_tokens + reply.usage.completion_tokens)
         return reply
 
