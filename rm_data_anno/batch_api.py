@@ -146,6 +146,8 @@ class BatchClient(ChatClient):
         """Put a batch's replies into the cache, and note what it failed at."""
         for row in rows:
             key = row["custom_id"]
+            if self.recall(key):  # collected and counted before a kill
+                continue
             scope, _, bound = self._pending.get(key, ("", {}, 0.0))
             response = row.get("response")
             response = response if isinstance(response, dict) else {}

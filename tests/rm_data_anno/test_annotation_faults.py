@@ -16,6 +16,7 @@ from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, reply_schema
+from text2grad.records import save_json
 from text2grad.tasks import get_task
 
 
@@ -297,6 +298,14 @@ def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, caps
         assert len(server.batches) == 1
         assert len(server.requests) == 3
     assert list(read(tmp_path)) == list(posts(3))
+
+
+def test_replies_that_were_kept_before_a_kill_are_counted_once(tmp_path):
+    with FaultServer(judge) as server:
+        annotate("slf5k", batched(tmp_path, server, 3))
+        save_json(tmp_path / "out.json.batches.json", read(tmp_path, ".batches.json") | {"collected": []})
+        annotate("slf5k", batched(tmp_path, server, 4))
+    assert read(tmp_path, ".report.json")["paid"]["requests"] == 4
 
 
 def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
