@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
@@ -45,11 +45,9 @@ class ChatOptions(Endpoint):
     base_url: str | None = setting(None, "the endpoint up to /v1; OpenAI's, or OPENAI_BASE_URL, by default")
     prompt: str | None = setting(
         None,
-        "cot (default), no_cot, human_feedback or dense (the task's prompts/), or a file of your own",
+        "cot (default), no_cot, human_feedback or dense (the task's prompts/), or a file of your own, which asks for "
+        "what the one of its name does, or else no_cot",
         "--prompt_file",
-    )
-    prompt_variant: Literal["cot", "no_cot", "human_feedback", "dense"] | None = setting(
-        None, "the form of reply that a prompt file asks for; by default its name, or else no_cot; see --critique"
     )
     feedback_field: str | None = setting(None, "the field with a person's feedback, for human_feedback")
     temperature: float = setting(0.0, "sampling temperature")
@@ -257,15 +255,11 @@ class _Annotation:
 
 
 def _chat_critic(spec: str, task: Task, config: AnnotateConfig) -> ChatCritic:
-    file, variant = config.prompt, config.prompt_variant
-    if file in VARIANTS:
-        if variant not in (None, file):
-            raise InputError(f"--prompt {file} --prompt_variant {variant}: name one of the two, or a prompt file")
-        file, variant = None, file
+    variant = config.prompt if config.prompt in VARIANTS else None
     return ChatCritic(
         spec,
         task,
-        prompt=file,
+        prompt=None if variant else config.prompt,
         variant=variant_asked(variant, config.critique),
         feedback_field=config.feedback_field,
         client_class=BatchClient if config.batch_api else ChatClient,

@@ -91,7 +91,7 @@ def test_a_task_in_one_file_goes_through_every_stage(folder, command, capsys):
 
     with FaultServer(feedback_of) as server:
         command(
-            "rm_data_anno/annotate.py", *task, "--annotator", f"{server.url}#tiny", "--prompt_variant", "no_cot",
+            "rm_data_anno/annotate.py", *task, "--annotator", f"{server.url}#tiny", "--prompt", "no_cot",
             "--data_path", records, "--output_path", "annotated.json",
         )  # fmt: skip
         asked = [body["messages"][0]["content"] for body in server.requests]

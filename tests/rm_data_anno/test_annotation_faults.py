@@ -5,6 +5,7 @@ import random
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -112,9 +113,9 @@ def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tm
     with FaultServer(answer) as server:
         told = r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
         with pytest.raises(InputError, match=told):
-            annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="human_feedback"))
+            annotate("slf5k", setting(tmp_path, server, posts(2), prompt="human_feedback"))
         assert not server.requests and [path.name for path in tmp_path.iterdir()] == ["in.json"]
-        annotate("slf5k", setting(tmp_path, server, records, prompt_variant="human_feedback"))
+        annotate("slf5k", setting(tmp_path, server, records, prompt="human_feedback"))
     assert read(tmp_path)["t3_1"]["textual_feedback"] == "I like the start of t3_1."
     assert read(tmp_path)["t3_1"]["good_spans"] == ["Dog 1"]
 
@@ -126,7 +127,7 @@ def test_dense_labels_cover_every_word_in_order(tmp_path):
 
     records = {"t3_7": posts(8)["t3_7"]}
     with FaultServer(answer) as server:
-        annotate("slf5k", setting(tmp_path, server, records, prompt_variant="dense"))
+        annotate("slf5k", setting(tmp_path, server, records, prompt="dense"))
     record = read(tmp_path)["t3_7"]
     expected = [["Dog", 1.0], ["7", 1.0], ["ran", 0.0], ["off;", 0.0], ["what", -1.0], ["now?", -1.0]]
     assert record["scores"] == expected
@@ -171,7 +172,7 @@ def test_a_prompt_file_with_a_mistake_is_named(tmp_path):
 def test_allowed_changes_are_recorded(tmp_path):
     with FaultServer(judge) as server:
         annotate("slf5k", setting(tmp_path, server, posts(2)))
-        changed = {"prompt_variant": "no_cot", "temperature": 0.5}
+        changed = {"prompt": "no_cot", "temperature": 0.5}
         for count in (3, 4):  # the second time nothing has changed since, so that no permission is needed
             annotate("slf5k", setting(tmp_path, server, posts(count), **changed, allow_changed=count == 3))
         with pytest.raises(InputError, match="variant: 'no_cot' then, 'cot' now"):
@@ -186,20 +187,17 @@ def test_allowed_changes_are_recorded(tmp_path):
 
 
 def test_a_prompt_is_a_variant_or_a_file(tmp_path):
-    """--prompt no_cot and --prompt_variant no_cot are one setting; a file may ask for any form of reply."""
-    (tmp_path / "mine.txt").write_text("${prompt}\n<summary>\n${response}\n</summary>\n")
+    """A file asks for the form of reply that it is named after."""
+    mine = {"prompt": str(tmp_path / "cot.txt"), "output_path": str(tmp_path / "mine.json")}
+    Path(mine["prompt"]).write_text("${prompt}\n<summary>\n${response}\n</summary>\n")
     with FaultServer(judge) as server:
         annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cot"))
-        annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="no_cot"))
-        asked = len(server.requests)
-        mine = {"prompt": str(tmp_path / "mine.txt"), "output_path": str(tmp_path / "mine.json")}
-        annotate("slf5k", setting(tmp_path, server, posts(2), prompt_variant="cot", **mine))
-        with pytest.raises(InputError, match="--prompt no_cot --prompt_variant cot"):
-            annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cot", prompt_variant="cot"))
+        annotate("slf5k", setting(tmp_path, server, posts(2), **mine))
         with pytest.raises(InputError, match=r"no_cto: the prompt file cannot be read"):
             annotate("slf5k", setting(tmp_path, server, posts(2), prompt="no_cto"))
-    assert asked == 2 and len(server.requests) == 4
+    prompts = [row["annotation"]["prompt"] for row in read(tmp_path).values()]
     record = next(iter(json.loads((tmp_path / "mine.json").read_text()).values()))
+    assert prompts == ["no_cot", "no_cot"] and len(server.requests) == 4
     assert record["annotation"]["prompt"] == "cot" and record["annotation"]["reasoning"]
 
 
