@@ -30,8 +30,11 @@ from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.prompts import variant_asked
 from text2grad.records import Records, check_output, load_records, save_json, save_records, save_text
+from text2grad.sandbox import Sandbox
+from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.kodcode import KodCode
 
 Prepare = Callable[[Record], Record]
 DEFAULT_CRITIC = "openai:gpt-4o"
@@ -76,6 +79,8 @@ class AnnotateConfig(ChatOptions):
         False, "go on with another model, prompt or temperature; each record and the report say which"
     )
     batch_size: int = setting(8, "records that a critic in this process works on at one time")
+    test_seconds: float = setting(10.0, "time that unit tests may take, of a response whose record has no log of them")
+    allow_unsafe: bool = setting(False, "run unit tests where this system cannot isolate them")
 
     @property
     def critic_spec(self) -> str:
@@ -327,9 +332,13 @@ def main(name: str = "") -> None:
     chosen, config = parse_for(name, AnnotateConfig)
     task = get_task(chosen)
     if task.has_unit_tests:
-        raise InputError(
-            f"--task {task.name}: use rm_data_anno/kodcode/dual_feedback_annotation_RM.py, which runs tests"
-        )
+        sandbox = Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
+        options = {"sandbox": sandbox} if task.programmatic_critic == KodCode.programmatic_critic else {}
+        decides = {"test_seconds": config.test_seconds, "verdicts": VERDICTS}
+        annotate(task, config, partial(with_log, sandbox=sandbox, task=task), options, decides)
+        return
+    if config.allow_unsafe or config.test_seconds != AnnotateConfig.test_seconds:
+        raise InputError(f"--test_seconds, --allow_unsafe: records of {task.name} have no unit tests; leave them out")
     annotate(task, config)
 
 

@@ -79,6 +79,35 @@ def own_prompts_and_settings(folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+PROGRAMS = """
+from text2grad.feedback import Feedback
+from text2grad.tasks import Task
+
+
+class Programs(Task):
+    name, has_unit_tests = "programs", True
+    prompt = response = lambda self, record: record["program"]
+    with_response = lambda self, record, response: {**record, "program": response, "log": ""}
+    code = lambda self, response: response.removeprefix("Here: ")
+
+
+def judge(prompt, response, record):
+    return Feedback(f"passed: {record['log']['passed']}")
+"""
+
+
+def test_unit_tests_of_an_own_task_are_run(folder, command, capsys):
+    (folder / "programs.py").write_text(PROGRAMS)
+    test = "from solution import one\n\ndef test_one():\n    assert one == 1\n"
+    save_json(folder / "in.json", [{"program": f"Here: one = {number}", "test": test} for number in (1, 2)])
+    script, files = "rm_data_anno/annotate.py", ("--data_path", "in.json", "--output_path", "out.json")
+    command(script, "--task", "programs.py", "--critic", "programs.py:judge", "--test_seconds", 60, *files)
+    assert [row["textual_feedback"] for row in load_json(folder / "out.json")] == ["passed: True", "passed: False"]
+    with pytest.raises(SystemExit):
+        command(script, "--task", "my_task.py", "--critic", "my_critic.py:judge", "--test_seconds", 60, *files)
+    assert "records of letters have no unit tests" in capsys.readouterr().err
+
+
 def test_a_task_in_one_file_goes_through_every_stage(folder, command, capsys):
     """Annotation by a chat critic, a reward model step and its figures, a policy step, generation and the report."""
     own_prompts_and_settings(folder)

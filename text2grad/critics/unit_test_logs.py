@@ -40,7 +40,7 @@ def log_completion(critic: Critic, task: Task, run_tests: bool | None = None) ->
     from text2grad.sandbox import Sandbox
     from text2grad.sandbox.unit_tests import with_log
 
-    complete = partial(with_log, sandbox=Sandbox())
+    complete = partial(with_log, sandbox=Sandbox(), task=task)
 
     def completed(records: Sequence[Record]) -> list[Record]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:

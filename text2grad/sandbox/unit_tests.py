@@ -17,12 +17,12 @@ from pathlib import Path
 
 from text2grad.sandbox.box import BOX, PATIENCE, Result, Sandbox
 from text2grad.sandbox.verdict import TestRun, read_report
-from text2grad.tasks import Record
-from text2grad.tasks.kodcode import KodCode
+from text2grad.tasks import Record, Task, get_task
 
 # How verdicts are made: for journals, in which verdicts of different kinds must not mix.
 VERDICTS = "solution apart, else undecided; arrays and counters cross whole"
 
+_KODCODE = get_task("kodcode")
 _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")
 _OUTSIDE = ("tests_side.py", "remotes.py", "names.py", "pytest_recorder.py")
@@ -58,14 +58,13 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> T
     return run
 
 
-def with_log(record: Record, sandbox: Sandbox) -> Record:
-    """A KodCode record whose ``log`` is filled: its tests are run where the log is empty and there are tests.
+def with_log(record: Record, sandbox: Sandbox, task: Task = _KODCODE) -> Record:
+    """A task's record whose ``log`` is filled: its tests are run where the log is empty and there are tests.
 
     Where it is undecided, ``log_weaker`` says why, in place of what it said of an earlier run.
     """
     if record.get("log") or not str(record.get("test") or "").strip():
         return record
-    task = KodCode()
     run = run_tests(task.code(task.response(record)), str(record["test"]), sandbox)
     weaker = {"log_weaker": list(run.weaker)} if run.weaker or record.get("log_weaker") else {}
     return {**record, "log": run.log, **weaker}

@@ -65,7 +65,7 @@ class Task(ABC):
     programmatic_critic: str = ""
     """The critic ``programmatic``, as ``package.module:NAME`` or ``file.py:NAME``; empty where there is none."""
     has_unit_tests: bool = False
-    """Records may hold unit tests (``test``) that a response is run against, and their log (``log``)."""
+    """Records may hold unit tests (``test``) that a response's :meth:`code` is run against, and their log (``log``)."""
     known_value_from: str = ""
     """What :meth:`known_value` reads, in words. Empty: records do not say which response is better."""
     no_steps: str = ""
@@ -144,6 +144,10 @@ class Task(ABC):
     def rewarded(self, response: str) -> list[Interval]:
         """The character intervals of the response that can get a reward; tokens outside get 0."""
         return [(0, len(response))]
+
+    def code(self, response: str) -> str:
+        """The program inside a response, ready to run."""
+        return response
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """The chat that asks a policy for a response to x: the text of the place ``policy``, or only x."""
