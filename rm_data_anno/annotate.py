@@ -29,7 +29,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import VARIANTS, Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.prompts import variant_asked
-from text2grad.records import Records, check_output, load_records, save_json, save_records, save_text
+from text2grad.records import Records, load_records, output_for, save_failures, save_json, save_records, save_text
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
@@ -116,7 +116,7 @@ def annotate(
     """
     task = get_task(task)
     records = load_records(config.data_path, task)
-    output = _output_path(config, records)
+    output = output_for(config.data_path, config.output_path, "annotated")
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
     with closing(work), work.client.interruptible() if work.client else nullcontext():
         outcome = map_records(
@@ -280,17 +280,6 @@ def _beside(output: Path, ending: str) -> Path:
     return output.with_name(f"{output.name}.{ending}")
 
 
-def _output_path(config: AnnotateConfig, records: Records) -> Path:
-    data = Path(config.data_path)
-    output = Path(config.output_path) if config.output_path else data.with_name(f"{data.stem}.annotated.json")
-    if output.suffix not in (".json", ".jsonl"):
-        raise InputError(f"{output}: name the output .json or .jsonl")
-    if output.suffix == ".jsonl" and records.keyed:
-        raise InputError(f"{output}: {data} holds an object, not a list; name the output .json")
-    check_output(output)
-    return output
-
-
 def _write(
     task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, max_failures: float
 ) -> None:
@@ -299,11 +288,7 @@ def _write(
         annotated[record_id] = task.without_older(records[record_id]) | added
     if annotated or output.exists():  # of an earlier call, perhaps with other records
         save_records(output, records.like(annotated))
-    failed = _beside(output, "failed.json")
-    if outcome.failures:
-        save_json(failed, outcome.failures)
-    else:
-        failed.unlink(missing_ok=True)
+    failed = save_failures(output, outcome.failures)
     left = len(records) - len(annotated) - len(outcome.failures)
     report = fidelity.annotation_report(task, annotated, outcome.failures) | work.spending()
     report["records"] |= {"left": left} if left else {}

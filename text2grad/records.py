@@ -222,6 +222,15 @@ def save_records(path: str | Path, records: Records) -> None:
         save_json(path, dict(records) if records.keyed else list(records.values()))
 
 
+def save_failures(output: Path, failures: Mapping[str, str]) -> Path:
+    """Write why each of these records failed to ``OUTPUT.failed.json``; where none did, an earlier call's goes."""
+    path = output.with_name(f"{output.name}.failed.json")
+    path.unlink(missing_ok=True)
+    if failures:
+        save_json(path, failures)
+    return path
+
+
 def save_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
     """Write JSON (JSONL for a list and a ``.jsonl`` name) atomically: the whole file or none of it."""
     path = Path(path)
@@ -303,6 +312,21 @@ def check_folder(path: str | Path, empty: bool = False) -> None:
 
 
 _outputs: set[Path] = set()
+
+
+def output_for(data: str, output: str | None, ending: str) -> Path:
+    """Where a stage's output goes: by default beside its data, as ``NAME.ENDING.json``; of a data set, in this folder.
+
+    Raises:
+        InputError: it is neither .json nor .jsonl, or :func:`check_output` refuses it.
+    """
+    source = Path(data)
+    folder, name = (Path(), source.name) if is_data_set(data) else (source.parent, source.stem)
+    path = Path(output) if output else folder / f"{name}.{ending}.json"
+    if path.suffix not in (".json", ".jsonl"):
+        raise InputError(f"{path}: name the output .json or .jsonl")
+    check_output(path)
+    return path
 
 
 def check_output(path: str | Path) -> None:

@@ -22,7 +22,7 @@ from tabulate import tabulate
 from text2grad.configs import check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import map_records
-from text2grad.records import Records, check_output, load_records, save_json, save_records
+from text2grad.records import Records, load_records, output_for, save_failures, save_records
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record
@@ -83,7 +83,7 @@ def prepare(config: TestCaseConfig) -> None:
         InputError: before anything is run.
         SystemExit: code 1 where more records could not be run than ``max_failures`` allows.
     """
-    output = output_path(config)
+    output = output_for(config.data_path, config.output_path, "tested")
     sandbox = Sandbox(seconds=config.seconds, memory_mb=config.memory_mb, allow_unsafe=config.allow_unsafe)
     records = draw(config)
     print(f"{len(records)} records; {sandbox.protection}")
@@ -103,26 +103,11 @@ def prepare(config: TestCaseConfig) -> None:
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
     say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {output}")
-    failed = output.with_name(f"{output.name}.failed.json")
-    failed.unlink(missing_ok=True)  # of an earlier call
+    failed = save_failures(output, outcome.failures)
     if outcome.failures:
-        save_json(failed, outcome.failures)
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
     if len(outcome.failures) > config.max_failures * len(records):
         raise SystemExit(1)
-
-
-def output_path(config: TestCaseConfig) -> Path:
-    source = Path(config.data_path)
-    output = Path(f"{source.name}.tested.json")  # of a data set, in the current folder
-    if config.output_path:
-        output = Path(config.output_path)
-    elif source.suffix in (".json", ".jsonl"):
-        output = source.with_name(f"{source.stem}.tested.json")
-    if output.suffix not in (".json", ".jsonl"):
-        raise InputError(f"{output}: name the output .json or .jsonl")
-    check_output(output)
-    return output
 
 
 def _tested(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:

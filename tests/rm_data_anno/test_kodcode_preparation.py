@@ -11,7 +11,7 @@ from datasets import Dataset
 from rm_data_anno.kodcode.test_case import TestCaseConfig as Config
 from rm_data_anno.kodcode.test_case import balanced, draw, prepare
 from text2grad.errors import InputError
-from text2grad.records import load_records
+from text2grad.records import load_records, output_for
 from text2grad.tasks import get_task
 
 TASK = get_task("kodcode")
@@ -61,6 +61,11 @@ def test_answers_that_are_alike_keep_their_ids(tmp_path):
         tested = load_records(tmp_path / "tested.json", TASK)
         assert len(tested) == number and all(tested[key]["log"]["passed"] for key in tested)
         assert set(tested) <= {f"q1@{sample}" for sample in range(3)}
+
+
+def test_the_output_is_beside_its_file_or_named_after_its_data_set(data):
+    assert output_for(str(data), None, "tested") == data.with_name("data.tested.json")
+    assert output_for("owner/name.v2", None, "tested") == Path("name.v2.tested.json")
 
 
 def test_drawing_by_difficulty(data):
