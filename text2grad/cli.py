@@ -19,11 +19,12 @@ class Program:
     module: str
     own: str = ""
 
-    def chosen(self, args: list[str]) -> tuple[str, list[str]]:
-        """The module for the task that the arguments name, and the arguments that it takes."""
-        task, others = _without_task(args)
+    def chosen(self, args: list[str]) -> tuple[str, str, list[str]]:
+        """The task that the arguments name, the module for it, and the arguments that it takes."""
+        tasks, others = configs.flag_values(args, "--task")
+        task = tasks[-1] if tasks else ""
         own = self.own.format(task)
-        return (own, others) if own and task.isidentifier() and _exists(own) else (self.module, args)
+        return (task, own, others) if own and task.isidentifier() and _exists(own) else (task, self.module, args)
 
 
 PROGRAMS = {
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def _run(name: str, args: list[str]) -> None:
-    task, (module, args) = _without_task(args)[0], PROGRAMS[name].chosen(args)
+    task, module, args = PROGRAMS[name].chosen(args)
     try:
         program = import_module(module)
     except ModuleNotFoundError as error:
@@ -93,15 +94,6 @@ def _run(name: str, args: list[str]) -> None:
         program.main()
     else:  # a task's script lends the main of all tasks, and tells it the task
         program.main(task)
-
-
-def _without_task(args: list[str]) -> tuple[str, list[str]]:
-    """The value of ``--task``, and the other arguments."""
-    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--task=") else [arg])]
-    if "--task" not in split[:-1]:
-        return "", args
-    at = split.index("--task")
-    return split[at + 1], split[:at] + split[at + 2 :]
 
 
 def _exists(module: str) -> bool:

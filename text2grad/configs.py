@@ -327,17 +327,26 @@ def _library_of(kind: type, name: str) -> str:
     return ""
 
 
+def flag_values(args: Sequence[str], *flags: str) -> tuple[list[str], list[str]]:
+    """What a command line gives a flag, by any of its spellings ("" where nothing follows), and the other arguments."""
+    values, others, left = list[str](), list[str](), iter(args)
+    for arg in left:
+        name, equals, value = arg.partition("=")
+        if name in flags:
+            values.append(value if equals else next(left, ""))
+        else:
+            others.append(arg)
+    return values, others
+
+
 def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
     """The file that ``--config`` names, and the other arguments."""
-    split = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
-    if "--config" not in split:
-        return None, split
-    index = split.index("--config")
-    if index + 1 == len(split):
+    files, others = flag_values(args, "--config")
+    if "" in files:
         raise InputError("--config: names no file; give the path of a YAML file")
-    if split.count("--config") > 1:
+    if len(files) > 1:
         raise InputError("--config: is given twice; name one file, and give other settings as flags")
-    return Path(split[index + 1]), split[:index] + split[index + 2 :]
+    return Path(files[0]) if files else None, others
 
 
 def _loaded(path: Path) -> Any:

@@ -38,7 +38,7 @@ def test_help_fits_on_a_screen_and_names_every_command():
     ],
 )
 def test_a_task_with_a_program_of_its_own_gets_it(args, module):
-    chosen, others = PROGRAMS["evaluate"].chosen(args)
+    _, chosen, others = PROGRAMS["evaluate"].chosen(args)
     assert chosen == module
     assert others == (["--k", "1"] if "kodcode" in module else args)
 
@@ -57,7 +57,7 @@ def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch,
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_is_there(name):
     for task in ("plain", "slf5k", "kodcode", "ultrafeedback"):
-        module, _ = PROGRAMS[name].chosen(["--task", task])
+        _, module, _ = PROGRAMS[name].chosen(["--task", task])
         assert re.search(r"^def main\(|^from [\w.]+ import main$", find_spec(module).loader.get_source(module), re.M)
 
 

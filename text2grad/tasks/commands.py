@@ -2,8 +2,8 @@
 
 import os
 import sys
-from itertools import pairwise
 
+from text2grad.configs import flag_values
 from text2grad.tasks.base import PROJECT, Task
 
 NEXT = "TEXT2GRAD_NEXT"
@@ -43,8 +43,7 @@ def own_task(task: Task) -> str:
 
 def given(*flags: str) -> str:
     """What the command line gives one of these spellings of a flag, before it is parsed; empty where it gives none."""
-    args = [part for arg in sys.argv[1:] for part in (arg.split("=", 1) if arg.startswith("--") else [arg])]
-    return next((value for flag, value in pairwise(args) if flag in flags), "")
+    return next(reversed(flag_values(sys.argv[1:], *flags)[0]), "")
 
 
 def say_next(text: str) -> None:
