@@ -99,7 +99,7 @@ def rewards_on(
             "add --scheme dense, or continuous"
         )
     if scheme in ("dense", "continuous"):
-        return _from_scores(feedback, text, spans, scheme)
+        return _from_scores(feedback, text, spans, task, scheme)
 
     judged = task.rewarded(text)
     cores = [_core(text, start, end) for start, end in spans]
@@ -192,19 +192,19 @@ def _weighting(scheme: str, text: str, cores: list[Interval]) -> Callable[[list[
     return lambda tokens: [1.0] * len(tokens)
 
 
-def _from_scores(feedback: Feedback, text: str, spans: list[Interval], scheme: str) -> TokenRewards:
+def _from_scores(feedback: Feedback, text: str, spans: list[Interval], task: Task, scheme: str) -> TokenRewards:
     """Dense and continuous labels: each piece is looked for behind the one before it."""
     if not feedback.scores:
         raise InputError(f"the scheme {scheme!r} needs feedback with scores; annotate with the prompt variant 'dense'")
     cores = [_core(text, start, end) for start, end in spans]
-    values = [0.0] * len(spans)
+    values, judged = [0.0] * len(spans), set(_tokens_inside(task.rewarded(text), cores))
     position = unmatched = 0
     for piece, score in feedback.scores:
         places = as_whole_words([place for place in ground(piece, text) if place[0] >= position], text)
         if not places:
             unmatched += 1
             continue
-        for token in _tokens_inside(places[:1], cores):
+        for token in judged.intersection(_tokens_inside(places[:1], cores)):
             values[token] = score if scheme == "continuous" else float((score > 0) - (score < 0))
         position = places[0][1]
     return TokenRewards(values, len(feedback.scores) - unmatched, unmatched, 0, text, spans)

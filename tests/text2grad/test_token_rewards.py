@@ -242,6 +242,9 @@ def test_dense_and_continuous_scores_follow_the_reading_order():
     places = [(0, 3), (3, 6), (6, 8), (8, 13)]  # where a critic left "at" out, its letter is not the word
     left_out = rewards_on("ran at a park", places, Feedback("c", scores=[("ran", 1.0), ("a", -1.0)]), "slf5k", "dense")
     assert left_out.values == [1.0, 0.0, -1.0, 0.0]
+    fenced, words = "So:\n```python\nx = 1\n```\nDone.", [(0, 3), (4, 13), (14, 15), (24, 29)]
+    around = Feedback("c", scores=[("So:", 1.0), ("x", 1.0), ("Done.", -1.0)])
+    assert rewards_on(fenced, words, around, "kodcode", "dense").values == [0.0, 0.0, 1.0, 0.0]
     with pytest.raises(InputError, match="scores"):
         token_rewards(ids, tok, Feedback("c"), "slf5k", scheme="dense")
     with pytest.raises(InputError, match="scheme"):
