@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 from text2grad.feedback import Feedback
-from text2grad.grounding import ground
+from text2grad.grounding import ground, inside
 from text2grad.tasks import Task
 
 _WORD = re.compile(r"[^\W_]+")
@@ -127,14 +127,13 @@ def _checked(quotes: list[str], response: str, task: Task, result: Validated) ->
     kept: list[str] = []
     for quote in quotes:
         intervals = ground(quote, response)
-        judged = task.rewarded(response)
-        inside = [(start, end) for start, end in intervals if any(low <= start and end <= high for low, high in judged)]
+        judged = inside(task.rewarded(response), intervals)
         if not intervals:
             result.unmatched.append(quote)
-        elif not inside:
+        elif not judged:
             result.unjudged.append(quote)
         else:
-            exact = response[slice(*inside[0])]
+            exact = response[slice(*judged[0])]
             result.corrected += exact != quote
             if exact in kept:
                 result.repeated += 1

@@ -42,6 +42,11 @@ def trimmed(text: str, start: int, end: int) -> Interval:
     return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
+def inside(intervals: list[Interval], places: list[Interval]) -> list[Interval]:
+    """The places that lie wholly in one of the intervals."""
+    return [(start, end) for start, end in places if any(low <= start and end <= high for low, high in intervals)]
+
+
 def as_whole_words(places: list[Interval], text: str) -> list[Interval]:
     """The places that cut no word in two ("the" in "there"), where there are such; else all of them."""
     return [place for place in places if not _cuts_a_word(text, *place)] or places

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.grounding import as_whole_words, ground, trimmed
+from text2grad.grounding import as_whole_words, ground, inside, trimmed
 from text2grad.tasks import Interval, Task, get_task
 from text2grad.token_text import token_spans
 
@@ -157,8 +157,7 @@ def _claims(
 
 def _places(quote: str, text: str, judged: list[Interval], is_code: bool) -> tuple[list[Interval], bool]:
     """Where a quote stands in judged text, and whether all its places count."""
-    places = [(start, end) for start, end in ground(quote, text) if _inside(start, end, judged)]
-    places = as_whole_words(places, text)
+    places = as_whole_words(inside(judged, ground(quote, text)), text)
     if _word_count(quote) >= 3:
         return places, True
     lines = [place for place in places if is_code and _is_line(text, *place)]
@@ -217,18 +216,14 @@ def _core(text: str, start: int, end: int) -> Interval:
 
 def _tokens_inside(intervals: list[Interval], cores: list[Interval]) -> list[int]:
     """The tokens (that write something) which lie wholly inside one of the intervals."""
-    inside = []
+    found = []
     for start, end in intervals:
         token = bisect_left(cores, (start, start))
         while token < len(cores) and cores[token][0] < end:
             if cores[token][0] < cores[token][1] <= end:
-                inside.append(token)
+                found.append(token)
             token += 1
-    return inside
-
-
-def _inside(start: int, end: int, intervals: list[Interval]) -> bool:
-    return any(low <= start and end <= high for low, high in intervals)
+    return found
 
 
 def _overlaps(interval: Interval, others: list[Interval]) -> bool:
