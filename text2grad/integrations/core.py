@@ -97,22 +97,22 @@ class TokenJudge:
             token_ids: ids of the responses, as sampled, without padding; texts where there is no tokenizer.
             records: whole records, for critics that use more of them.
         """
-        questions = [
+        asked = [
             self._question(prompt, ids, record)
             for prompt, ids, record in zip(prompts, token_ids, records or [None] * len(prompts), strict=True)
         ]
-        given = ask(self.critic, questions, self._complete)
-        return [self._result(*each) for each in zip(token_ids, questions, given, strict=True)]
+        given = ask(self.critic, [question for question, _ in asked], self._complete)
+        return [self._result(*about, each) for about, each in zip(asked, given, strict=True)]
 
     async def one(self, prompt: str, token_ids: Sequence[int] | str, record: Record | None = None) -> TokenFeedback:
         """The same for one response; calls that are awaited together become batches."""
-        question = self._question(prompt, token_ids, record)
+        question, spans = self._question(prompt, token_ids, record)
         if not question.response.strip():
-            return self._result(token_ids, question, None)
+            return self._result(question, spans, None)
         if self._queue is None:
             self._queue = CriticQueue(self.critic, self._window, self._batch_size, complete=self._complete)
         feedback = await asyncio.wrap_future(self._queue.submit(question))
-        return self._result(token_ids, question, feedback)
+        return self._result(question, spans, feedback)
 
     def close(self) -> None:
         """End the threads of :meth:`one`; what is asked already is finished."""
@@ -120,9 +120,12 @@ class TokenJudge:
             self._queue.close()
             self._queue = None
 
-    def _question(self, prompt: str, token_ids: Sequence[int] | str, record: Record | None) -> Question:
-        response = self._written(token_ids)[0]
-        return Question(prompt, response, None if record is None else self.task.about(record, response))
+    def _question(
+        self, prompt: str, token_ids: Sequence[int] | str, record: Record | None
+    ) -> tuple[Question, list[Interval]]:
+        """What the critic is asked, and each id's characters in the response."""
+        response, spans = self._written(token_ids)
+        return Question(prompt, response, None if record is None else self.task.about(record, response)), spans
 
     def _written(self, token_ids: Sequence[int] | str) -> tuple[str, list[Interval]]:
         """The response's text, and each id's characters in it."""
@@ -133,15 +136,15 @@ class TokenJudge:
         return token_spans(token_ids, self.tokenizer)
 
     def _result(
-        self, token_ids: Sequence[int] | str, question: Question, given: Feedback | FeedbackError | None
+        self, question: Question, spans: list[Interval], given: Feedback | FeedbackError | None
     ) -> TokenFeedback:
         response = question.response
         if given is None:
-            rewards = [0.0] * (len(token_ids) - 1) + [self.empty_reward] if len(token_ids) else []
+            rewards = [0.0] * (len(spans) - 1) + [self.empty_reward] if spans else []
             return TokenFeedback(rewards, Feedback("The response is empty."), response=response, verdict=-1.0)
         if isinstance(given, FeedbackError):
-            return TokenFeedback([0.0] * len(token_ids), error=str(given) or type(given).__name__, response=response)
-        found: TokenRewards = rewards_on(*self._written(token_ids), given, self.task, self.scheme)
+            return TokenFeedback([0.0] * len(spans), error=str(given) or type(given).__name__, response=response)
+        found: TokenRewards = rewards_on(response, spans, given, self.task, self.scheme)
         return TokenFeedback(
             found.values,
             given,
