@@ -4,13 +4,12 @@ import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl.experimental.sdpo import SDPOConfig
 
-from tests.tiny import model, tiny_model, tokenizer
+from tests.tiny import model, tokenizer
 from text2grad.advantages import group_advantages
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.integrations.trl import LiveFeedbackSDPOTrainer, TokenGRPOTrainer, verdict_reward
+from text2grad.integrations.trl import TokenGRPOTrainer, verdict_reward
 
 PROMPTS = ["My boss told me", "Our dog barks", "I forgot the birthday", "My roommate"]
 ROWS = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS])
@@ -24,13 +23,13 @@ def first_half(prompt: str, response: str) -> Feedback | FeedbackError:
     return Feedback(f"On {prompt}: {len(response)} characters.", [response[:middle]], [response[middle:]])
 
 
-def settings(kind, folder, **options):
+def settings(folder, **options):
     common = {
         "output_dir": str(folder), "max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 2,
         "max_completion_length": 12, "learning_rate": 1e-2, "logging_steps": 1, "report_to": [], "save_strategy": "no",
         "use_cpu": True, "bf16": False, "seed": 3, "disable_tqdm": True,
     }  # fmt: skip
-    return kind(**{**common, **options})
+    return GRPOConfig(**{**common, **options})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def grpo(tmp_path_factory):
             return dict(seen[-1])
 
     trainer = Watched(
-        model(seed=1), critic=first_half, args=settings(GRPOConfig, tmp_path_factory.mktemp("grpo")),
+        model(seed=1), critic=first_half, args=settings(tmp_path_factory.mktemp("grpo")),
         train_dataset=ROWS, processing_class=tokenizer(),
     )  # fmt: skip
     trainer.train()
@@ -93,7 +92,7 @@ def test_a_response_without_feedback_counts_neither_for_its_outcome_nor_in_the_l
         return [float(len(each[0]["content"])) for each in completions]
 
     trainer = Watched(
-        model(seed=1), lengths, critic=praise, outcome_weight=1.0, args=settings(GRPOConfig, tmp_path),
+        model(seed=1), lengths, critic=praise, outcome_weight=1.0, args=settings(tmp_path),
         train_dataset=ROWS, processing_class=tokenizer(),
     )  # fmt: skip
     trainer.train()
@@ -109,48 +108,19 @@ def test_grpo_moves_the_policy_along_its_token_advantages(grpo):
     assert gain > 0.1
 
 
-def test_sdpo_reprompts_its_teacher_with_a_critique_of_this_rollout(tmp_path):
-    contexts: list[dict] = []
-
-    class Watched(LiveFeedbackSDPOTrainer):
-        def _prepare_training_batch(self, inputs):
-            contexts.append(dict(super()._prepare_training_batch(inputs)))
-            return contexts[-1]
-
-    args = settings(SDPOConfig, tmp_path / "run", include_environment_feedback=True, max_steps=2)
-    rows = ROWS.add_column("privileged_context", ["an older hint"] * len(ROWS))
-    trainer = Watched(
-        tiny_model(tmp_path / "policy"), critic=first_half, args=args, train_dataset=rows,
-        processing_class=tokenizer(),
-    )  # fmt: skip
-    trainer.train()
-    log = trainer.state.log_history
-    assert all(row["self_distillation/feedback_used_fraction"] == 1.0 for row in log[:2])
-    assert any(abs(row["loss"]) > 0 for row in log[:2])
-    batch = contexts[0]
-    texts = tokenizer().batch_decode(batch["completion_ids"], skip_special_tokens=True)
-    teacher = tokenizer().batch_decode(batch["teacher_input_ids"], skip_special_tokens=True)
-    for text, context in zip(texts, teacher, strict=True):
-        assert ("an older hint" if len(text) % 5 == 0 else f"{len(text)} characters.") in context
-    assert any("characters." in context for context in teacher)
-
-
 def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go_are_refused(tmp_path):
     def silent(prompt, response):
         return FeedbackError("the server is gone")
 
     common = {"train_dataset": ROWS, "processing_class": tokenizer()}
-    trainer = TokenGRPOTrainer(model(), critic=silent, args=settings(GRPOConfig, tmp_path), **common)
+    trainer = TokenGRPOTrainer(model(), critic=silent, args=settings(tmp_path), **common)
     with pytest.raises(StopRunError, match="4 of 4 responses have no feedback; the first: the server is gone"):
         trainer.train()
     with pytest.raises(InputError, match="off_policy_mask_threshold"):
-        args = settings(GRPOConfig, tmp_path, off_policy_mask_threshold=0.5)
+        args = settings(tmp_path, off_policy_mask_threshold=0.5)
         TokenGRPOTrainer(model(), critic=silent, args=args, **common)
     with pytest.raises(InputError, match="outcome_weight"):
-        TokenGRPOTrainer(model(), critic=silent, outcome_weight=1.0, args=settings(GRPOConfig, tmp_path), **common)
-    with pytest.raises(InputError, match="include_environment_feedback"):
-        path = tiny_model(tmp_path / "policy")
-        LiveFeedbackSDPOTrainer(path, critic=silent, args=settings(SDPOConfig, tmp_path), **common)
+        TokenGRPOTrainer(model(), critic=silent, outcome_weight=1.0, args=settings(tmp_path), **common)
 
 
 def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path):
@@ -159,7 +129,7 @@ def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", one_advantage_per_response)
     with pytest.raises(InputError, match=r"GRPOTrainer\._compute_loss has changed.*install trl==.*verdict_reward"):
-        args = settings(GRPOConfig, tmp_path)
+        args = settings(tmp_path)
         TokenGRPOTrainer(model(), critic=first_half, args=args, train_dataset=ROWS, processing_class=tokenizer())
 
 
@@ -170,7 +140,7 @@ def test_the_verdict_is_a_reward_function_of_trls_own_trainer(tmp_path):
     reward = verdict_reward(verdict_by_length)
     chat = [{"role": "assistant", "content": "abcd"}]
     assert reward(["x", "y", "z"], ["abc", chat, "abcde"], answer=[1, 2, 3], trainer_state=None) == [0.03, 0.04, None]
-    args = settings(GRPOConfig, tmp_path, max_steps=2)
+    args = settings(tmp_path, max_steps=2)
     trainer = GRPOTrainer(model(seed=1), reward, args=args, train_dataset=ROWS, processing_class=tokenizer())
     trainer.train()
     log = trainer.state.log_history

@@ -1,9 +1,9 @@
-"""Text2Grad in TRL's trainers: GRPO with an advantage per token, and SDPO whose teacher reads live feedback.
+"""Text2Grad in TRL: GRPO with an advantage per token.
 
     trainer = TokenGRPOTrainer(model, critic="programmatic", task="slf5k", args=GRPOConfig(...), train_dataset=...)
 
-Written for TRL 1.16. Both use seams that TRL keeps for subclasses, and say so where a setting would not go with them.
-TRL does not plan advantages per token (its issue 7182), so :func:`check_seam` looks whether they still reach the loss.
+Written for TRL 1.16. It overrides what TRL keeps for subclasses, and refuses settings that do not go with that. TRL
+does not plan advantages per token (its issue 7182), so :func:`check_seam` looks whether they still reach the loss.
 :func:`verdict_reward` is the way that needs no seam: a reward function, one number per response.
 """
 
@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 from trl import __version__ as version
-from trl.experimental.sdpo import SDPOTrainer
-from trl.experimental.sdpo.sdpo_trainer import SuccessfulRolloutTeacherContextBuilder
 
 from text2grad.advantages import group_advantages
 from text2grad.critics import Critic
@@ -25,27 +23,26 @@ from text2grad.integrations.core import TokenFeedback, TokenJudge, prompt_and_re
 from text2grad.tasks import Task
 from text2grad.token_rewards import Scheme
 
-_SEAM = (
-    (GRPOTrainer, "_generate_and_score_completions", '"advantages": advantages'),
-    (GRPOTrainer, "_compute_loss", "if advantages.dim() == 1"),
-    (SDPOTrainer, "_prepare_training_batch", "self.teacher_context_builder.build("),
-)
+_SEAM = {
+    "_generate_and_score_completions": '"advantages": advantages',
+    "_compute_loss": "if advantages.dim() == 1",
+}
 """Methods that we override or rely on, and a line of each: with another one, advantages may not mean the same."""
 
 
-def check_seam(trainer: type) -> None:
-    """Refuse a TRL whose code has changed where an advantage per token, or a live critique, goes in.
+def check_seam() -> None:
+    """Refuse a TRL whose code has changed where an advantage per token goes in.
 
     Raises:
         InputError: with what to do.
     """
-    for kind, name, line in _SEAM:
-        method = getattr(kind, name, None)
-        if issubclass(trainer, kind) and (method is None or line not in inspect.getsource(method)):
+    for name, line in _SEAM.items():
+        method = getattr(GRPOTrainer, name, None)
+        if method is None or line not in inspect.getsource(method):
             raise InputError(
-                f"TRL {version}: {kind.__name__}.{name} has changed, so {trainer.__name__} cannot be sure of its "
-                "advantages; install trl==1.16.0, or use reward_funcs=verdict_reward(critic, task), or stage 3 "
-                "(text2grad train), which needs no TRL trainer"
+                f"TRL {version}: GRPOTrainer.{name} has changed, so TokenGRPOTrainer cannot be sure of its advantages; "
+                "install trl==1.16.0, or use reward_funcs=verdict_reward(critic, task), or stage 3 (text2grad train), "
+                "which needs no TRL trainer"
             )
 
 
@@ -78,7 +75,7 @@ class TokenGRPOTrainer(GRPOTrainer):
         critic_options: dict[str, Any] | None = None,
         **options: Any,
     ):
-        check_seam(type(self))
+        check_seam()
         if outcome_weight and not reward_funcs:
             raise InputError("outcome_weight: weighs the rewards of reward_funcs; give some, or leave it at 0")
         super().__init__(model, reward_funcs or no_outcome, *args, **options)
@@ -128,56 +125,6 @@ class TokenGRPOTrainer(GRPOTrainer):
         metrics = self._metrics["train" if self.model.training else "eval"]
         for name, value in figures.items():
             metrics[f"text2grad/{name}"].append(value)
-
-
-class LiveFeedbackSDPOTrainer(SDPOTrainer):
-    """SDPO whose teacher is prompted with a critique of the very rollout that it teaches.
-
-    TRL's reads feedback from a column of the data set, which was written before anything was sampled. A rollout whose
-    feedback failed falls back to that column. Set ``include_environment_feedback=True`` in ``SDPOConfig``.
-
-    Args:
-        critic, task: who gives feedback, and on which task's records.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        reward_funcs: Any = None,
-        *args: Any,
-        critic: Critic | str | Any,
-        task: Task | str = "plain",
-        critic_options: dict[str, Any] | None = None,
-        **options: Any,
-    ):
-        check_seam(type(self))
-        super().__init__(model, reward_funcs or no_outcome, *args, **options)
-        if not self.args.include_environment_feedback:
-            raise InputError("include_environment_feedback: is off, so no feedback would be read; set it to True")
-        self.token_judge = TokenJudge(critic, task, tokenizer_of(self), **(critic_options or {}))
-        self.teacher_context_builder = LiveFeedbackContexts(self)
-        self.rows: list[dict[str, Any]] = []
-
-    def _prepare_training_batch(self, inputs: list[dict[str, Any]]) -> Any:
-        self.rows = inputs
-        return super()._prepare_training_batch(inputs)
-
-
-class LiveFeedbackContexts(SuccessfulRolloutTeacherContextBuilder):
-    """Teacher prompts with a critique of each rollout."""
-
-    def build(self, output: dict[str, Any], prompts: list, rewards: Tensor, feedbacks: list | None = None) -> Any:
-        judged = judge_rows(
-            self.trainer.token_judge, self.trainer.rows, output["completion_ids"], output["completion_mask"]
-        )
-        written = feedbacks or [None] * len(judged)
-        live = [
-            before if each.feedback is None else each.feedback.critique
-            for each, before in zip(judged, written, strict=True)
-        ]
-        context = super().build(output, prompts, rewards, feedbacks=live)
-        self.last_metrics["text2grad/failed"] = sum(each.failed for each in judged) / len(judged)
-        return context
 
 
 def verdict_reward(
