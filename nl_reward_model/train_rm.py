@@ -199,7 +199,7 @@ def _begin_or_resume(
     run |= {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
     path = output / RUN_FILE
     begun = None
-    with config.main_process_first():
+    with config.main_process_first(local=False):
         if path.is_file():
             begun = {"weights": run["weights"], "validation": run["validation"]} | load_json(path)
     run, more = begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)

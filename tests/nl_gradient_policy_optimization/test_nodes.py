@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from transformers import TrainingArguments
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
@@ -15,6 +16,8 @@ from tests import reward_records
 from tests.processes import cut_power, free_port, run_command, run_ranks, start_command
 from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
+from text2grad.journal.checksums import save_checksums
+from text2grad.journal.finetuning import begin
 
 
 def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
@@ -53,6 +56,22 @@ def test_machines_without_a_common_folder_are_named_on_every_rank(tmp_path, shar
     else:
         for rank, text in enumerate(told):
             assert f"machine{rank}" in text and "(rank 1) do not see what rank 0" in text and "share" in text
+
+
+def _find_damage(folder: str) -> None:
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # a machine for each rank
+    args = TrainingArguments(folder, use_cpu=True)
+    if args.process_index == 0:
+        time.sleep(0.5)
+    assert begin(Path(folder) / "run.json", None, {}, "result.json", args)[1], args.process_index
+    dist.destroy_process_group()
+
+
+def test_all_machines_wait_for_what_the_first_rank_sets_aside(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    save_checksums(tmp_path, "result.json")
+    (tmp_path / "result.json").write_text("[]")
+    assert run_ranks(_find_damage, 2, str(tmp_path)) == [0, 0]
 
 
 def _judged_in_process(folder: str, critic: str) -> None:

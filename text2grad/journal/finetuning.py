@@ -83,7 +83,7 @@ def begin(
         InputError: other settings than those the run was begun with.
     """
     folder = path.parent
-    with args.main_process_first():
+    with args.main_process_first(local=False):  # machines share the folder
         if args.process_index == 0:
             _set_aside_damaged(folder, result, last)
         finished = 0
