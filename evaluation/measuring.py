@@ -22,12 +22,10 @@ from evaluation.results import (
     writers,
 )
 from text2grad.configs import setting
-from text2grad.critics import CRITIC_FORMS, load_critic, version_of
-from text2grad.critics.asking import Question, ask
-from text2grad.critics.unit_test_logs import log_completion
-from text2grad.feedback import Feedback, FeedbackError, verdict
-from text2grad.journal import map_records
-from text2grad.models import load_tokenizer, model_identity
+from text2grad.critics import CRITIC_FORMS, load_critic
+from text2grad.critics.asking import feedback_on
+from text2grad.feedback import Feedback, verdict
+from text2grad.models import load_tokenizer
 from text2grad.records import check_output, generation_of, prompt_of
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import scheme_of, token_rewards
@@ -92,28 +90,18 @@ def critic_figures(
     if not config.critic:
         return {}, {}
     tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
-    complete = log_completion(critic, task)
     journal = Path(f"{config.output_path}.critic.journal.jsonl")
     if config.critic == "programmatic":
         journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
-
-    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
-        answers = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)
-        return [item if isinstance(item, FeedbackError) else task.fields.to_dict(item or _SILENCE) for item in answers]
-
-    outcome = map_records(
+    outcome = feedback_on(
+        critic,
         records,
-        work,
-        journal=journal,
-        settings={
-            "critic": model_identity(config.critic) if Path(config.critic).is_dir() else config.critic,
-            "task": task.name,
-            **version_of(critic),
-        },
-        batch_size=8,
+        task,
+        journal,
+        empty=_SILENCE,
         retry_failed=config.retry_failed,
         description=f"feedback of {critic.name}",
-    ).whole()
+    )
     names = ("mean_delta", "poor_tokens", "good_tokens", "spans_found")
     shares: dict[str, dict[str, tuple[float, int]]] = {name: {} for name in names}
     missing: dict[str, float] = {}

@@ -9,7 +9,6 @@ fields as read from it; null where it cannot be read) and ``parse_error`` (why n
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from text2grad.configs import check_given, parse_for, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.endpoints.settings import Endpoint
-from text2grad.errors import InputError, command
+from text2grad.errors import InputError, command, when_interrupted
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
 from text2grad.models import DtypeName, best_device, load_model, load_tokenizer, model_identity
@@ -103,7 +102,8 @@ def infer(task: str | Task, config: InferConfig) -> None:
             "max_new_tokens": description.max_new_tokens,
             "constrained": config.constrained,
         },
-        batch_size=config.concurrency if config.base_url else config.batch_size,
+        batch_size=1 if config.base_url else config.batch_size,  # what is paid for is kept as it comes
+        workers=config.concurrency if config.base_url else 0,
         result_type=str,
         description="feedback",
     ).whole()
@@ -214,17 +214,14 @@ def _served(task: Task, description: RewardModelDescription, prompt: Prompt, con
     def ask(record: Record) -> str | FeedbackError:
         try:
             fields = asked.fit(task.prompt_fields(record), description.max_length - 1)
-            return client.complete([asked.message(fields)]).text
+            with when_interrupted(client.stop):
+                return client.complete([asked.message(fields)]).text
         except ChatError as error:
             return FeedbackError(str(error), error.passing)
         except DoesNotFit as error:
             return FeedbackError(str(error))
 
-    def write(batch: list[Record]) -> list[str | FeedbackError]:
-        with ThreadPoolExecutor(config.concurrency) as pool:
-            return list(pool.map(ask, batch))
-
-    return write
+    return lambda batch: [*map(ask, batch)]
 
 
 def _report(

@@ -15,16 +15,15 @@ to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic
 """
 
 from collections import defaultdict
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.critics import load_critic, version_of
-from text2grad.critics.asking import Question, ask
+from text2grad.critics import load_critic
+from text2grad.critics.asking import feedback_on
 from text2grad.errors import InputError, command
-from text2grad.feedback import Feedback, FeedbackError
-from text2grad.journal import Outcome, map_records
+from text2grad.journal import Outcome
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
@@ -116,31 +115,20 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
         print(f"no verdict on {key}: {reason}")
     if outcome.failures:
         print(f"{len(outcome.failures)} of {len(records)} responses have no verdict: left out")
-    return outcome.whole().results, source
+    return outcome.results, source
 
 
 def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
     critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
+    journal, told = f"{config.output_path}.journal.jsonl", f"{critic.name} ranks"
+    outcome = feedback_on(critic, records, task, journal, batch_size=config.batch_size, description=told)
 
-    def work(ids: list[str], batch: list[Record]) -> list[float | FeedbackError]:
-        questions = [Question(task.prompt(record), task.response(record), record) for record in batch]
-        given = ask(critic, questions)
-        return [mean_delta(each.response, reply) for each, reply in zip(questions, given, strict=True)]
-
-    def mean_delta(response: str, feedback: Feedback | FeedbackError | None) -> float | FeedbackError:
-        if not isinstance(feedback, Feedback):
-            return feedback or FeedbackError("the response is empty")
-        ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    def mean_delta(key: str) -> float:
+        feedback = task.fields.from_dict(outcome.results[key])
+        ids = tokenizer(task.response(records[key]), add_special_tokens=False)["input_ids"]
         return sum(token_rewards(ids, tokenizer, feedback, task, scheme_of(feedback)).values) / len(ids)
 
-    return map_records(
-        records,
-        work,
-        journal=f"{config.output_path}.journal.jsonl",
-        settings={"critic": critic.name, **version_of(critic), "tokenizer": config.tokenizer, "task": task.name},
-        batch_size=config.batch_size,
-        description=f"{critic.name} ranks",
-    )
+    return replace(outcome, results={key: mean_delta(key) for key in outcome.results})
 
 
 def pair_up(records: Records, values: dict[str, float], task: Task, source: str, config: PairsConfig) -> list[Pair]:

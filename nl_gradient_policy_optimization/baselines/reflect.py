@@ -13,14 +13,13 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.critics import Critic, load_critic, version_of
-from text2grad.critics.asking import Question, ask
-from text2grad.critics.unit_test_logs import log_completion
+from text2grad.critics import Critic, load_critic
+from text2grad.critics.asking import feedback_on
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command
-from text2grad.feedback import Feedback, FeedbackError
+from text2grad.feedback import Feedback
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import Chat, LocalPolicy, Policy, SamplingConfig, ServedPolicy
 from text2grad.prompts import Prompt, asking, carried_words, load_prompt, prompt_path
@@ -61,7 +60,14 @@ def reflect(
     current = dict(records)
     stories: dict[str, list[dict[str, Any]]] = {key: [] for key in records}
     for number in range(1, config.rounds + 1):
-        judged = criticise(current, task, critic, config, number)
+        judged = feedback_on(
+            critic,
+            current,
+            task,
+            f"{config.output_path}.round{number}.critique.journal.jsonl",
+            batch_size=config.batch_size,
+            description=f"round {number}: critique",
+        )
         feedback = {key: task.fields.from_dict(reply) for key, reply in judged.results.items()}
         chats = {
             key: rewriting_chat(current[key], task, said, prompt)
@@ -96,25 +102,6 @@ def reflect(
             for key, record in current.items()
         }
     )
-
-
-def criticise(records: dict[str, Record], task: Task, critic: Critic, config: ReflectConfig, number: int) -> Outcome:
-    """The critic's feedback on each answer of a round, as the task's fields."""
-    complete = log_completion(critic, task)
-
-    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
-        replies = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)
-        given = [FeedbackError("the answer is empty") if reply is None else reply for reply in replies]
-        return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in given]
-
-    return map_records(
-        records,
-        work,
-        journal=f"{config.output_path}.round{number}.critique.journal.jsonl",
-        settings={"critic": critic.name, **version_of(critic), "task": task.name},
-        batch_size=config.batch_size,
-        description=f"round {number}: critique",
-    ).whole()
 
 
 def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:

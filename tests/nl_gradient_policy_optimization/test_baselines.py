@@ -370,7 +370,7 @@ def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     assert len(story) == 1 and story[0]["poor_spans"]
     assert story[0]["rewritten"] == (out["a"]["generated_summary"] != story[0]["response"])
     blank = out["b"]["reflection"]["rounds"][0]
-    assert not blank["rewritten"] and blank["error"] == "the answer is empty"
+    assert not blank["rewritten"] and blank["error"] == "the response is empty"
     words = Path(model) / "policy_prompt.txt"  # which the policy was trained with
     words.write_text("Sum up.")
     assert f"{words}: lacks ${{prompt}}" in run_script(*command, code=2).stderr

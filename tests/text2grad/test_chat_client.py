@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fault_server import FaultServer
+from text2grad.critics.asking import feedback_on
 from text2grad.critics.chat import ChatCritic
 from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, endpoint_of
@@ -230,6 +231,22 @@ def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
     assert all(isinstance(error, StopRunError) and "--max_cost_usd" in str(error) for error in errors)
     assert 0.017 < client.usage.cost_usd <= 0.02
     assert len(server.requests) == client.usage.requests
+
+
+def test_feedback_that_was_paid_for_is_kept_when_the_budget_ends(tmp_path):
+    task = get_task("slf5k")
+    records = {str(number): {"post": "A post.", "generated_summary": f"It is {number}."} for number in range(12)}
+    reply = task.render_feedback(Feedback("Fine.", ["It"], []))
+    with FaultServer(lambda body: reply) as server:
+        critics = [
+            ChatCritic(f"{server.url}#gpt-4o", task, variant="no_cot", max_tokens=1000, max_cost_usd=budget)
+            for budget in (0.025, None)
+        ]
+        with pytest.raises(InputError, match="--max_cost_usd"):
+            feedback_on(critics[0], records, task, tmp_path / "journal.jsonl")
+        assert 0 < len(server.requests) < 12
+        kept = feedback_on(critics[1], records, task, tmp_path / "journal.jsonl").results
+    assert len(server.requests) == len(kept) == 12
 
 
 def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):

@@ -16,7 +16,7 @@ from nl_reward_model.measures.paired_feedback import load_feedback_rows
 from tests.fault_server import FaultServer
 from tests.processes import run_ranks
 from tests.reward_records import memorised, slf5k_records, write
-from tests.tiny import model, tokenizer
+from tests.tiny import model, tiny_model, tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model import reading
 from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -260,6 +260,19 @@ def test_infer_writes_nothing_where_the_server_leaves_and_goes_on_when_it_is_bac
         server.down, server.on_request = False, lambda body: None
         infer("slf5k", config)
     assert all(row["predicted"] for row in load_feedback_rows(str(output), SLF5K).values())
+
+
+def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
+    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
+    with FaultServer(lambda body: reply) as server:
+        files = {"data_path": write(tmp_path, slf5k_records(4)), "output_path": str(tmp_path / "judged.json")}
+        model = {"model": tiny_model(tmp_path / "model"), "prompt": "no_cot", "max_new_tokens": 1000}
+        config = InferConfig(base_url=f"{server.url}#gpt-4o", **model, **files)
+        with pytest.raises(InputError, match=r"--max_cost_usd.* run the same command again"):
+            infer("slf5k", replace(config, max_cost_usd=0.0125))
+        assert 0 < len(server.requests) < 12
+        infer("slf5k", config)
+    assert len(server.requests) == 12
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):

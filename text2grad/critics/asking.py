@@ -1,12 +1,15 @@
 """Asking a critic about many responses in one call, some of which may be blank; and asking it for several opinions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.critics.unit_test_logs import Complete
+from text2grad.critics import Critic, version_of
+from text2grad.critics.unit_test_logs import Complete, log_completion
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.tasks import Record
+from text2grad.journal import Outcome, map_records
+from text2grad.tasks import Record, Task
 
 Ask = Callable[..., list[Feedback | FeedbackError]]
 """A critic, or one of its opinions."""
@@ -37,6 +40,44 @@ def ask(critic: Ask, questions: Sequence[Question], complete: Complete = list) -
             given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
             answers |= dict(zip(rows, given, strict=True))
     return [answers.get(row) for row in range(len(questions))]
+
+
+def feedback_on(
+    critic: Critic,
+    records: Mapping[str, Record],
+    task: Task,
+    journal: str | Path,
+    *,
+    empty: Feedback | None = None,
+    batch_size: int = 8,
+    retry_failed: bool = False,
+    description: str = "",
+) -> Outcome:
+    """The feedback on each record's response, as the task's fields; a journal keeps it, so that none is paid twice.
+
+    An endpoint gets one response at a time, from several threads: what is paid for is kept as it comes.
+
+    Args:
+        empty: what a response without text gets; it fails otherwise.
+    """
+    client, complete = getattr(critic, "client", None), log_completion(critic, task)
+
+    def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
+        replies = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)
+        given = [reply or empty or FeedbackError("the response is empty") for reply in replies]
+        return [task.fields.to_dict(reply) if isinstance(reply, Feedback) else reply for reply in given]
+
+    return map_records(
+        records,
+        work,
+        journal=journal,
+        settings={"critic": critic.name, **version_of(critic), "task": task.name},
+        batch_size=1 if client else batch_size,
+        workers=client.concurrency if client else 0,
+        retry_failed=retry_failed,
+        result_type=dict,
+        description=description,
+    ).whole()
 
 
 def opinions(critic: Any, count: int) -> list[Ask]:

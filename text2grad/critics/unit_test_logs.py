@@ -41,9 +41,5 @@ def log_completion(critic: Critic, task: Task, run_tests: bool | None = None) ->
     from text2grad.sandbox.unit_tests import with_log
 
     complete = partial(with_log, sandbox=Sandbox(), task=task)
-
-    def completed(records: Sequence[Record]) -> list[Record]:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(complete, records))
-
-    return completed
+    pool = ThreadPoolExecutor(os.cpu_count())  # of all who ask
+    return lambda records: list(pool.map(complete, records))
