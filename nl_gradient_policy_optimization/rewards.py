@@ -99,11 +99,13 @@ class CriticRewards:
 
     def ballots(self, rollouts: Sequence[Rollout]) -> list[list[RolloutFeedback]]:
         """What every opinion gives a rollout, rollout by rollout."""
+        written = [each for each in rollouts if each.response.strip()]
+        # Completed once: all opinions are about the same log.
+        records = iter(self.complete([self.task.with_response(each.record, each.response) for each in written]))
         questions = [
-            Question(each.prompt, each.response, self.task.with_response(each.record, each.response))
-            for each in rollouts
+            Question(each.prompt, each.response, next(records) if each.response.strip() else None) for each in rollouts
         ]
-        votes = zip(*(ask(opinion, questions, self.complete) for opinion in self.opinions), strict=True)
+        votes = zip(*(ask(opinion, questions) for opinion in self.opinions), strict=True)
         return [
             [self._feedback(rollout, reply) for reply in replies]
             for rollout, replies in zip(rollouts, votes, strict=True)

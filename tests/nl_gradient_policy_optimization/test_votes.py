@@ -11,7 +11,7 @@ from nl_gradient_policy_optimization.observers.audit import COUNTS, AuditedRewar
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from tests.baseline_runs import SLF5K, QuotingCritic, rollout
+from tests.baseline_runs import KODCODE, SLF5K, QuotingCritic, rollout
 from tests.fault_server import FaultServer
 from tests.reward_records import memorised
 from tests.tiny_runs import ScriptedRewards, SpokenRewards, check_same_weights, rows, tiny_config
@@ -75,6 +75,19 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
             cache.close()
             asked.append(([reply.critique for reply in replies], len(server.requests)))
     assert asked == [(["opinion 0", "opinion 1", "opinion 2"], 3)] * 2
+
+
+def test_all_votes_are_about_one_run_of_the_unit_tests():
+    test = "import time\nfrom solution import now\n\ndef test_now():\n    assert now() == time.time_ns()\n"
+    record = {"question_id": "now", "question": "Write now().", "test": test}
+    program = rollout("def now():\n    return 0\n", KODCODE, record=record, prompt=record["question"])
+    reply = KODCODE.render_feedback(Feedback("It is late.", [], ["return 0"]))
+    with FaultServer(lambda body: reply) as server:
+        critic = load_critic(f"{server.url}#judge", KODCODE, temperature=0.7)
+        config = PolicyConfig(critic_votes=3, critic_temperature=0.7)
+        CriticRewards(critic, KODCODE, config)([program, rollout(" ", KODCODE, record=record)])
+    asked = [request["messages"][0]["content"] for request in server.requests]
+    assert len(asked) == 3 and len({*asked}) == 1 and "assert 0 == 1" in asked[0]
 
 
 TEXT = "She lost her job, and she wants a new car."
