@@ -13,20 +13,13 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE
 from text2grad.errors import InputError
-from text2grad.journal.run_folder import changes_of, check_fixed, lasting_name, settings_at
+from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
 from text2grad.models import weights_fingerprint
 from text2grad.records import check_same_settings, fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
 RUN_FILE = "run.json"
-_FREE = {
-    "output_dir", "data_path", "allow_changed", "save_every", "save_total_limit", "keep_policies",
-    "log_rollouts_every", "report_to", "critic_concurrency", "critic_timeout",
-    "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
-    "audit_critic", "audit_share", "audit_prompt",
-}  # fmt: skip
-"""Settings that do not change what is learnt. (Of the data, the content is compared instead of the path.)"""
 _LENGTH = {
     "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip
@@ -109,7 +102,8 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's result, by name; settings that the file does not know yet have their defaults."""
     given = config_of(about).flat()
-    settings = {name: value for name, value in given.items() if name not in _FREE}
+    free = {*FREE, "data_path"}  # of data, the content is compared
+    settings = {name: value for name, value in given.items() if name not in free}
     settings |= {name: lasting_name(settings[name]) for name in _PATHS}
     own = {"task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
     return {**settings, **own, **about.get("texts", {})}

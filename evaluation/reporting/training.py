@@ -10,16 +10,9 @@ import numpy as np
 from evaluation.reporting.runs import Run, is_number
 from evaluation.reporting.wording import known_metrics, method_name
 from evaluation.results import grouped
+from text2grad.journal.run_folder import FREE
 
-_NOT_THE_METHOD = {
-    "seed",
-    "output_dir",
-    "report_to",
-    "save_every",
-    "save_total_limit",
-    "log_rollouts_every",
-    "generation_batch_size",
-}
+_NOT_THE_METHOD = {*FREE, "seed", "generation_batch_size"}
 _POINTS = 240
 
 

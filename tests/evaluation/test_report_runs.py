@@ -76,7 +76,7 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
 
     runs = [
         run("a", seed=1, config={"scheme": "uniform", "seed": 1, "output_dir": "x"}, critic="runs/seed1/rm"),
-        run("b", seed=2, config={"scheme": "uniform", "seed": 2, "output_dir": "y"}, critic="runs/seed2/rm"),
+        run("b", seed=2, config={"scheme": "uniform", "seed": 2, "vllm_url": ["http://h:2"]}, critic="runs/seed2/rm"),
         run("c", seed=1, config={"scheme": "decay", "seed": 1, "output_dir": "z"}, critic="runs/seed1/rm"),
         run("d", seed=1, method="grpo"),
     ]

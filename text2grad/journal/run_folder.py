@@ -24,6 +24,12 @@ _WITHOUT_RUN = {
     "adapter_config.json": "an adapter",
     "config.json": "a model",
 }
+FREE = {
+    "output_dir", "allow_changed", "save_every", "save_total_limit", "keep_policies", "log_rollouts_every", "report_to",
+    "critic_concurrency", "critic_timeout", "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
+    "audit_critic", "audit_share", "audit_prompt",
+}  # fmt: skip
+"""Settings of stage 3 that do not change what is learnt."""
 Change = dict[str, Any]
 """``{"from_step": 3, "settings": {...}}``: what applies from that step on."""
 
