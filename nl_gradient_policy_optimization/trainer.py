@@ -43,11 +43,13 @@ from nl_gradient_policy_optimization.rollouts import (
     rounded,
     shown,
 )
+from nl_gradient_policy_optimization.run_record import RUN_FILE
 from nl_gradient_policy_optimization.schedule import total_steps
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
 from text2grad.losses.kl import KLController
+from text2grad.records import load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -128,6 +130,11 @@ class NLGradientTrainer:
                 if reason:
                     self.accelerator.print(f"stopping: {reason}")
                     break
+
+    def judged_rows(self) -> list[dict[str, Any]]:
+        """The metrics that limits judge: of the steps since the settings were last changed."""
+        steps = [change["from_step"] for change in load_json(self.run / RUN_FILE).get("changes", [])]
+        return [row for row in self.metrics_log.rows() if row["step"] >= max(steps, default=1)]
 
     def stop_reason(self) -> str:
         """Why an observer ends the run after the last step; the main process says it, which alone has the logs."""

@@ -38,7 +38,7 @@ class Audit(Observer):
 
     def stop_reason(self) -> str:
         flips, gap = self.settings.audit_flip_limit, self.settings.audit_gap_limit
-        return audit_stop_reason(self.run.metrics_log.rows(), flips, gap) if flips or gap else ""
+        return audit_stop_reason(self.run.judged_rows(), flips, gap) if flips or gap else ""
 
 
 class AuditedRewards:

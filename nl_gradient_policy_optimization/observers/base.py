@@ -24,7 +24,7 @@ class Observer:
         return {}
 
     def stop_reason(self) -> str:
-        """Why the run should end after the last step in its log; empty: it should not. The main process calls it."""
+        """Why the run should end after ``run.judged_rows()``; empty: it should not. The main process calls it."""
         return ""
 
     # Checkpoints

@@ -23,7 +23,7 @@ class Metrics(Observer):
 
     def stop_reason(self) -> str:
         limit, kl = self.run.config.kl_limit, f"kl/{self.run.config.kl}"
-        above = limit and any(row.get(kl, 0) > limit for row in self.run.metrics_log.rows()[-1:])
+        above = limit and any(row.get(kl, 0) > limit for row in self.run.judged_rows()[-1:])
         return f"a response's KL to the reference is above --kl_limit {limit}" if above else ""
 
 

@@ -111,6 +111,12 @@ def test_allowed_changes_are_recorded_from_their_step_on_and_reach_what_a_checkp
     assert again.finished_steps == 5 and not list(again.run.glob("*.damaged*"))
 
 
+def test_what_a_limit_ended_goes_on_under_it_with_other_settings(tmp_path):
+    limited = {"kl_limit": 1e-9, "max_steps": 5}
+    changed = {**limited, "learning_rate": 1e-3, "allow_changed": True}
+    assert [begin(tmp_path, **given).finished_steps for given in (limited, limited, changed, changed)] == [2, 2, 3, 3]
+
+
 def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
     def prompts(*rows: dict) -> list[dict]:
         Dataset.from_list(list(rows)).save_to_disk(tmp_path / "set")
