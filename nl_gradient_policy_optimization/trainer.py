@@ -249,9 +249,13 @@ class NLGradientTrainer:
                 self.algorithm.save(folder)
             if self.ahead:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
+        self.keep_policy()
+        self.saved_steps = self.finished_steps
+
+    def keep_policy(self) -> None:
+        """Keep the policy of the newest checkpoint, which will be deleted."""
         if self.config.keeps_policies and self.accelerator.is_main_process:
             weights.keep_policy(self.run, self.finished_steps)
-        self.saved_steps = self.finished_steps
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, where there is one."""
@@ -280,6 +284,7 @@ class NLGradientTrainer:
             self.rollout_count = state["rollouts"]
             rows = {} if self.config.allow_changed else state.get("rows", {})
             self.finished_steps = self.saved_steps = state["step"]
+            self.keep_policy()  # a kill may have come between the two
             self.accelerator.print(f"going on after step {self.finished_steps} ({folder})")
         if self.accelerator.is_main_process:
             for log in (self.metrics_log, self.rollout_log):

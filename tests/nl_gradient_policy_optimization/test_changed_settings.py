@@ -1,5 +1,6 @@
 """A run started again with other settings: refused where they decide the result, recorded where they may change."""
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -115,6 +116,15 @@ def test_what_a_limit_ended_goes_on_under_it_with_other_settings(tmp_path):
     limited = {"kl_limit": 1e-9, "max_steps": 5}
     changed = {**limited, "learning_rate": 1e-3, "allow_changed": True}
     assert [begin(tmp_path, **given).finished_steps for given in (limited, limited, changed, changed)] == [2, 2, 3, 3]
+
+
+def test_a_policy_that_a_kill_left_unkept_is_kept_on_the_next_start(tmp_path):
+    begin(tmp_path, save_every=1)
+    kept = tmp_path / "run" / "policies" / "2"
+    whole = (kept / "adapter_model.safetensors").read_bytes()
+    shutil.rmtree(kept)
+    begin(tmp_path, save_every=1)
+    assert (kept / "adapter_model.safetensors").read_bytes() == whole
 
 
 def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
