@@ -166,7 +166,6 @@ class PPOSettings:
     )
     clip_range: float = setting(0.2, "ε of PPO's ratio clip", above=0)
     value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
-    value_coef: float = setting(0.1, "c_v, weight of the value loss", at_least=0)
     entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus", at_least=0)
 
 

@@ -133,8 +133,9 @@ class Learner:
                 outputs = self.losses(micro_batch)
                 mask = micro_batch.mask.to(outputs.policy)
                 policy = (outputs.policy * mask).sum() / tokens + outputs.added
-                value = self.config.value_coef * (outputs.value * mask).sum() / tokens
-                self._stop_if_broken(policy.detach() + value.detach(), micro_batch)
+                value = (outputs.value * mask).sum() / tokens
+                # V may be far off, as long as it is finite: its gradient is clipped.
+                self._stop_if_broken(policy.detach() + 0 * value.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
                 self.accelerator.backward(policy * self.accelerator.num_processes * len(micro_batches))
                 if self.value_function:

@@ -97,7 +97,6 @@ def config_of(
         "lr_schedule": "constant",
         "value_learning_rate": protocol.value_learning_rate,
         "value_clip_range": None,
-        "value_coef": 1.0,
         "kl": "k3",
         "kl_coef": protocol.kl_coef,
         "kl_target": None,

@@ -103,7 +103,7 @@ def test_numbers_that_are_none_are_refused(tmp_path, name, value):
 
 PAPER = {
     "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "lora_target_modules": ["q_proj", "v_proj"],
-    "value_target": "rewards", "value_coef": 0.1, "value_clip_range": 0.2, "clip_range": 0.2, "kl": "full",
+    "value_target": "rewards", "value_clip_range": 0.2, "clip_range": 0.2, "kl": "full",
     "gamma": 1.0, "lam": 0.95, "ppo_epochs": 4, "epochs": 4, "seed": 42, "micro_batch_size": 1,
 }  # fmt: skip
 COLUMNS = (

@@ -120,7 +120,7 @@ def reference_loss(trainer, rollouts):
             value = (state / state.pow(2).mean().add(1e-6).sqrt()) @ head.weight / math.sqrt(len(state)) + head.bias
             target = raw + old_value.item()
             near = old_value + (value - old_value).clamp(-config.value_clip_range, config.value_clip_range)
-            value_terms.append(config.value_coef * 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2))
+            value_terms.append(0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2))
     return sum(policy_terms) / count, sum(value_terms) / count
 
 
