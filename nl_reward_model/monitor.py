@@ -23,6 +23,8 @@ class Monitor(TrainerCallback):
     """Writes feedback on the same few validation records at every evaluation, and describes every checkpoint."""
 
     trainer: SFTTrainer
+    best_step: int | None = None
+    """Whose weights are in memory, once training has ended and loaded the best."""
 
     def __init__(
         self, description: RewardModelDescription, prompt: RewardPrompt, validation: Records, config: RewardModelConfig
@@ -34,9 +36,10 @@ class Monitor(TrainerCallback):
 
     def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """All ranks work on the same records: under ZeRO-3 each forward pass needs every rank."""
-        if not self.records or self._last_step == state.global_step:
+        step = self.best_step or state.global_step
+        if not self.records or self._last_step == step:
             return
-        self._last_step = state.global_step
+        self._last_step = step
         records, task = list(self.records.values()), self.prompt.task
         prompts, responses = [*map(task.prompt, records)], [*map(task.response, records)]
         model = self.trainer.model
@@ -62,7 +65,7 @@ class Monitor(TrainerCallback):
             for record_id, text, item in zip(self.records, texts, parsed, strict=True)
         ]
         if state.is_world_process_zero:
-            path = Path(args.output_dir) / "feedback" / f"step-{state.global_step:06d}.jsonl"
+            path = Path(args.output_dir) / "feedback" / f"step-{step:06d}.jsonl"
             save_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         self.trainer.log({f"eval_feedback_{name}": value for name, value in metrics.items()})
 

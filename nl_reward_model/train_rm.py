@@ -101,6 +101,8 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     monitor = Monitor(description, prompt, validation, config)
     trainer = _trainer(config, tokenizer, encoded, held_out, monitor)
     finetuning.train(trainer)
+    if config.load_best_model_at_end:
+        monitor.best_step = trainer.state.best_global_step
     if held_out.examples and not _evaluated(trainer.state):
         trainer.evaluate()
     trainer.save_model()

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
+from nl_reward_model.train_rm import train
 from tests.fault_server import FaultServer
 from tests.processes import run_ranks
-from tests.reward_records import memorised, slf5k_records, write
+from tests.reward_records import memorised, settings, slf5k_records, write
 from tests.tiny import model, tiny_model, tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model import reading
-from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.decoding import Drafter, FeedbackDecoder, Habits, closes_object
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -287,6 +288,16 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     infer("slf5k", InferConfig(model=base, prompt="no_cot", **common))
     rows = json.loads((tmp_path / "j.json").read_text())
     assert len(rows) == 6 and all(row["predicted"] is None and row["parse_error"] for row in rows.values())
+
+
+def test_a_models_figures_are_of_the_weights_in_its_folder(tmp_path):
+    """A first step at rate 0 leaves a model that knows its records by heart; the second ruins it."""
+    folder, records = memorised()
+    every = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    given = {"model": str(folder), "learning_rate": 1.0, "warmup_steps": 1, "max_steps": 2, "validation_share": 0.5}
+    train("slf5k", settings(tmp_path, write(tmp_path, records), **given, **every, load_best_model_at_end=True))
+    metrics = RewardModelDescription.load(tmp_path / "reward_model", "slf5k")[0].metrics
+    assert (metrics["best_step"], metrics["eval_feedback_parse_rate"]) == (1, 1.0)
 
 
 ABOUT = {
