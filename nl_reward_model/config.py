@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from peft import LoraConfig
 from trl import SFTConfig
 
 from text2grad.configs import check_given, check_values, setting
 from text2grad.errors import InputError
-from text2grad.models import DtypeName, best_device, is_adapter, long_dtype_name, named_dtype
-from text2grad.models.deepspeed_setup import begin_deepspeed
+from text2grad.journal.settings import TrainingSettings
+from text2grad.models import is_adapter
 
 
 @dataclass
-class RewardModelConfig(SFTConfig):
+class RewardModelConfig(TrainingSettings, SFTConfig):
     """``max_prompt_tokens`` bounds the prompt, ``max_length`` the prompt and z together, in tokens."""
 
     data_path: str = setting("", "annotated records of stage 1: a file, or a data set of the hub")
@@ -29,20 +28,12 @@ class RewardModelConfig(SFTConfig):
     )
     critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     verdict: bool = setting(True, "z ends with what is missing and the verdict, if every record has one")
-    allow_changed: bool = setting(
-        False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
-    )
     max_prompt_tokens: int = setting(900, "tokens that the prompt may have", "--prompt_max_length")
     max_length: int = setting(1400, "tokens that prompt and feedback may have together")
     shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")
     responses_per_row: int = setting(
         1, "responses to one prompt that share a row, which reads the prompt once; batch sizes count rows", above=0
     )
-    dtype: DtypeName = setting("auto", "number type of computation; auto is what the device is fast in", "--precision")
-    lora: bool = setting(True, "false is another spelling of --lora_r 0")
-    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
-    lora_alpha: int = setting(32, "LoRA's alpha")
-    lora_dropout: float = setting(0.05, "dropout inside the adapter")
     lora_target_modules: list[str] = setting(["q_proj", "v_proj"], "names of the layers to adapt, or all-linear")
     feedback_records: int = setting(
         16, "validation records that the model writes feedback on at each evaluation; 0 for none", "--judge_records"
@@ -62,16 +53,9 @@ class RewardModelConfig(SFTConfig):
         if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False
-        self.lora_r = self.lora_r if self.lora else 0
+        super().__post_init__()
         if is_adapter(self.model):
             self._go_on_with_adapter()
-        self.lora = self.lora_r > 0
-        self.dtype = long_dtype_name(self.dtype)
-        self.use_cpu = best_device() == "cpu"
-        self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
-        if self.deepspeed:
-            begin_deepspeed(self.use_cpu)
-        super().__post_init__()
 
     def _go_on_with_adapter(self) -> None:
         """Its rank, scale and layers are what it was made with."""
@@ -81,13 +65,3 @@ class RewardModelConfig(SFTConfig):
         self.lora_r, self.lora_alpha, self.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
         named = adapter.target_modules  # names, or a pattern
         self.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
-
-    @property
-    def compute_dtype(self) -> torch.dtype:
-        """What products are computed in."""
-        return named_dtype(self.dtype)
-
-    @property
-    def weights_dtype(self) -> torch.dtype:
-        """What the model is loaded in: weights that train keep float32 copies, here or inside DeepSpeed."""
-        return self.compute_dtype if self.lora_r or self.deepspeed else torch.float32

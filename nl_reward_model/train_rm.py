@@ -46,14 +46,6 @@ from text2grad.tasks.commands import say_next, stage_command
 RUN_FILE = "run.json"
 _EXAMPLES = 16
 _LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers")
-_DECIDING = (
-    "model", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "dtype", "shorten",
-    "max_prompt_tokens", "max_length", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay",
-    "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs", "max_steps", "seed",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "validation_share",
-    "responses_per_row", "critique", "verdict", "label_smoothing_factor", "loss_type", "packing",
-)  # fmt: skip
-"""The settings that decide the result; a run can only be resumed with the same ones."""
 
 
 def train(task: str | Task, config: RewardModelConfig) -> None:
@@ -155,9 +147,6 @@ def _describe(
     task: Task, config: RewardModelConfig, encoded: EncodedRecords, held_out: EncodedRecords, records: Records
 ) -> RewardModelDescription:
     longest = max(encoded.longest_completion, held_out.longest_completion)
-    settings = {name: getattr(config, name) for name in _DECIDING}
-    settings = {name: getattr(value, "value", value) for name, value in settings.items()}
-    zero_stage = config.deepspeed_plugin.zero_stage if config.deepspeed_plugin is not None else 0
     return RewardModelDescription(
         task=task.name,
         task_source=task.source,
@@ -169,7 +158,7 @@ def _describe(
         shorten=config.shorten,
         max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
         examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
-        settings={**settings, "ranks": config.world_size, "zero_stage": zero_stage},
+        settings=config.decisions(),
         data={
             "path": config.data_path,
             "hash": fingerprint(dict(records)),
@@ -180,7 +169,7 @@ def _describe(
             "dropped": encoded.dropped | held_out.dropped,
             "validation_ids": held_out.ids,
         },
-        versions={name: version(name) for name in (*_LIBRARIES, *(("deepspeed",) if zero_stage else ()))},
+        versions={name: version(name) for name in (*_LIBRARIES, *(("deepspeed",) if config.deepspeed_plugin else ()))},
     )
 
 

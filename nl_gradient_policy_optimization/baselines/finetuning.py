@@ -4,9 +4,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase, Trainer
@@ -19,35 +18,23 @@ from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin, train
 from text2grad.journal.run_folder import changes_shown, claimed
+from text2grad.journal.settings import TrainingSettings
 from text2grad.models import (
-    DtypeName,
-    best_device,
     card_header,
     card_loading,
     is_adapter,
     load_model,
     load_tokenizer,
     lora_config,
-    named_dtype,
     portable_base_name,
     weights_fingerprint,
 )
-from text2grad.models.deepspeed_setup import begin_deepspeed
 from text2grad.prompts import POLICY_PROMPT, asking, carried_words, load_prompt
 from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task, get_task
 from text2grad.tasks.commands import say_next
 
 RUN_FILE, RESULT_FILE = "run.json", "result.json"
-_DECIDING = (
-    "task", "model", "lora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "max_prompt_tokens",
-    "max_new_tokens", "optimizer", "learning_rate", "num_train_epochs", "max_steps", "seed",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "validation_share", "dtype", "optim",
-    "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm", "beta", "loss_type",
-)  # fmt: skip
-"""The settings that decide what comes out; a run is only resumed with the same ones."""
-
-
 _LOADING_SCALAR = """## Loading it
 
 ```python
@@ -59,64 +46,34 @@ scores = model(["a prompt"], ["a response"])
 """
 
 
-if TYPE_CHECKING:
-    from transformers import TrainingArguments as _Mixed  # has the settings that are not ours
-else:
-    _Mixed = object
-
-
 @dataclass
-class FineTuning(_Mixed):
-    """Our settings; mixed into the config of a TRL trainer, whose own settings are flags as well."""
+class FineTuning(TrainingSettings):
+    """Our settings."""
 
     task: str = setting("", TASK_HELP)
     data_path: str = setting("", "what to learn from", "--dataset_path", "--input_file", "--responses")
     output_dir: str = setting("", "where the trained model goes; the same command continues there", "--save_dir")
     model: str = setting("smollm2", "hub id, folder, adapter folder, or smollm2", "--model_path")
-    dtype: DtypeName = setting("auto", "of computation; auto: what the device computes fast", "--precision")
     optimizer: Literal["auto", "adamw", "adafactor"] = setting(
         "adamw", "as in policy training; --optim names TRL's others"
     )
-    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
-    lora: bool = setting(True, "false trains all weights, as --lora_r 0 does")
-    lora_alpha: int = setting(32, "LoRA's alpha")
-    lora_dropout: float = setting(0.05, "dropout inside the adapter")
     lora_target_modules: list[str] = setting(["all-linear"], "names of the layers to adapt, or all-linear")
     max_prompt_tokens: int = setting(640, "longer prompts are left out, and counted", "--prompt_max_length")
     max_new_tokens: int = setting(
         128, "longer responses are left out, and counted", "--max_response_tokens", "--max_tokens"
     )
     validation_share: float = setting(0.1, "share of the prompts that is held out and measured", at_least=0, below=1)
-    allow_changed: bool = setting(
-        False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
-    )
 
     def __post_init__(self) -> None:
         check_given(self, "task", "data_path", "output_dir")
         check_values(self)
-        if not self.lora:
-            self.lora_r = 0
-        self.lora = self.lora_r > 0
-        self.use_cpu = best_device() == "cpu"
-        self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
         if self.optimizer == "auto":
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
         if self.optimizer == "adafactor":
             self.optim = "adafactor"
         check_sharding("adafactor" if self.optim == "adafactor" else self.optimizer, str(self.deepspeed or ""))
-        if self.deepspeed:
-            begin_deepspeed(self.use_cpu)
         self.max_length = None  # nothing is cut; what is too long is left out by our own limits
         super().__post_init__()
-
-    @property
-    def compute_dtype(self) -> torch.dtype:
-        return named_dtype(self.dtype)
-
-    @property
-    def weights_dtype(self) -> torch.dtype:
-        """Small steps vanish in 16 bits: a model whose every weight is trained is float32."""
-        return self.compute_dtype if self.lora or self.deepspeed else torch.float32
 
     def adapter(self, **options: Any) -> LoraConfig | None:
         return lora_config(self, **options) if self.lora else None
@@ -218,7 +175,7 @@ def fine_tune(
     """
     folder = Path(config.output_dir)
     path = folder / RUN_FILE
-    begun = {"method": method, "data": fingerprint(items), **_decisions(config)}
+    begun = {"method": method, "data": fingerprint(items), **config.decisions()}
     begun["weights"] = weights_fingerprint(config.model)
     task = asking(get_task(config.task), config.words)
     words = load_prompt(config.words, ("prompt",)) if config.words else None
@@ -258,10 +215,6 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     return {name: value for name, value in measures.items() if isinstance(value, float)}
 
 
-def _decisions(config: FineTuning) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _DECIDING if hasattr(config, name)}
-
-
 def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:
     """The result's README.md: data, settings, measures, and how to load it."""
     header = card_header(config.model, config.lora, [method, config.task])
@@ -269,7 +222,7 @@ def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> s
     if method == "scalar_reward":
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)
-    settings = "\n".join(f"- {name}: {value}" for name, value in _decisions(config).items() if name != "task")
+    settings = "\n".join(f"- {name}: {value}" for name, value in config.decisions().items() if name != "task")
     settings += changes_shown(load_json(Path(config.output_dir) / RUN_FILE).get("changes", []))
     figures = "\n".join(f"- {name}: {value:.4g}" for name, value in measures.items()) or "- nothing"
     return f"""{header}

@@ -203,6 +203,19 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     assert margin(after) > margin(before) + 1
 
 
+@pytest.mark.parametrize("allow_changed", [False, True])
+def test_other_ranks_or_another_zero_stage_are_refused(tmp_path, allow_changed):
+    """The optimiser's files are theirs: it would begin anew."""
+    config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_steps=1, allow_changed=allow_changed)
+    dpo.train(config)
+    path = tmp_path / "run" / "run.json"
+    begun = load_json(path)
+    for name in ("ranks", "zero_stage"):
+        save_json(path, {**begun, name: 2})
+        with pytest.raises(InputError, match=f"{name}: 2 then, {begun[name]} now"):
+            dpo.train(config)
+
+
 def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path, monkeypatch):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), validation_share=0.5, max_steps=1)
     seen = {}

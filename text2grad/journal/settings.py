@@ -1,0 +1,65 @@
+"""The settings that every training by a ``transformers`` Trainer has, and which of all decide its result."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from text2grad.configs import setting
+from text2grad.models import DtypeName, best_device, long_dtype_name, named_dtype
+from text2grad.models.deepspeed_setup import begin_deepspeed
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments as _Mixed  # has the settings that are not ours
+else:
+    _Mixed = object
+
+_DECIDING = (
+    "task", "model", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "dtype", "shorten",
+    "max_prompt_tokens", "max_length", "max_new_tokens", "learning_rate", "lr_scheduler_type", "warmup_steps",
+    "optimizer", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
+    "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "train_sampling_strategy", "validation_share", "responses_per_row", "critique", "verdict", "packing", "loss_type",
+    "beta", "label_smoothing", "label_smoothing_factor", "center_rewards_coefficient",
+)  # fmt: skip
+
+
+@dataclass
+class TrainingSettings(_Mixed):
+    """Mixed into the config of a TRL trainer, whose own settings are flags as well."""
+
+    dtype: DtypeName = setting("auto", "number type of computation; auto is what the device is fast in", "--precision")
+    lora_r: int = setting(16, "rank of the LoRA adapter; 0 trains all weights")
+    lora: bool = setting(True, "false is another spelling of --lora_r 0")
+    lora_alpha: int = setting(32, "LoRA's alpha")
+    lora_dropout: float = setting(0.05, "dropout inside the adapter")
+    allow_changed: bool = setting(
+        False, "continue a run with other settings than it was begun with; run.json and the card keep which and when"
+    )
+
+    def __post_init__(self) -> None:
+        self.lora_r = self.lora_r if self.lora else 0
+        self.lora = self.lora_r > 0
+        self.dtype = long_dtype_name(self.dtype)
+        self.use_cpu = best_device() == "cpu"
+        self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        if self.deepspeed:
+            begin_deepspeed(self.use_cpu)
+        super().__post_init__()
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What products are computed in."""
+        return named_dtype(self.dtype)
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        """What the model is loaded in: weights that train keep float32 copies, here or inside DeepSpeed."""
+        return self.compute_dtype if self.lora or self.deepspeed else torch.float32
+
+    def decisions(self) -> dict[str, Any]:
+        """What decides the result, by name; a run is only resumed with the same."""
+        given = {name: getattr(self, name, None) for name in _DECIDING}
+        plugin = self.deepspeed_plugin
+        given |= {"ranks": self.world_size, "zero_stage": plugin.zero_stage if plugin else 0}
+        return {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
