@@ -19,7 +19,7 @@ from text2grad.critics import is_endpoint, is_served
 from text2grad.critics.settings import CriticChoice
 from text2grad.errors import InputError
 from text2grad.losses import KLKind
-from text2grad.models import long_dtype_name
+from text2grad.models import go_on_with_adapter, long_dtype_name
 from text2grad.prompts import carried_words
 from text2grad.token_rewards import Scheme
 
@@ -239,6 +239,7 @@ class PolicyConfig(
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
         if self.rollouts_ahead is None:
             self.rollouts_ahead = is_endpoint(self.critic) or is_served(self.critic)
+        go_on_with_adapter(self)
         self.algorithm.configure(self)
         self.method = self.method or self.algorithm.label
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peft import LoraConfig
 from trl import SFTConfig
 
 from text2grad.configs import check_given, check_values, setting
 from text2grad.errors import InputError
 from text2grad.journal.settings import TrainingSettings
-from text2grad.models import is_adapter
+from text2grad.models import go_on_with_adapter
 
 
 @dataclass
@@ -54,14 +53,4 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False
         super().__post_init__()
-        if is_adapter(self.model):
-            self._go_on_with_adapter()
-
-    def _go_on_with_adapter(self) -> None:
-        """Its rank, scale and layers are what it was made with."""
-        if not self.lora_r:
-            raise InputError(f"--lora_r 0: {self.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
-        adapter = LoraConfig.from_pretrained(self.model)
-        self.lora_r, self.lora_alpha, self.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
-        named = adapter.target_modules  # names, or a pattern
-        self.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
+        go_on_with_adapter(self)

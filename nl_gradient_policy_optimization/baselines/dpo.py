@@ -16,7 +16,7 @@ from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
 from text2grad.errors import command
-from text2grad.models import is_adapter, load_model
+from text2grad.models import load_model
 from text2grad.tasks import get_task
 
 
@@ -44,10 +44,9 @@ def example(encoded: Encoded) -> dict[str, list[int]]:
 
 def train(config: DPOSettings) -> None:
     """Train, and leave the adapter (or model) in ``config.output_dir``."""
-    full = not config.lora and not is_adapter(config.model)
 
     def make(**options: Any) -> PairTrainer:
-        reference = load_model(config.model, config.weights_dtype) if full else None
+        reference = load_model(config.model, config.weights_dtype) if not config.lora else None
         return PairTrainer(ref_model=reference, **config.policy(), **options)
 
     items = items_of(config.data_path)

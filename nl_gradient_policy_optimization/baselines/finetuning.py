@@ -22,6 +22,7 @@ from text2grad.journal.settings import TrainingSettings
 from text2grad.models import (
     card_header,
     card_loading,
+    go_on_with_adapter,
     is_adapter,
     load_model,
     load_tokenizer,
@@ -91,6 +92,10 @@ class PolicyTuning(FineTuning):
     policy_prompt: str = setting(
         "", "a file with the words that ask the policy; by default those that --model was trained with, or the task's"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        go_on_with_adapter(self)
 
     @property
     def words(self) -> str:

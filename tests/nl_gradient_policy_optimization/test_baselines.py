@@ -3,6 +3,7 @@
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,16 @@ def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     assert metrics["first_loss"] == pytest.approx(math.log(2), abs=1e-4)  # no difference yet
     assert metrics["last_loss"] < metrics["first_loss"] - 1e-3
     load_model(config.output_dir, "float32")
+
+
+def test_an_adapter_that_goes_on_keeps_its_rank(tmp_path):
+    data, folder = pairs_file(tmp_path), str(tmp_path / "adapter")
+    adapted(load_model(tiny_model(tmp_path / "tiny"), "float32")).save_pretrained(folder)
+    for made in (partial(settings, dpo.DPOSettings, tmp_path, data), partial(tiny_config, tmp_path)):
+        config = made(model=folder, lora_r=64)
+        assert (config.lora_r, config.lora_alpha, "q_proj" in config.lora_target_modules) == (4, 8, True)
+        with pytest.raises(InputError, match=r"--lora_r 0: .*adapter is an adapter; merge it first"):
+            made(model=folder, lora_r=0)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     cpu_has_bfloat16,
     end_token_ids,
     from_hub,
+    go_on_with_adapter,
     is_adapter,
     load_model,
     load_tokenizer,

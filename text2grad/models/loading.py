@@ -167,8 +167,9 @@ def named_dtype(name: str, device: torch.device | str | None = None) -> torch.dt
 
 
 class LoraSettings(Protocol):
-    """Any settings with these four fields."""
+    """Any settings with these fields."""
 
+    model: str
     lora_r: int
     lora_alpha: int
     lora_dropout: float
@@ -191,6 +192,20 @@ def lora_config(settings: LoraSettings, **options: Any) -> LoraConfig:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         **{"task_type": "CAUSAL_LM", **options},
     )
+
+
+def go_on_with_adapter(settings: LoraSettings) -> None:
+    """Where the model to train is an adapter, its rank, scale and layers stay what it was made with."""
+    if not is_adapter(settings.model):
+        return
+    from peft import LoraConfig
+
+    if not settings.lora_r:
+        raise InputError(f"--lora_r 0: {settings.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
+    adapter = LoraConfig.from_pretrained(settings.model)
+    settings.lora_r, settings.lora_alpha, settings.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
+    named = adapter.target_modules  # names, or a pattern
+    settings.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
