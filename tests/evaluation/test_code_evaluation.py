@@ -65,7 +65,7 @@ def judge(prompt: str, response: str, record: dict) -> Feedback:
 def test_pass_at_k_of_samples_run_in_the_sandbox(tmp_path):
     programs = {"a": [RIGHT, WRONG], "b": [LOUD, SLOW], "c": [RIGHT, RIGHT], "d": ["no code at all", RIGHT]}
     file = kodcode_file(tmp_path / "p.json", programs)
-    result = evaluate_programs(config(tmp_path, file, k=[1, 2], seconds=6.0, critic=f"{__file__}:judge"))
+    result = evaluate_programs(config(tmp_path, file, k=[1, 2], seconds=3.0, critic=f"{__file__}:judge"))
     assert result["feedback"]["c"]["code_feedback"] == "sample c@0"
     assert result["records"]["c"]["poor_tokens"] == 0 < result["metrics"]["poor_tokens"]["value"]
     assert result["metrics"]["pass@1"]["value"] == pytest.approx((0.5 + 0 + 1 + 0.5) / 4)

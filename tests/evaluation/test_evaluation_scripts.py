@@ -3,8 +3,8 @@
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,20 @@ import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)
 """
+
+
+@pytest.fixture
+def suited(monkeypatch, capsys):
+    """What a suite prints that is run in this process; its exit code has to be ``code``."""
+
+    def main(name: str, *flags: object, code: int = 0):
+        monkeypatch.setattr(sys, "argv", ["suite.py", "--suite", name, *map(str, flags)])
+        with pytest.raises(SystemExit) as left:
+            suite.main()
+        assert left.value.code == code
+        return capsys.readouterr()
+
+    return main
 
 
 def run(script: str, *args: object, without: tuple[str, ...] = (), tmp_path: Path | None = None, code: int = 0):
@@ -115,26 +129,24 @@ def test_answers_to_open_questions(tmp_path):
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
 
 
-@pytest.fixture
-def mt_bench(tmp_path) -> Iterator[list]:
-    """Flags that need no package: MT-Bench's questions, which a server both answers and grades."""
+def test_a_missing_package_leaves_out_its_own_benchmark_alone(suited, tmp_path, monkeypatch):
+    """MT-Bench needs none; a server both answers and grades."""
     save_json(tmp_path / "q.jsonl", [{"question_id": 1, "category": "writing", "turns": ["One?", "Two?"]}])
     flags = ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
     with FaultServer(lambda body: "[[6]]") as server:
-        yield [*flags, "--base_url", server.url, "--judge", f"{server.url}#m"]
-
-
-def test_a_missing_package_leaves_out_its_own_benchmark_alone(mt_bench, tmp_path):
-    script, hidden = "ultrafeedback/evaluate_ultrafeedback.sh", {"without": ("lm_eval",), "tmp_path": tmp_path}
-    told = run(script, *mt_bench, **hidden).stdout.splitlines()
+        flags += ["--base_url", server.url, "--judge", f"{server.url}#m"]
+        done = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, without=("lm_eval",), tmp_path=tmp_path)
+    told = done.stdout.splitlines()
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
     assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
     assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
 
-    asked = run(script, *mt_bench, "--arc_path", "evaluation/ultrafeedback/sample_arc.jsonl", **hidden, code=2).stdout
+    monkeypatch.setattr(suite, "missing_packages", lambda modules: ["lm-eval"] if "lm_eval" in modules else [])
+    monkeypatch.setattr(suite, "_run", lambda arguments: 0)
+    asked = suited("ultrafeedback", *flags, "--arc_path", "arc.jsonl", code=2).out
     assert "did not run: arc" in asked and f"result: {tmp_path}/out/mt_bench.result.json" in asked
-    assert "did not run" not in run(script, *mt_bench, "--only", "mt_bench", **hidden).stdout
-    assert "result:" not in run(script, *mt_bench, "--skip", "arc mt_bench", **hidden).stdout
+    assert "did not run" not in suited("ultrafeedback", *flags, "--only", "mt_bench").out
+    assert "result:" not in suited("ultrafeedback", *flags, "--skip", "arc mt_bench").out
 
 
 def test_bertscore_is_one_of_the_measures_and_can_be_asked_for_alone(tmp_path, monkeypatch, capsys):
@@ -149,11 +161,13 @@ def test_bertscore_is_one_of_the_measures_and_can_be_asked_for_alone(tmp_path, m
     assert len(ran) == 4 and all("--bertscore_model" in measuring for measuring in ran[1::2])
 
 
-def test_a_benchmark_that_fails_does_not_stop_the_next_one(mt_bench, tmp_path):
-    flags = [*mt_bench, "--skip", "arc", "--data_path", tmp_path / "none.json"]
-    result = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, code=2)
-    assert "none.json" in result.stderr
-    assert "did not run: held_out: failed" in result.stdout and "mt_bench.result.json" in result.stdout
+def test_a_benchmark_that_fails_does_not_stop_the_next_one(tmp_path, capfd):
+    broken = suite.Benchmark("one", [["-c", "raise SystemExit('broken')"], ["-c", "print('later')"]], tmp_path / "one")
+    whole = suite.Benchmark("two", [["-c", "print('measured')"]], tmp_path / "two")
+    assert suite.run_suite(suite.SuiteConfig("s", str(tmp_path)), [broken, whole], {}) == 1
+    told = capfd.readouterr()
+    assert told.err == "broken\n" and "later" not in told.out and "measured" in told.out
+    assert "did not run: one: failed" in told.out and f"result: {tmp_path}/two\n" in told.out
 
 
 def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
@@ -167,22 +181,26 @@ def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "flags", "message"),
+    ("name", "flags", "message"),
     [
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--modle", "x"], "modle"),
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--model"], "--model"),
-        ("slf5k/evaluate_slf5k.sh", ["--model", "x"], "--output_dir"),
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--judge", "m"], "--baseline"),
-        ("kodcode/evaluate_kodcode.sh", ["--model", "x", "--base_only"], "--system"),
-        ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--model", "x", "--mt_bench_path", "q"], "--judge"),
-        ("slf5k/evaluate_slf5k.sh", [*OUT, "--data_path", "x", "--only", "rouge"], "choose from: metrics"),
-        ("kodcode/evaluate_kodcode.sh", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
-        ("ultrafeedback/evaluate_ultrafeedback.sh", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
-        ("win_rate_curve.sh", ["--run", "x", "--task", "slf5k", "--data_path", "x"], "--baseline is needed"),
+        ("slf5k", [*OUT, "--modle", "x"], "modle"),
+        ("slf5k", [*OUT, "--model"], "--model"),
+        ("slf5k", ["--model", "x"], "--output_dir"),
+        ("slf5k", [*OUT, "--data_path", "x", "--judge", "m"], "--baseline"),
+        ("kodcode", ["--model", "x", "--base_only"], "--system"),
+        ("ultrafeedback", [*OUT, "--model", "x", "--mt_bench_path", "q"], "--judge"),
+        ("slf5k", [*OUT, "--data_path", "x", "--only", "rouge"], "choose from: metrics"),
+        ("kodcode", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
+        ("ultrafeedback", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
     ],
 )
-def test_scripts_say_what_is_wrong_and_exit_with_2(script, flags, message):
-    assert message in run(script, *flags, code=2).stderr
+def test_suites_say_what_is_wrong_and_exit_with_2(suited, name, flags, message):
+    assert message in suited(name, *flags, code=2).err
+
+
+def test_a_curve_says_what_is_wrong_and_exits_with_2():
+    flags = ["--run", "x", "--task", "slf5k", "--data_path", "x"]
+    assert "--baseline is needed" in run("win_rate_curve.sh", *flags, code=2).stderr
 
 
 def test_each_suite_lists_its_flags():

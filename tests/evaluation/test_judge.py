@@ -19,14 +19,13 @@ from text2grad.records import save_json
 from text2grad.tasks import get_task
 
 QUALITY = re.compile(r"quality (-?\d+\.\d+)")
-PAIRS = 200
+PAIRS, FEW = 200, 40
 
 
-@pytest.fixture(scope="module")
-def systems(tmp_path_factory) -> tuple[Path, Path, float]:
+def written(folder: Path, pairs: int) -> tuple[Path, Path, float]:
     """Two systems' summaries with their quality written on them, and how often the first is truly better."""
-    folder, draw = tmp_path_factory.mktemp("systems"), np.random.default_rng(5)
-    own, other = draw.normal(0.4, 1, PAIRS), draw.normal(0, 1, PAIRS)
+    draw = np.random.default_rng(5)
+    own, other = draw.normal(0.4, 1, PAIRS)[:pairs], draw.normal(0, 1, PAIRS)[:pairs]
     for name, qualities in (("own", own), ("other", other)):
         records = {
             f"t3_{index}": {"post": f"Post number {index}.", "generated_summary": f"A summary of quality {quality:.6f}"}
@@ -34,6 +33,17 @@ def systems(tmp_path_factory) -> tuple[Path, Path, float]:
         }
         save_json(folder / f"{name}.json", records)
     return folder / "own.json", folder / "other.json", float((own > other).mean())
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory) -> tuple[Path, Path, float]:
+    return written(tmp_path_factory.mktemp("systems"), PAIRS)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory) -> tuple[Path, Path, float]:
+    """For what needs no statistics."""
+    return written(tmp_path_factory.mktemp("few"), FEW)
 
 
 def scripted(bias: float = 0.0, tie: float = 0.0):
@@ -80,9 +90,9 @@ def test_a_position_bias_is_found_and_undone(systems, tmp_path):
     assert metrics["win_rate_where_orders_agree"]["value"] == pytest.approx((own > other)[clear].mean())
 
 
-def test_a_judge_that_only_looks_at_the_place_says_nothing(systems, tmp_path):
+def test_a_judge_that_only_looks_at_the_place_says_nothing(few, tmp_path):
     with FaultServer(scripted(bias=100)) as server:
-        metrics = judged(server, systems, tmp_path / "r.json")["metrics"]
+        metrics = judged(server, few, tmp_path / "r.json")["metrics"]
     assert metrics["win_rate"]["value"] == 0.5
     assert metrics["position_bias"]["value"] == 1
     assert metrics["ties"]["value"] == 1
@@ -109,9 +119,9 @@ def test_one_order_is_drawn_at_random_and_halves_the_price(systems, tmp_path):
     assert result["metrics"]["win_rate"]["value"] == pytest.approx(systems[2], abs=0.1)
 
 
-def test_wins_ties_and_losses_can_be_recomputed_from_the_file(systems, tmp_path):
+def test_wins_ties_and_losses_can_be_recomputed_from_the_file(few, tmp_path):
     with FaultServer(scripted(bias=0.2, tie=0.2)) as server:
-        result = judged(server, systems, tmp_path / "r.json")
+        result = judged(server, few, tmp_path / "r.json")
     stored = load_result(tmp_path / "r.json")
     assert stored["step"] == 40 and stored["baseline"] == "other"
     scores = []
@@ -127,37 +137,37 @@ def test_wins_ties_and_losses_can_be_recomputed_from_the_file(systems, tmp_path)
         assert figure.value() == pytest.approx(stored["metrics"][name]["value"]), name
 
 
-def test_faults_are_counted_and_asked_again_only_on_demand(systems, tmp_path):
+def test_faults_are_counted_and_asked_again_only_on_demand(few, tmp_path):
     faults = ("500", "cut_off", "prose", "wrong_schema", "empty")
     with FaultServer(scripted(), faults=faults, rate=0.2, seed=1) as server:
-        first = judged(server, systems, tmp_path / "r.json")
+        first = judged(server, few, tmp_path / "r.json")
         failed = len(first["failures"])
-        assert 0 < failed < 2 * PAIRS * 0.3
+        assert 0 < failed < 2 * FEW * 0.3
         assert first["metrics"]["judge_failures"]["value"] > 0
-        assert first["metrics"]["win_rate"]["n"] == PAIRS - round(PAIRS * first["metrics"]["judge_failures"]["value"])
+        assert first["metrics"]["win_rate"]["n"] == FEW - round(FEW * first["metrics"]["judge_failures"]["value"])
         asked = len(server.requests)
-        judged(server, systems, tmp_path / "r.json")
+        judged(server, few, tmp_path / "r.json")
         assert len(server.requests) == asked
         server.rate = 0.0
-        last = judged(server, systems, tmp_path / "r.json", retry_failed=True)
+        last = judged(server, few, tmp_path / "r.json", retry_failed=True)
         assert len(server.requests) == asked + failed
     assert last["metrics"]["judge_failures"]["value"] == 0
-    assert last["metrics"]["win_rate"]["value"] == pytest.approx(systems[2])
+    assert last["metrics"]["win_rate"]["value"] == pytest.approx(few[2])
 
 
-def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(systems, tmp_path):
+def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(few, tmp_path):
     with FaultServer(scripted()) as server:
-        judged(server, systems, tmp_path / "r.json")
+        judged(server, few, tmp_path / "r.json")
         with pytest.raises(InputError, match="begun with other settings"):
-            judged(server, systems, tmp_path / "r.json", judge_max_new_tokens=99)
+            judged(server, few, tmp_path / "r.json", judge_max_new_tokens=99)
         asked = len(server.requests)
-        result = judged(server, systems, tmp_path / "r.json", judge_max_new_tokens=99, allow_changed=True)
+        result = judged(server, few, tmp_path / "r.json", judge_max_new_tokens=99, allow_changed=True)
         assert len(server.requests) == asked  # it had been asked all
-        change = {"from_record": 2 * PAIRS + 1, "settings": {"judge_tokens": 99}}
+        change = {"from_record": 2 * FEW + 1, "settings": {"judge_tokens": 99}}
         assert load_result(tmp_path / "r.json")["changes"] == result["changes"] == [change]
     report, _ = assemble([], load_results([tmp_path / "r.json"]))
     told = report["cautions"]
-    assert any("from record 401 on" in item and "judge_tokens 99" in item for item in told)
+    assert any(f"from record {2 * FEW + 1} on" in item and "judge_tokens 99" in item for item in told)
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])
@@ -208,10 +218,10 @@ def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_password_in_the_judges_address_is_written_nowhere(systems, tmp_path):
+def test_a_password_in_the_judges_address_is_written_nowhere(few, tmp_path):
     with FaultServer(scripted()) as server:
         server.url = server.url.replace("http://", "http://me:hunter2@")
-        judged(server, systems, tmp_path / "r.json", {"orders": "one"})
+        judged(server, few, tmp_path / "r.json", {"orders": "one"})
     assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir())
 
 

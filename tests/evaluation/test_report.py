@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
@@ -23,7 +22,7 @@ from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
 from tests import report_files
-from tests.processes import run_command
+from tests.processes import run_forked
 from tests.report_files import hand_made, pack_of, result_file, unpack, write_run
 from text2grad.feedback import Feedback
 from text2grad.models import weights_fingerprint
@@ -57,9 +56,9 @@ def runs(tmp_path_factory) -> Path:
 def built(runs, tmp_path_factory) -> Path:
     """The page, made by the command a user types; returns its folder."""
     out = tmp_path_factory.mktemp("report")
-    command = [sys.executable, "evaluation/report.py", *sorted(p for p in runs.iterdir() if p.is_dir())]
-    command += ["--results", *sorted(runs.glob("*.result.json")), "--output", out / "report.html"]
-    run_command(*command, "--figures", out / "figures")
+    flags = ["--results", *sorted(runs.glob("*.result.json")), "--output", out / "report.html"]
+    folders = sorted(p for p in runs.iterdir() if p.is_dir())
+    run_forked("evaluation/report.py", *folders, *flags, "--figures", out / "figures")
     return out
 
 

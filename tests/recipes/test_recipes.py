@@ -155,7 +155,7 @@ def test_methods_are_compared_on_the_seeds_they_share():
 
 def test_time_is_up_and_the_same_command_goes_on(tmp_path):
     begun = time.monotonic()
-    assert not campaign(tmp_path, seconds=600, minutes=0.1).run()
+    assert not campaign(tmp_path, seconds=600, minutes=0.03).run()
     assert time.monotonic() - begun < 60 and not (tmp_path / "run/first-seed1").exists()
     assert campaign(tmp_path, seconds=0).run()
     assert len(load_json(tmp_path / "run/figures.json")) == 5
@@ -165,10 +165,16 @@ def test_a_signal_ends_the_command_that_runs(tmp_path):
     made = campaign(tmp_path, seconds=600, only=["first"])
     (tmp_path / "run/base").mkdir(parents=True)
     (tmp_path / "run/base/begun").touch()
-    threading.Timer(4, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    def interrupt() -> None:
+        while not (tmp_path / "run/first-seed1/begun").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         made.run()
-    assert (tmp_path / "run/first-seed1/begun").exists() and not made.running
+    assert not made.running
 
 
 def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
