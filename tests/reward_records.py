@@ -1,6 +1,8 @@
 """Small annotated records of the three tasks, and a reward model that knows some of them by heart."""
 
+import atexit
 import json
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -95,6 +97,7 @@ def same_result(one: Path, other: Path, weights: str = "adapter_model.safetensor
 def memorised(head_dim: int = 16, critique: bool = True) -> tuple[Path, dict[str, dict]]:
     """A reward model's folder, and the six records that it has learnt by heart."""
     folder, records = Path(mkdtemp(prefix="memorised-")), slf5k_records(2)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if not critique:
         records = {key: {k: v for k, v in record.items() if k != "textual_feedback"} for key, record in records.items()}
     model = tiny_model(folder / "model", hidden_size=64, intermediate_size=128, head_dim=head_dim)

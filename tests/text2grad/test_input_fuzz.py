@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 import socket
 import time
 from collections import Counter
@@ -111,13 +110,13 @@ def test_headers_and_bodies_that_drip_have_an_end():
             yield b" "
 
     begun = time.monotonic()
-    with bare_server(drip_headers) as url, pytest.raises(TimeoutError, match="within 3 seconds"):
-        send(f"{url}/x", {}, timeout=1, longest=3)
+    with bare_server(drip_headers) as url, pytest.raises(TimeoutError, match="within 1 seconds"):
+        send(f"{url}/x", {}, timeout=1, longest=1)
     with (
         FaultServer(lambda _: "", raw=lambda _: (200, {}, drip())) as server,
-        pytest.raises(TimeoutError, match="within 3 seconds"),
+        pytest.raises(TimeoutError, match="within 1 seconds"),
     ):
-        send(f"{server.url}/chat/completions", {"messages": []}, timeout=1, longest=3)
+        send(f"{server.url}/chat/completions", {"messages": []}, timeout=1, longest=1)
     with bare_server(drip_headers) as url, pytest.raises(ChatError, match="within 3 seconds"):
         client_of(f"{url}/v1", timeout=1).complete(HELLO)
     assert time.monotonic() - begun < 25
@@ -125,15 +124,19 @@ def test_headers_and_bodies_that_drip_have_an_end():
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
+    sent: list[int] = []  # megabytes
+
     def endless() -> Iterator[bytes]:
-        while True:
+        while len(sent) < 1000:
+            sent.append(1)
             yield b"x" * (1 << 20)
 
-    with FaultServer(lambda _: "", raw=lambda _: (status, {}, endless())) as server:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with pytest.raises(ChatError, match=f"HTTP {status}"):
-            client_of(server.url).complete(HELLO)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+    with (
+        FaultServer(lambda _: "", raw=lambda _: (status, {}, endless())) as server,
+        pytest.raises(ChatError, match=f"HTTP {status}"),
+    ):
+        client_of(server.url).complete(HELLO)
+    assert 0 < len(sent) < 50  # some of them lie in the sockets' buffers
 
 
 @pytest.mark.parametrize(
