@@ -20,6 +20,12 @@ def sandbox(request) -> Sandbox:
     return Sandbox(seconds=LONG, memory_mb=256, processes=24, file_mb=4, output_kb=64, backend=request.param)
 
 
+@pytest.fixture(scope="session")
+def box() -> Sandbox:
+    """The backend that users get, for what does not depend on it."""
+    return Sandbox(seconds=LONG)
+
+
 @pytest.fixture
 def attack(sandbox):
     """Run a program; then see that nothing of it is left and that the next program runs as if nothing had been."""

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.text2grad.liars import CASES, filled
-from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
 
@@ -130,11 +129,6 @@ def add(a, b): return 0""",
 }
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    return Sandbox(seconds=60)
-
-
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
@@ -143,40 +137,40 @@ def sandbox() -> Sandbox:
         for name, code in {"right": RIGHT, **codes}.items()
     ],
 )
-def test_a_cheat_fails_and_a_right_solution_passes(sandbox, code, tests):
-    run = run_tests(code, tests, sandbox)
+def test_a_cheat_fails_and_a_right_solution_passes(box, code, tests):
+    run = run_tests(code, tests, box)
     assert run.passed == (code == RIGHT), run
     assert run.weaker == (), "it made the verdict a weaker one"
     assert bool(run.error_type) == (code != RIGHT)
 
 
-def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(sandbox):
-    cheat = run_tests(CHEATS["SkipTest"], "import inspect\n" + TESTS, sandbox)
+def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(box):
+    cheat = run_tests(CHEATS["SkipTest"], "import inspect\n" + TESTS, box)
     assert (cheat.passed, cheat.undecided, cheat.error_type) == (False, False, "SkipTest")
     skipping = TESTS + "\n@pytest.mark.skip\ndef test_later():\n    assert False\n"
-    assert not run_tests(RIGHT, skipping, sandbox).passed
+    assert not run_tests(RIGHT, skipping, box).passed
 
 
 OWN_JUDGEMENT = {"the solution compares its own objects", "the solution's own operators are told plain values"}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(sandbox, name):
+def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(box, name):
     case, numbers = CASES[name], {"A": 1234, "B": 5678, "C": 91011}
     tests = filled(case.tests, numbers)
-    run = run_tests(filled(case.right, numbers), tests, sandbox, trace=True)
+    run = run_tests(filled(case.right, numbers), tests, box, trace=True)
     assert run.undecided if case.doubtful else run.passed, run.failures
     assert set(run.weaker) == (OWN_JUDGEMENT if case.doubtful else set())
-    assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, sandbox).failures
+    assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, box).failures
 
 
 @pytest.mark.slow
-def test_real_records_are_judged_from_outside(shared_data, sandbox):
+def test_real_records_are_judged_from_outside(shared_data, box):
     """All but the one whose tests import a module that nobody has; and the verdicts are the data set's."""
     task = get_task("kodcode")
     rows = json.loads((shared_data / "kodcode" / "solutions_with_tests.json").read_text())
     with ThreadPoolExecutor() as pool:
-        runs = list(pool.map(lambda row: run_tests(task.code(task.response(row)), row["test"], sandbox), rows))
+        runs = list(pool.map(lambda row: run_tests(task.code(task.response(row)), row["test"], box), rows))
     apart = sum(not run.weaker for run in runs)
     outdated = [any("'yield' keyword" in test.message for test in run.failures) for run in runs]  # of pytest 3
     agree = [run.passed == (row["expected"] == "pass") for run, row in zip(runs, rows, strict=True)]

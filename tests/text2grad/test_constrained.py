@@ -1,4 +1,4 @@
-"""Quote-constrained decoding: sound, complete, finite, for the families of tokenizers and all three tasks."""
+"""Quote-constrained decoding: sound, complete, finite, for the families of tokenizers, prose and programs."""
 
 import importlib.util
 import json
@@ -15,11 +15,11 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.models import load_tokenizer
-from text2grad.tasks import TASKS, get_task
+from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
-CASES = [(family, task) for family in ("byte", "sentencepiece") for task in TASKS] + [("smollm2", "kodcode")]
-CASES += [("byte", "slf5k without critique"), ("sentencepiece", "kodcode without critique")]
+CASES = [(family, task) for family in ("byte", "sentencepiece") for task in ("slf5k", "kodcode")]
+CASES += [("smollm2", "kodcode"), ("byte", "slf5k without critique"), ("sentencepiece", "kodcode without critique")]
 PLAIN = "the cat sat don’t 100% naïve e\u0301 “curly” 東京 タワー 🐶🎉 \U0001f469\u200d\U0001f4bb x=1; /*c*/ ::= ```"
 AWKWARD = '"quoted"|back\\slash|tab\there|new\nline|\n\n    indent|\x07|\u2028|\u00a0|\x7f|{}[]|",|": |", "|"]}||'
 WORDS = PLAIN.split(" ") + AWKWARD.split("|")
@@ -67,7 +67,7 @@ def random_judgements(tokenizer, constraint, responses: list[str], limit: int, s
 def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
     tokenizer, task, constraint = case
     rng = random.Random(task.name)
-    responses = [some_response(rng, task.name) for _ in range(80)]
+    responses = [some_response(rng, task.name) for _ in range(40)]
     written = random_judgements(tokenizer, constraint, responses, limit=170, seed=1)
     spans = verdicts = 0
     for response, ids in zip(responses, written, strict=True):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.injuries import injured_text
-from text2grad.sandbox import Result, Sandbox
+from text2grad.sandbox import Result
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.sandbox.verdict import TestRun as Run
 from text2grad.sandbox.verdict import read_report
@@ -45,12 +45,13 @@ def test_a_line_that_the_end_of_the_program_cut_off_is_no_forgery():
 
 
 @pytest.mark.parametrize(
-    "tests", ["def test_a(): pass\n", "import inspect\ndef test_a(): pass\n"], ids=["apart", "together"]
-)
-@pytest.mark.parametrize("payload", [b"\n5\n", b'\n{"test": []}\n', b"\xff\xfe\n" * 100, b"\x00\x00\x00\x01{"])
-def test_a_program_that_writes_to_all_its_descriptors_harms_itself(payload, tests):
+    ("payload", "shared"),
+    [(b"\n5\n", ""), (b'\n{"test": []}\n', ""), (b"\xff\xfe\n" * 100, ""), (b"\x00\x00\x00\x01{", ""),
+     (b'\n{"test": []}\n', "import inspect\n")],  # tests that share its process
+)  # fmt: skip
+def test_a_program_that_writes_to_all_its_descriptors_harms_itself(box, payload, shared):
     code = f"import os\nfor number in range(3, 4096):\n  try: os.write(number, {payload!r})\n  except OSError: pass\n"
-    run = run_tests(code, tests, Sandbox(seconds=60), trace=True)
+    run = run_tests(code, f"{shared}def test_a(): pass\n", box, trace=True)
     assert not run.passed
     assert run.error_type in ("ForgedReport", "Crash")
 

@@ -96,9 +96,9 @@ def f(x): raise KeyError
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_lie_fails(sandbox, name):
+def test_a_lie_fails(box, name):
     code, tests, error = FAILING[name]
-    run = run_tests(code, FROM + tests, sandbox)
+    run = run_tests(code, FROM + tests, box)
     assert (run.passed, run.weaker, run.error_type) == (False, (), error)
 
 
@@ -130,7 +130,7 @@ MARKED = {
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_what_a_solution_may_say_of_itself_leaves_the_verdict_undecided(sandbox, name):
+def test_what_a_solution_may_say_of_itself_leaves_the_verdict_undecided(box, name):
     code, tests = MARKED[name]
-    run = run_tests(code, FROM + tests, sandbox)
+    run = run_tests(code, FROM + tests, box)
     assert (run.passed, run.undecided) == (False, True)

@@ -103,17 +103,14 @@ def test_what_is_no_critic_is_named(tmp_path, code, message):
         load_critic(f"{file}:f", "plain")(["p", "q"], ["yes", "no"])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "task", "message"),
-    [
+def test_a_misspelt_spec_lists_the_forms():
+    for wrong, task, message in (
         ("programatic", "slf5k", "no critic 'programatic'; give programmatic, .*openai:MODEL.*file.py:FUNCTION"),
         ("no_such_module:f", "slf5k", "no module no_such_module"),
         ("programmatic", "plain", "plain has no programmatic critic"),
-    ],
-)
-def test_a_misspelt_spec_lists_the_forms(wrong, task, message):
-    with pytest.raises(InputError, match=message):
-        load_critic(wrong, task)
+    ):
+        with pytest.raises(InputError, match=message):
+            load_critic(wrong, task)
 
 
 def test_critics_from_python():

@@ -33,7 +33,7 @@ PLAIN = get_task("plain")
 
 
 def judge(prompts, responses):
-    time.sleep(2 if "slow" in responses else 0.05)
+    time.sleep(1 if "slow" in responses else 0.05)
     if any("poison" in response for response in responses):
         raise RuntimeError("secret: /home/someone/model")
     return [
@@ -200,7 +200,7 @@ def test_a_killed_server_loses_nothing_and_a_stopped_one_finishes(tmp_path, monk
 
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(critic, ["x"] * 3, ["good", "slow", "bad"]) for _ in range(4)]
-            time.sleep(1.0)  # all four are asked by then, and the slow response takes two seconds
+            time.sleep(0.5)  # all four are asked by then, and the slow response takes a second
             assert stopped(server) == 0
             assert all(isinstance(each, Feedback) for answer in answers for each in answer.result(60))
         log = server.log.read_text()
