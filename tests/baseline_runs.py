@@ -7,7 +7,6 @@ from tests.conftest import ROOT
 from tests.tiny import tiny_model, tokenizer
 from tests.tiny_runs import POSTS
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.records import save_json
 from text2grad.tasks import get_task
 from text2grad.token_text import token_spans
 
@@ -45,13 +44,6 @@ def settings(kind, folder: Path, data: Path, **changes):
         "logging_steps": 1, "save_steps": 6, "report_to": "none", "gradient_checkpointing": False, "disable_tqdm": True,
     }  # fmt: skip
     return kind(**{**defaults, **changes})
-
-
-def pairs_file(folder: Path) -> Path:
-    path = folder / "pairs.json"
-    rows = [{"id": f"p{i}", "prompt": post, "chosen": GOOD, "rejected": BAD} for i, post in enumerate(POSTS)]
-    save_json(path, rows)
-    return path
 
 
 def rollout(text: str, task=SLF5K, **changes) -> Rollout:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, run_forked
+from tests.processes import ROOT, run_command, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -35,6 +35,20 @@ def shared_data() -> Path:
 def run_script():
     """Run an entry script as a user does: see :func:`~tests.processes.run_forked`."""
     return run_forked
+
+
+@pytest.fixture
+def started(tmp_path):
+    """The command that a script starts, by stand-ins that only say it."""
+    for program in ("python", "torchrun", "deepspeed"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {program} $*\n")
+        (tmp_path / program).chmod(0o755)
+
+    def run(script: Path, *arguments: str, processes: str = "1") -> str:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        return run_command("bash", script, *arguments, PATH=path, PROCESSES=processes).stdout.strip()
+
+    return run
 
 
 @pytest.fixture

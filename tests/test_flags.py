@@ -7,7 +7,7 @@ import runpy
 import shlex
 import sys
 from dataclasses import MISSING, Field, fields
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -64,12 +64,6 @@ FORMER = {
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
-ALIASES = [
-    (place, alias, name)
-    for place, line in FORMER.items()
-    for name, _, others in (part.partition("=") for part in line.split())
-    for alias in others.split(",")
-]
 KEYS = ["a-key-of-a-form-that-no-one-knows", "openai:sk-proj-0123456789abcdefghijABCD", "hf_0123456789abcdefghijABCD"]
 VALUES = {"dtype": "float16", "output_path": "x.jsonl", "prompt": "no_cot"}
 SCRIPTS = sorted(
@@ -101,17 +95,19 @@ def without(config: type, name: str) -> list[str]:
     return [f"--{key}={values.get(key, key)}" for key in needed if key != name]
 
 
-@pytest.mark.parametrize(("place", "alias", "name"), ALIASES)
-def test_a_former_spelling_sets_the_same_setting_on_the_command_line_and_in_yaml(tmp_path, place, alias, name):
-    config = config_of(place)
-    kind = str(settings_of(config)[name].type)
-    value = VALUES.get(name, "7" if "int" in kind or "float" in kind else "x")
-    expected = str([value]) if "list" in kind else value
-    found = getattr(parse(config, args=[*without(config, name), f"--{alias}", value]), name)
-    assert str(found).removesuffix(".0") == expected
-    (tmp_path / "settings.yaml").write_text(f"{alias}: {value}\n")
-    read = getattr(parse(config, args=[*without(config, name), "--config", str(tmp_path / "settings.yaml")]), name)
-    assert str(read).removesuffix(".0") in (expected, value)
+@pytest.mark.parametrize("place", FORMER)
+def test_a_former_spelling_sets_the_same_setting_on_the_command_line_and_in_yaml(tmp_path, place):
+    config, file = config_of(place), tmp_path / "settings.yaml"
+    for name, _, others in (part.partition("=") for part in FORMER[place].split()):
+        kind = str(settings_of(config)[name].type)
+        value = VALUES.get(name, "7" if "int" in kind or "float" in kind else "x")
+        expected = str([value]) if "list" in kind else value
+        for alias in others.split(","):
+            found = getattr(parse(config, args=[*without(config, name), f"--{alias}", value]), name)
+            assert str(found).removesuffix(".0") == expected, alias
+            file.write_text(f"{alias}: {value}\n")
+            read = getattr(parse(config, args=[*without(config, name), "--config", str(file)]), name)
+            assert str(read).removesuffix(".0") in (expected, value), alias
 
 
 @pytest.mark.parametrize(
@@ -137,12 +133,12 @@ def test_a_key_in_any_setting_is_refused_and_not_repeated(tmp_path, monkeypatch,
     config, file = config_of(place), tmp_path / "settings.yaml"
     monkeypatch.setenv("SOME_API_KEY", "a-key-of-a-form-that-no-one-knows")
     texts = [name for name, each in settings_of(config).items() if each.type in ("str", str) and name != "task"]
-    for name, key in product(texts, KEYS):
+    for name, (key, by_file) in zip(texts, cycle(product(KEYS, (False, True))), strict=False):
         file.write_text(json.dumps({name: key}))
-        for given in ([f"--{name}", key], ["--config", str(file)]):
-            with pytest.raises(InputError, match="environment") as refused:
-                parse(config, args=[*without(config, name), *given])
-            assert key.rpartition(":")[2] not in str(refused.value)
+        given = ["--config", str(file)] if by_file else [f"--{name}", key]
+        with pytest.raises(InputError, match="environment") as refused:
+            parse(config, args=[*without(config, name), *given])
+        assert key.rpartition(":")[2] not in str(refused.value), name
 
 
 def test_the_baselines_files_name_their_command_and_settings_that_exist():

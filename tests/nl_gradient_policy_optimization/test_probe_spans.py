@@ -10,7 +10,6 @@ import torch
 from nl_gradient_policy_optimization import probe_spans
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table
-from tests.processes import run_command
 from tests.tiny_runs import ScriptedRewards, SpokenRewards, credited, tiny_config, tiny_flags
 from text2grad.errors import InputError
 
@@ -43,6 +42,7 @@ def cosine(found: dict, method: str) -> float:
     return fmean(found[method]["what to say"])
 
 
+@pytest.mark.slow
 def test_spans_that_say_where_the_verdict_comes_from_point_further_along_it_and_others_do_not(tmp_path):
     told, lied = judged(tmp_path / "told"), judged(tmp_path / "lied", Lying)
     assert cosine(told, SPANS) > 1.5 * cosine(told, ALONE) > 0
@@ -63,14 +63,23 @@ def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
     assert list(judged(tmp_path, per_prompt=1, batches=1)) == [ALONE, SPANS, "Text2Grad"]
 
 
+GROUPS = {"rollouts_per_device": 8, "rollouts_per_prompt": 4, "kl_coef": 0.0, "kl_target": None}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, torch.Tensor]:
+    """Each method's advantages on the batch that all of them get."""
+    config = tiny_config(tmp_path_factory.mktemp("probe"), algorithm="verdict", **GROUPS)
+    trainer = prepare("slf5k", config, SpokenRewards())
+    batch = probe_spans.feedback(trainer, 1)
+    return {name: probe_spans.advantages_of(each, batch) for name, each in probe_spans.compared(trainer).items()}
+
+
 @pytest.mark.parametrize("label", [each for each in METHODS if each != "Text2Grad"])
-def test_a_methods_advantages_are_those_of_its_own_run(tmp_path, label):
+def test_a_methods_advantages_are_those_of_its_own_run(tmp_path, found, label):
     name, settings = METHODS[label]
-    shared = {"rollouts_per_device": 8, "rollouts_per_prompt": 4, "kl_coef": 0.0, "kl_target": None}
-    first = prepare("slf5k", tiny_config(tmp_path / "probe", algorithm="verdict", **shared), SpokenRewards())
-    found = probe_spans.advantages_of(probe_spans.compared(first)[label], probe_spans.feedback(first, 1))
-    own = prepare("slf5k", tiny_config(tmp_path / "own", algorithm=name, **settings, **shared), SpokenRewards())
-    torch.testing.assert_close(found, credited(own, probe_spans.feedback(own, 1)).advantages)
+    own = prepare("slf5k", tiny_config(tmp_path, algorithm=name, **settings, **GROUPS), SpokenRewards())
+    torch.testing.assert_close(found[label], credited(own, probe_spans.feedback(own, 1)).advantages)
 
 
 def test_the_gradient_is_that_of_an_update(tmp_path):
@@ -98,7 +107,7 @@ def test_what_is_left_beside_a_direction_is_at_right_angles_to_it():
     assert "–" not in table(found)
 
 
-def test_the_program_prints_and_keeps_its_figures(tmp_path):
-    command = ["nl_gradient_policy_optimization/probe_spans.py", "--task", "slf5k", "--truth_batches", "2"]
-    assert SPANS in run_command("python", *command, "--batches", "2", *tiny_flags(tmp_path)).stdout
+def test_the_program_prints_and_keeps_its_figures(tmp_path, run_script):
+    flags = ["--task", "slf5k", "--truth_batches", "2", "--batches", "2", *tiny_flags(tmp_path)]
+    assert SPANS in run_script("nl_gradient_policy_optimization/probe_spans.py", *flags).stdout
     assert len(json.loads((tmp_path / "run" / "spans.json").read_text())[SPANS]["all"]) == 2

@@ -6,9 +6,8 @@ from nl_gradient_policy_optimization.algorithms.steps import StepRewards, at_ste
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from tests.baseline_runs import BAD, BASELINES, GOOD, KODCODE, SLF5K, QuotingCritic, rollout
-from tests.processes import run_command
-from tests.tiny_runs import POSTS, tiny_config, tiny_flags
+from tests.baseline_runs import BAD, GOOD, KODCODE, SLF5K, QuotingCritic, rollout
+from tests.tiny_runs import POSTS, tiny_config
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -97,12 +96,10 @@ def test_ultrafeedback_has_no_steps(tmp_path):
         optimize("ultrafeedback", config)
 
 
-def test_prm_ppo_by_its_launcher(tmp_path):
-    given = tiny_flags(tmp_path, max_steps=1, ppo_epochs=1)
-    run_command("bash", BASELINES / "run.sh", "prm_ppo", "slf5k", *given, cwd=tmp_path, PROCESSES="1")
+def test_prm_ppo_trains_on_the_rewards_of_its_steps(tmp_path):
+    optimize("slf5k", tiny_config(tmp_path, algorithm="steps", critic="programmatic", max_steps=1))
     run = load_json(tmp_path / "run" / "run.json")
     assert (run["method"], run["critic"]) == ("prm_ppo", "programmatic")
-    assert run["config"]["kl_target"] == 6.0  # the task's own settings
     for row in load_json(tmp_path / "run" / "rollouts.jsonl"):
         if row["response"].strip():
             steps = split_steps(row["response"], SLF5K)

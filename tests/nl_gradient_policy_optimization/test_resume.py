@@ -133,7 +133,7 @@ def test_another_number_of_processes_is_refused(tmp_path):
         optimize("slf5k", config, ScriptedRewards())
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("ahead", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_ranks_go_on_also_with_rollouts_sampled_ahead(tmp_path, ahead):
     tiny_config(tmp_path)  # writes the model once, before two processes would
     start = partial(run, rollouts_per_device=2, micro_batch_size=1, rollouts_ahead=ahead)

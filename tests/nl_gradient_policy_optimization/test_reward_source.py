@@ -79,18 +79,17 @@ def test_a_response_that_was_cut_off_is_charged_on_its_last_token():
     assert shaped.deltas == plain.deltas  # the metrics of δ stay the critic's
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path, number):
+def test_a_signal_loses_no_answer_that_is_on_its_way(tmp_path):
     """The same process goes on, while the error and the first run's objects are alive, as in a notebook."""
 
     def told(body: dict) -> None:
         if len(server.requests) == 6:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
 
     with FaultServer(lambda body: FINE, on_request=told) as server:
         config = tiny_config(tmp_path, critic=f"{server.url}#judge", critic_concurrency=2, log_rollouts_every=1)
-        with pytest.raises(SystemExit, match=str(128 + number)) as ended:
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)) as ended:
             command(lambda: optimize("slf5k", config))()
         assert ended.value.__context__ and optimize("slf5k", config)
     logged = rows(tmp_path / "run" / "rollouts.jsonl")
@@ -162,7 +161,7 @@ def test_an_endpoint_judges_while_the_policy_samples_and_scores(tmp_path, monkey
     assert waited and all(waited)
 
 
-@pytest.mark.parametrize("batch_size", [0, 1, 3])
+@pytest.mark.parametrize("batch_size", [0, 3])
 def test_when_judgements_are_made_changes_nothing(tmp_path, batch_size):
     logs = []
     for remote in (False, True):

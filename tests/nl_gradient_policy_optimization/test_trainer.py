@@ -24,10 +24,10 @@ from tests.tiny_runs import (
     ScriptedRewards,
     SpokenRewards,
     answer_with,
-    check_same_update,
     encoded_prompts,
     rows,
     tiny_config,
+    untimed,
 )
 from text2grad.errors import InputError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
@@ -183,13 +183,16 @@ def test_sampling_is_from_the_distribution_that_is_scored(tmp_path):
     assert sum(probabilities.values()) == pytest.approx(1, abs=0.1)  # what was never drawn is unlikely
 
 
-def test_every_prompt_has_its_turn_before_any_comes_again(tmp_path):
+def test_every_prompt_has_its_turn_before_any_comes_again(tmp_path, monkeypatch):
+    shuffle, shuffled = schedule.permutation, []
+    monkeypatch.setattr(schedule, "permutation", lambda *args: shuffled.append(args) or shuffle(*args))
     config = tiny_config(tmp_path, rollouts_per_device=4, rollouts_per_prompt=2)
     trainer = prepare("slf5k", config, ScriptedRewards())
     steps = [trainer.collector.prompts_of(step) for step in range(1, 6)]
     assert all(ids[0] == ids[1] and ids[2] == ids[3] for ids in steps)
     order = [ids[index] for ids in steps for index in (0, 2)]
     assert sorted(order[:5]) == sorted(order[5:]) == sorted(trainer.collector.records)
+    assert len(shuffled) == 1 + 1 + 2 + 1 + 1  # passes that each step has a part of
     assert trainer.total_steps == 2
     config.max_steps, config.epochs = -1, 4
     assert trainer.total_steps == 10
@@ -313,7 +316,20 @@ def updates(folder: Path, stage: int | None, settings: dict) -> list[dict[str, t
     tiny_config(folder)  # writes model and posts once
     assert run_ranks(_one_update, 1, folder, "one", 1, None, settings) == [0]
     assert run_ranks(_one_update, 2, folder, "two", 2, stage, settings) == [0, 0]
+    names = ("policy", "checkpoint-1/policy", "policies/1")
+    files = {(folder / "two" / name / "adapter_model.safetensors").read_bytes() for name in names}
+    assert len(files) == 1  # a checkpoint can be evaluated, and its policy is kept
     return [load_file(folder / name / "policy" / "adapter_model.safetensors") for name in ("one", "two")]
+
+
+def check_same_update(one: Path, two: Path) -> dict[str, float]:
+    """The weights and figures of two runs of one step agree up to rounding; returns the figures."""
+    first, second = (untimed(run / "metrics.jsonl")[0] for run in (one, two))
+    assert second == {name: pytest.approx(value, rel=2e-4, abs=1e-6) for name, value in first.items()}
+    for name in ("policy/adapter_model.safetensors", "value_head.safetensors"):
+        expected, found = (load_file(run / "checkpoint-1" / name) for run in (one, two))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    return first
 
 
 @pytest.mark.parametrize(
@@ -321,16 +337,13 @@ def updates(folder: Path, stage: int | None, settings: dict) -> list[dict[str, t
     [
         (None, {"optimizer": "adafactor"}),
         (None, TEACHER),
-        (2, {"optimizer": "adamw"}),
+        pytest.param(2, {"optimizer": "adamw"}, marks=pytest.mark.slow),
         pytest.param(3, {"optimizer": "adamw"}, marks=pytest.mark.slow),
     ],
     ids=["ddp-adafactor", "ddp-teacher", "zero2-adamw", "zero3-adamw"],
 )
 def test_two_ranks_make_the_update_of_one(tmp_path, stage, settings):
     _, two = updates(tmp_path, stage, settings)
-    names = ("policy", "checkpoint-1/policy", "policies/1")
-    files = {(tmp_path / "two" / name / "adapter_model.safetensors").read_bytes() for name in names}
-    assert len(files) == 1  # a checkpoint can be evaluated, and its policy is kept
     assert any(tensor.abs().max() > 1e-3 for name, tensor in two.items() if "lora_B" in name)
     first = check_same_update(tmp_path / "one", tmp_path / "two")
     assert first["critic/failures"] == 1
@@ -364,9 +377,9 @@ def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
     begun = optimize("slf5k", tiny_config(tmp_path, output_dir=str(tmp_path / "start")), ScriptedRewards()).run
     start = load_file(begun / "policy" / "adapter_model.safetensors")
     settings = {"model": str(begun / "policy"), "algorithm": "scalar", "learning_rate": 1e-3}
-    one, two = updates(tmp_path, 2, settings)
+    one, _ = updates(tmp_path, 2, settings)
     assert one.keys() == start.keys() and max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
-    torch.testing.assert_close(two, one, rtol=0, atol=1e-5)
+    assert check_same_update(tmp_path / "one", tmp_path / "two")["critic/failures"] == 1
 
 
 def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path):
@@ -381,15 +394,6 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
         assert row["effect/praised_rose"] == pytest.approx(sum(moved > 0 for moved in praised) / len(praised), abs=1e-6)
         assert row["effect/praised_moved"] == pytest.approx(sum(praised) / len(praised), rel=1e-3, abs=1e-6)
         assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]
-
-
-def test_a_step_shuffles_all_prompts_once_a_pass(monkeypatch):
-    shuffle, shuffled = schedule.permutation, []
-    monkeypatch.setattr(schedule, "permutation", lambda *args: shuffled.append(args) or shuffle(*args))
-    steps = [schedule.prompt_order(5, step, 4, seed=1) for step in range(1, 6)]
-    order = [prompt for step in steps for prompt in step]
-    assert [sorted(order[start : start + 5]) for start in range(0, 20, 5)] == [[0, 1, 2, 3, 4]] * 4
-    assert len(shuffled) == 1 + 2 + 2 + 2 + 1  # passes that each step has a part of
 
 
 def test_a_sampler_that_leaves_prompts_out_is_noticed(tmp_path):

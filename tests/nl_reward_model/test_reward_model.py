@@ -158,13 +158,25 @@ def run(
         command(lambda: train("slf5k", config))()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """What a LoRA training that nobody disturbs leaves."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    write(folder, slf5k_records())
+    tiny_model(folder / "model")
+    assert run_alone(run, folder, "whole", LORA) == 0
+    return folder / "whole"
+
+
 @pytest.mark.parametrize("changes", [LORA, pytest.param({}, marks=pytest.mark.slow)], ids=["lora", "full"])
-def test_a_killed_run_goes_on_exactly(tmp_path, changes):
+def test_a_killed_run_goes_on_exactly(tmp_path, whole, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
     write(tmp_path, slf5k_records())
     tiny_model(tmp_path / "model")
     killed = tmp_path / "killed"
-    assert run_alone(run, tmp_path, "whole", changes) == 0
+    if not changes:
+        whole = tmp_path / "whole"
+        assert run_alone(run, tmp_path, "whole", changes) == 0
     assert run_alone(run, tmp_path, "killed", changes, None, 3) == -signal.SIGKILL
     assert (killed / "checkpoint-2").is_dir() and not (killed / "reward_model.json").exists()
     shutil.copytree(killed / "checkpoint-2", killed / "checkpoint-3")
@@ -176,28 +188,26 @@ def test_a_killed_run_goes_on_exactly(tmp_path, changes):
     assert run_alone(run, tmp_path, "killed", changes, None, 4) == -signal.SIGKILL
     assert (killed / "checkpoint-mine").is_dir() and (killed / "checkpoint-7.damaged").is_symlink()
     killed_at_random(lambda life: [run_alone(run, tmp_path, "killed", changes, life)], killed, 2, 0.6)
-    assert losses(killed) == losses(tmp_path / "whole")
-    assert same_result(killed, tmp_path / "whole", "adapter_model.safetensors" if changes else "model.safetensors")
+    assert losses(killed) == losses(whole)
+    assert same_result(killed, whole, "adapter_model.safetensors" if changes else "model.safetensors")
 
 
-def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, small_disk):
+def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, whole, small_disk):
     write(tmp_path, slf5k_records())
     tiny_model(tmp_path / "model")
     disk = small_disk(30)
-    assert run_alone(run, tmp_path, "whole", LORA) == 0
     assert run_alone(run, tmp_path, str(disk / "run"), LORA, None, 3, partial(full, disk)) == 2
     assert "the disk is full" in (tmp_path / "printed.txt").read_text()
     (disk / "filler").unlink()
     assert run_alone(run, tmp_path, str(disk / "run"), LORA) == 0
-    assert losses(disk / "run") == losses(tmp_path / "whole")
-    assert same_result(disk / "run", tmp_path / "whole")
+    assert losses(disk / "run") == losses(whole)
+    assert same_result(disk / "run", whole)
 
 
-def test_signals_and_damage_change_nothing_of_the_result(tmp_path):
+def test_signals_and_damage_change_nothing_of_the_result(tmp_path, whole):
     tiny_model(tmp_path / "model")
     write(tmp_path, slf5k_records())
-    whole, hurt = tmp_path / "whole", tmp_path / "hurt"
-    assert run_alone(run, tmp_path, "whole", LORA) == 0
+    hurt = tmp_path / "hurt"
     told = partial(signal.raise_signal, signal.SIGTERM)
     assert run_alone(run, tmp_path, "hurt", LORA, None, 2, told) == 143
     assert sorted(path.name for path in hurt.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
@@ -256,7 +266,9 @@ def test_changes_are_refused_or_recorded(tmp_path, capsys):
         train("slf5k", settings(tmp_path, data, **changed))
 
 
-@pytest.mark.parametrize("task_name", RECORDS)
+@pytest.mark.parametrize(
+    "task_name", ["slf5k", *(pytest.param(name, marks=pytest.mark.slow) for name in ("kodcode", "ultrafeedback"))]
+)
 def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
     """The published flags, the small config, from records of each task's format."""
     model = tiny_model(tmp_path / "model")
@@ -279,13 +291,16 @@ def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
 )
 def test_the_default_settings_are_the_papers(task_name, prompt_length, length, tmp_path):
     path = f"nl_reward_model/{task_name}/config.yaml"
-    config = parse(RewardModelConfig, args=["--data_path", "d", "--output_dir", str(tmp_path)], default_config=path)
+    given = ["--data_path", "d", "--output_dir", str(tmp_path)]
+    config = parse(RewardModelConfig, args=given, default_config=path)
     assert config.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout) == (True, 16, 32, 0.05)
     assert config.lora_target_modules == ["q_proj", "v_proj"]
     assert (config.learning_rate, config.adam_beta1, config.adam_beta2, config.weight_decay) == (1e-5, 0.9, 0.999, 3e-7)
     assert (config.num_train_epochs, config.per_device_train_batch_size, config.max_grad_norm) == (3, 1, 1.0)
     assert (config.max_prompt_tokens, config.max_length) == (prompt_length, length)
+    small = parse(RewardModelConfig, args=[*given, "--config", path.replace("config", "config_small"), "--model", "m"])
+    assert small.max_prompt_tokens < prompt_length and small.max_length < length
     launch = Path(path).read_text().splitlines()[0]
     assert launch.startswith(f"# python nl_reward_model/{task_name}/train_rm.py --data_path")
 

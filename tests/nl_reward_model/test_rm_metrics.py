@@ -49,7 +49,6 @@ def random_rows(task_name: str, count: int, seed: int) -> dict[str, dict]:
         base = {
             "slf5k": {"post": f"p{number // 3}"},
             "kodcode": {"question": f"q{number}", "question_id": f"q{number}"},
-            "ultrafeedback": {"prompt": f"u{number}", "prompt_id": str(number)},
         }[task_name]
         row = task.with_feedback(task.with_response(base, response), truth, {})
         broken = rng.random() < 0.15
@@ -80,7 +79,7 @@ def slow_labels(item, feedback: Feedback | None, task) -> list[int]:
 
 
 @pytest.mark.parametrize("family", ["byte", "sentencepiece"])
-@pytest.mark.parametrize("task_name", ["slf5k", "kodcode", "ultrafeedback"])
+@pytest.mark.parametrize("task_name", ["slf5k", "kodcode"])
 def test_token_figures_agree_with_slow_labels_and_scikit_learn(task_name, family):
     task, tokenizer = get_task(task_name), tiny.tokenizer(family)
     rows = random_rows(task_name, 25, seed=1)
@@ -135,7 +134,7 @@ def slow_spans(items, task, slot: str) -> dict[str, float]:
     return counts
 
 
-@pytest.mark.parametrize("task_name", ["slf5k", "kodcode", "ultrafeedback"])
+@pytest.mark.parametrize("task_name", ["slf5k", "kodcode"])
 def test_span_figures_agree_with_sets_of_characters(task_name):
     task, tokenizer = get_task(task_name), tiny.tokenizer("byte")
     rows = random_rows(task_name, 80, seed=2)
