@@ -11,6 +11,7 @@ from typing import Any
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
 from text2grad.models import weights_fingerprint
@@ -43,9 +44,9 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
     some = task.prompt(next(iter(prompts.values()))).strip()
     texts["policy_prompt"] = "\n".join(each["content"].replace(some, "") for each in task.messages(some))
     texts = {f"{name} (its text)": fingerprint(text) for name, text in texts.items()}
-    folder = config.critic.removeprefix("scalar:")
-    if folder and Path(folder).is_dir():
-        texts["critic (its weights)"] = weights_fingerprint(folder)
+    folder = Path(config.critic.removeprefix("scalar:"))
+    if any((folder / name).is_file() for name in (DESCRIPTION_FILE, "scalar_reward.json")):
+        texts["critic (its weights)"] = weights_fingerprint(str(folder))
     return {
         "task": task.name,
         **({"task_source": task.source} if task.source else {}),

@@ -259,7 +259,7 @@ def test_an_adapter_that_goes_on_keeps_its_rank(tmp_path):
     adapted(load_model(tiny_model(tmp_path / "tiny"), "float32")).save_pretrained(folder)
     for made in (partial(settings, dpo.DPOSettings, tmp_path, data), partial(tiny_config, tmp_path)):
         config = made(model=folder, lora_r=64)
-        assert (config.lora_r, config.lora_alpha, "q_proj" in config.lora_target_modules) == (4, 8, True)
+        assert (config.lora_r, config.lora_alpha) == (4, 8) and config.lora_target_modules != ["all-linear"]
         with pytest.raises(InputError, match=r"--lora_r 0: .*adapter is an adapter; merge it first"):
             made(model=folder, lora_r=0)
 

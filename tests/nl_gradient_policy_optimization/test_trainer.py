@@ -328,7 +328,8 @@ def check_same_update(one: Path, two: Path) -> dict[str, float]:
     assert second == {name: pytest.approx(value, rel=2e-4, abs=1e-6) for name, value in first.items()}
     for name in ("policy/adapter_model.safetensors", "value_head.safetensors"):
         expected, found = (load_file(run / "checkpoint-1" / name) for run in (one, two))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        # Of steps of 0.01: AdamW divides by |g|, so rounding shows where g is small.
+        torch.testing.assert_close(found, expected, rtol=0, atol=3e-5)
     return first
 
 
@@ -372,12 +373,13 @@ def test_every_method_makes_the_update_of_one_in_every_way(tmp_path, algorithm, 
     torch.testing.assert_close(*others, rtol=0, atol=1e-5)
 
 
-def test_an_adapter_goes_on_training_on_two_ranks(tmp_path):
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_an_adapter_goes_on_training_on_two_ranks(tmp_path, stage):
     """Its frozen copy, the reference, is sharded beside it: the update has to be one process' all the same."""
     begun = optimize("slf5k", tiny_config(tmp_path, output_dir=str(tmp_path / "start")), ScriptedRewards()).run
     start = load_file(begun / "policy" / "adapter_model.safetensors")
     settings = {"model": str(begun / "policy"), "algorithm": "scalar", "learning_rate": 1e-3}
-    one, _ = updates(tmp_path, 2, settings)
+    one, _ = updates(tmp_path, stage, settings)
     assert one.keys() == start.keys() and max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
     assert check_same_update(tmp_path / "one", tmp_path / "two")["critic/failures"] == 1
 
