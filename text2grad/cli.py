@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from text2grad import __version__, configs
+from text2grad.tasks.commands import flag_values
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Program:
 
     def chosen(self, args: list[str]) -> tuple[str, str, list[str]]:
         """The task that the arguments name, the module for it, and the arguments that it takes."""
-        tasks, others = configs.flag_values(args, "--task")
+        tasks, others = flag_values(args, "--task")
         task = tasks[-1] if tasks else ""
         own = self.own.format(task)
         return (task, own, others) if own and task.isidentifier() and _exists(own) else (task, self.module, args)

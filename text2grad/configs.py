@@ -19,6 +19,7 @@ import yaml
 from text2grad.errors import InputError
 from text2grad.safety.gate import regular
 from text2grad.safety.redaction import is_misplaced
+from text2grad.tasks.commands import flag_values
 
 _VALUE_NAMES = {bool: "BOOL", int: "N", float: "X"}
 _USUAL: dict[str, dict[str, float]] = {
@@ -325,18 +326,6 @@ def _library_of(kind: type, name: str) -> str:
             root = base.__module__.partition(".")[0]
             return f"{root}.{base.__name__}" if root in ("trl", "transformers") else ""
     return ""
-
-
-def flag_values(args: Sequence[str], *flags: str) -> tuple[list[str], list[str]]:
-    """What a command line gives a flag, by any of its spellings ("" where nothing follows), and the other arguments."""
-    values, others, left = list[str](), list[str](), iter(args)
-    for arg in left:
-        name, equals, value = arg.partition("=")
-        if name in flags:
-            values.append(value if equals else next(left, ""))
-        else:
-            others.append(arg)
-    return values, others
 
 
 def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:

@@ -2,8 +2,8 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
-from text2grad.configs import flag_values
 from text2grad.tasks.base import PROJECT, Task
 
 NEXT = "TEXT2GRAD_NEXT"
@@ -39,6 +39,18 @@ def stage_command(stage: str, task: Task | str, source: str = "") -> str:
 def own_task(task: Task) -> str:
     """`` --task FILE.py`` for a task of the user's own, to be added to a command that reads files about it."""
     return f" --task {task.source}" if task.source else ""
+
+
+def flag_values(args: Sequence[str], *flags: str) -> tuple[list[str], list[str]]:
+    """What a command line gives a flag, by any of its spellings ("" where nothing follows), and the other arguments."""
+    values, others, left = list[str](), list[str](), iter(args)
+    for arg in left:
+        name, equals, value = arg.partition("=")
+        if name in flags:
+            values.append(value if equals else next(left, ""))
+        else:
+            others.append(arg)
+    return values, others
 
 
 def given(*flags: str) -> str:
