@@ -52,6 +52,17 @@ def started(tmp_path):
 
 
 @pytest.fixture
+def without_isolation(monkeypatch):
+    """A system on which no program can be isolated."""
+    from text2grad.sandbox import box
+
+    monkeypatch.setattr(box, "_problem", lambda backend: "namespaces are forbidden")
+    box._working_backend.cache_clear()
+    yield
+    box._working_backend.cache_clear()
+
+
+@pytest.fixture
 def packs(monkeypatch) -> list[int]:
     """As many as rows were really laid end to end."""
     from text2grad.models import packed

@@ -225,9 +225,10 @@ def save_records(path: str | Path, records: Records) -> None:
 def save_failures(output: Path, failures: Mapping[str, str]) -> Path:
     """Write why each of these records failed to ``OUTPUT.failed.json``; where none did, an earlier call's goes."""
     path = output.with_name(f"{output.name}.failed.json")
-    path.unlink(missing_ok=True)
     if failures:
         save_json(path, failures)
+    else:
+        path.unlink(missing_ok=True)
     return path
 
 

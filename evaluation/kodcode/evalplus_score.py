@@ -23,17 +23,18 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, fingerprint, load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
-from text2grad.sandbox import REPORT_VARIABLE, Sandbox
+from text2grad.sandbox import BOX, REPORT_VARIABLE, Sandbox
 
 _EVALPLUS = f"""
 import os, shutil, subprocess, sys
 report = int(os.environ.pop("{REPORT_VARIABLE}"))
 os.set_inheritable(report, False)  # the programs that EvalPlus starts have no hand in it
-shutil.copy("/box/samples.jsonl", "/tmp/samples.jsonl")
-command = [sys.executable, "-m", "evalplus.evaluate", "--samples", "/tmp/samples.jsonl", *sys.argv[1:]]
-done = subprocess.run(command, cwd="/tmp")
+box, (place, *flags) = os.path.dirname(os.path.abspath(__file__)), sys.argv[1:]
+os.environ[place] = box + "/problems.jsonl"
+shutil.copy(box + "/samples.jsonl", "samples.jsonl")
+done = subprocess.run([sys.executable, "-m", "evalplus.evaluate", "--samples", "samples.jsonl", *flags])
 if done.returncode == 0:
-    with open("/tmp/samples_eval_results.json", "rb") as results:
+    with open("samples_eval_results.json", "rb") as results:
         with os.fdopen(report, "wb") as report:
             shutil.copyfileobj(results, report)
 sys.exit(done.returncode)
@@ -126,8 +127,7 @@ def run_evalplus(
         "problems.jsonl": _lines(problems[task] for task in samples),
     }
     flags = ["--dataset", config.dataset, "--parallel", str(workers), *(["--base-only"] if config.base_only else [])]
-    place = {OVERRIDES[config.dataset]: "/box/problems.jsonl"}
-    outcome = sandbox.run(files, [sandbox.python, "/box/run.py", *flags], place)
+    outcome = sandbox.run(files, [sandbox.python, f"{BOX}/run.py", OVERRIDES[config.dataset], *flags])
     if outcome.returncode or not outcome.report:
         why = f"the sandbox ended it ({outcome.reason}; see --seconds and --memory_mb)" if outcome.reason else ""
         raise InputError(f"EvalPlus did not finish: {why or outcome.stderr[-1500:]}")

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig, read_verdicts, run_evalplus
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
@@ -161,6 +162,18 @@ def test_a_few_problems_with_several_samples_and_additional_tests(run_script, hu
     assert metrics["pass@1"]["value"] == 1
     assert metrics["plus_pass@1"]["value"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert metrics["plus_pass@2"]["value"] == 1
+
+
+@needs_evalplus
+def test_evalplus_runs_without_isolation_where_that_is_allowed(human_eval, without_isolation):
+    _, problems = human_eval
+    first = problems["HumanEval/0"]
+    samples = {"HumanEval/0": [first["prompt"] + first["canonical_solution"], first["prompt"] + "    return 1\n"]}
+    config = EvalPlusScoreConfig(
+        system="s", output_path="", dataset="humaneval", samples="", base_only=True, workers=1, allow_unsafe=True
+    )
+    verdicts = read_verdicts(run_evalplus(config, samples, problems), samples)
+    assert [row["base"] for row in verdicts["HumanEval/0"]] == [True, False]
 
 
 @needs_evalplus

@@ -242,7 +242,6 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
         ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),
         ({"rollouts_per_prompt": 3}, "cannot be divided by --rollouts_per_prompt"),
-        ({"advantage": "group"}, "--advantage is --algorithm here"),
         ({"model": ""}, "--model is missing"),
         ({"seed": -1}, "--seed must be at least 0"),
         ({"seed": 2**64}, "--seed must be below"),

@@ -296,14 +296,6 @@ def test_several_at_once_do_not_see_one_another(sandbox):
     assert all(results[i].returncode == 0 for i in (0, 2, 4, 6))
 
 
-@pytest.fixture
-def without_isolation(monkeypatch):
-    monkeypatch.setattr(module, "_problem", lambda backend: "namespaces are forbidden")
-    module._working_backend.cache_clear()
-    yield
-    module._working_backend.cache_clear()
-
-
 def test_without_isolation_it_refuses(without_isolation):
     with pytest.raises(InputError, match=r"(?s)namespaces are forbidden.*apt install bubblewrap.*--allow_unsafe"):
         Sandbox()
