@@ -5,7 +5,6 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     BUILT_IN,
     PLAIN_CHAT_TEMPLATE,
     DtypeName,
-    LoraSettings,
     base_of,
     best_device,
     best_dtype,
@@ -15,12 +14,10 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     cpu_has_bfloat16,
     end_token_ids,
     from_hub,
-    go_on_with_adapter,
     is_adapter,
     load_model,
     load_tokenizer,
     long_dtype_name,
-    lora_config,
     merge_adapter,
     model_identity,
     model_path,
@@ -31,3 +28,4 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     weights_fingerprint,
     without_cudnn_attention,
 )
+from text2grad.models.lora import LoraSettings, go_on_with_adapter, lora_config  # noqa: F401 (likewise)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import getaddrinfo
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -24,7 +24,6 @@ from text2grad.safety.gate import UnreadableError, read_json, shown
 
 if TYPE_CHECKING:
     import torch
-    from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # PyTorch reads it at its first tensor. Large tensors on a CPU get pages of 2 MB: scoring takes 16 to 26 % less time.
@@ -164,48 +163,6 @@ def named_dtype(name: str, device: torch.device | str | None = None) -> torch.dt
     import torch
 
     return best_dtype(device) if name == "auto" else getattr(torch, long_dtype_name(name))
-
-
-class LoraSettings(Protocol):
-    """Any settings with these fields."""
-
-    model: str
-    lora_r: int
-    lora_alpha: int
-    lora_dropout: float
-    lora_target_modules: list[str]
-
-
-def lora_config(settings: LoraSettings, **options: Any) -> LoraConfig:
-    """PEFT's configuration of the adapter that the settings describe.
-
-    Args:
-        options: further settings of PEFT, such as ``task_type`` (a causal LM by default).
-    """
-    from peft import LoraConfig
-
-    targets = settings.lora_target_modules
-    return LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
-        target_modules="all-linear" if targets == ["all-linear"] else targets,
-        **{"task_type": "CAUSAL_LM", **options},
-    )
-
-
-def go_on_with_adapter(settings: LoraSettings) -> None:
-    """Where the model to train is an adapter, its rank, scale and layers stay what it was made with."""
-    if not is_adapter(settings.model):
-        return
-    from peft import LoraConfig
-
-    if not settings.lora_r:
-        raise InputError(f"--lora_r 0: {settings.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
-    adapter = LoraConfig.from_pretrained(settings.model)
-    settings.lora_r, settings.lora_alpha, settings.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
-    named = adapter.target_modules  # names, or a pattern
-    settings.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
