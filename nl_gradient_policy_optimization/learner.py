@@ -132,7 +132,7 @@ class Learner:
             with self.accelerator.accumulate(self.model):
                 outputs = self.losses(micro_batch)
                 mask = micro_batch.mask.to(outputs.policy)
-                policy = (outputs.policy * mask).sum() / tokens + outputs.added
+                policy = (outputs.policy * mask).sum() / tokens
                 value = (outputs.value * mask).sum() / tokens
                 # V may be far off, as long as it is finite: its gradient is clipped.
                 self._stop_if_broken(policy.detach() + 0 * value.detach(), micro_batch)

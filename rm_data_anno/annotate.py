@@ -78,7 +78,6 @@ class AnnotateConfig(ChatOptions):
     allow_changed: bool = setting(
         False, "go on with another model, prompt or temperature; each record and the report say which"
     )
-    batch_size: int = setting(8, "records that a critic in this process works on at one time")
     test_seconds: float = setting(10.0, "time that unit tests may take, of a response whose record has no log of them")
     allow_unsafe: bool = setting(False, "run unit tests where this system cannot isolate them")
 
@@ -118,13 +117,15 @@ def annotate(
     records = load_records(config.data_path, task)
     output = output_for(config.data_path, config.output_path, "annotated")
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
+    # A batch waits for tests that hang; in a large one the other cores go on with the rest.
+    together = 1 if work.client else 4 * (os.cpu_count() or 1) if task.has_unit_tests else 8
     with closing(work), work.client.interruptible() if work.client else nullcontext():
         outcome = map_records(
             records,
             work,
             journal=_beside(output, "journal.jsonl"),
             settings=work.settings | dict(settings or {}),
-            batch_size=len(records) if config.batch_api else config.batch_size if not work.client else 1,
+            batch_size=len(records) if config.batch_api else together,
             workers=config.concurrency if work.client and not config.batch_api else 0,
             retry_failed=config.retry_failed,
             allow_changed=config.allow_changed,

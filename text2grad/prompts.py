@@ -89,7 +89,7 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
     own, general = task.place(kind, name), get_task("plain")
     if own.is_file():
         return own
-    same_fields = task.fields == general.fields or kind in ("judge", "reflect", "teacher", "critique")
+    same_fields = task.fields == general.fields or kind in ("judge", "reflect", "teacher")
     if same_fields and general.place(kind, name).is_file():
         return general.place(kind, name)
     what = f"{kind} prompt {name!r}" if name else f"{kind} prompt"

@@ -63,7 +63,6 @@ METHODS = {
         "verdict and spans, teacher: distill", {"algorithm": "verdict_teacher", "teacher": "distill"}
     ),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {**_TEACHER, "teacher": "all"}),
-    "rltf_fm": Method("Text2Grad that also writes critiques (RLTF-FM)", {"algorithm": "critique"}),
     "rltf_sd": Method("RLTF-SD", {**_ATTEMPTS, "learn": "rltf_sd"}),
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
     "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo"}),

@@ -65,11 +65,7 @@ class Profiles(Task):
     """Records: ``{"id", "notes": {"Job": "nurse", …}, "name", "response"?}``."""
 
     name = "profiles"
-    places: Mapping[str, str] = {
-        **Task.places,
-        "teacher": "benchmarks/micro/teacher.txt",
-        "critique": "benchmarks/micro/critique.txt",
-    }
+    places: Mapping[str, str] = {**Task.places, "teacher": "benchmarks/micro/teacher.txt"}
 
     def prompt(self, record: Record) -> str:
         return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())

@@ -32,7 +32,6 @@ METHODS = {
     "prm_ppo": "PRM-PPO",
     "capo": "CAPO",
     "sdpo": "SDPO",
-    "rltf_fm": "RLTF-FM",
     "grpo": "GRPO",
     "dr_grpo": "Dr. GRPO",
     "rtt": "RTT",

@@ -27,7 +27,6 @@ ALGORITHMS = {
     "teacher": "teacher.Teacher",
     "verdict_teacher": "teacher.TaughtVerdict",
     "sdpo": "teacher.SDPO",
-    "critique": "critique.CritiqueWriting",
     "second": "second.SecondAttempts",
 }
 """``--algorithm`` and the class behind it, in this package."""

@@ -33,18 +33,16 @@ class LossInputs(NamedTuple):
 
 
 class LossOutputs(NamedTuple):
-    """What an update minimises: the means of ``policy`` and ``value`` over the minibatch's tokens, and ``added``.
+    """What an update minimises: the means of ``policy`` and ``value`` over the minibatch's tokens.
 
     Attributes:
         policy, value: ``[b, t]``, for the policy and for the value head.
         figures: what the metrics show: ``[b, t]`` for a mean over tokens, or a number for a sum over micro-batches.
-        added: for the policy, the micro-batch's share of a loss that is no mean over tokens.
     """
 
     policy: Tensor
     value: Tensor
     figures: dict[str, Tensor]
-    added: Tensor | float = 0.0
 
 
 @dataclass

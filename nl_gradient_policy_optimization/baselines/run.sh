@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bash nl_gradient_policy_optimization/baselines/run.sh METHOD TASK [flags]
 #   METHOD  sft, pairs, dpo, scalar_reward, reflect, step_labels; or a policy's algorithm: verdict, grpo,
-#           dr_grpo, rtt, papo, pure, prime, ppo, ppo_delta, prm_ppo, capo, sdpo, rltf_fm, rltf_sd, critique_grpo
+#           dr_grpo, rtt, papo, pure, prime, ppo, ppo_delta, prm_ppo, capo, sdpo, rltf_sd, critique_grpo
 #   TASK    slf5k, kodcode, ultrafeedback, plain, or your own: my_task.py
 # The method's script with the task's settings. ../launch.sh starts what trains, as it starts Text2Grad: its head says how
 # GPUs, machines and restarts are chosen (PROCESSES=2 asks for so many processes). The settings are those of
@@ -19,7 +19,6 @@ case $method in
   ppo) method=../optimize && set -- --algorithm scalar "$@" ;;
   ppo_delta) method=../optimize && set -- --algorithm scalar --reward_placement last_sum "$@" ;;
   prm_ppo) method=../optimize && set -- --algorithm steps "$@" ;;
-  rltf_fm) method=../optimize && set -- --method rltf_fm --algorithm critique "$@" ;;
   rltf_sd | critique_grpo) set -- --algorithm second --learn "$method" --rollouts_per_prompt 2 "$@" && method=../optimize ;;
   verdict | grpo | dr_grpo | rtt | papo | pure | prime | capo | sdpo) set -- --algorithm "$method" "$@" && method=../optimize ;;
   sft | pairs | dpo | scalar_reward | reflect | step_labels) ;;

@@ -52,7 +52,7 @@ METHODS = {
        for name in ("sft", "dpo", "scalar_reward", "reflect")},
     **{name: f"{name}.py --task kodcode" for name in ("pairs", "step_labels")},
     "ppo": "--algorithm scalar", "ppo_delta": "--algorithm scalar --reward_placement last_sum",
-    "prm_ppo": "--algorithm steps", "sdpo": "--algorithm sdpo", "rltf_fm": "--method rltf_fm --algorithm critique",
+    "prm_ppo": "--algorithm steps", "sdpo": "--algorithm sdpo",
     "critique_grpo": "--algorithm second --learn critique_grpo --rollouts_per_prompt 2",
 }  # fmt: skip
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nl_gradient_policy_optimization.algorithms.critique import critique_example
 from nl_gradient_policy_optimization.algorithms.teacher import encode_teacher_prompt, load_teacher_prompt
 from nl_gradient_policy_optimization.collector import Collector
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -298,8 +297,6 @@ def test_no_prompt_holds_todays_date(tmp_path):
     answered.feedback = RolloutFeedback([0.0, 0.0], critique="Fine.")
     teacher = load_teacher_prompt(get_task("slf5k"))
     assert tok.decode(encode_teacher_prompt(answered, teacher, get_task("slf5k"), tok)).startswith(FIXED_DATE)
-    example = critique_example(answered, get_task("slf5k"), tok)
-    assert tok.decode(example.prompt_ids).startswith(FIXED_DATE)
     reward_prompt = RewardPrompt(load_prompt(reward_records.prompt_file(tmp_path)), get_task("slf5k"), tok, 100)
     assert tok.decode(reward_prompt.ids({"prompt": "x", "response": "y"})).startswith(FIXED_DATE)
     config = tiny_config(tmp_path)

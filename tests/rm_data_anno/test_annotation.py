@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from rm_data_anno import fidelity
+from rm_data_anno.annotate import AnnotateConfig
+from rm_data_anno.annotate import annotate as annotate_file
 from rm_data_anno.rollouts import rollout_records
 from rm_data_anno.validation import supported, validate
 from tests.processes import ROOT, run_forked
 from text2grad.critics import load_critic
+from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import Records, load_records, save_records
@@ -82,6 +85,16 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     assert fine["log"]["passed"] is True
     assert fine["wrong_code"] == []
     assert "test_seconds" in annotate("kodcode", data, tmp_path / "out.json", 2, test_seconds=9).stderr
+
+
+def test_tests_that_hang_hold_up_few_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    judge, found = CodeCritic.__call__, []
+    monkeypatch.setattr(CodeCritic, "__call__", lambda *given: found.append(len(given[1])) or judge(*given))
+    record = {"question": "Add.", "solution": "def add(): ...", "test": "def test(): ...", "log": {"passed": True}}
+    data = write(tmp_path / "in.json", [{"question_id": f"q{n}", **record} for n in range(13)])
+    annotate_file("kodcode", AnnotateConfig(data_path=str(data), critic="programmatic"))
+    assert found == [12, 1]
 
 
 def test_validation_keeps_exact_quotes_only():

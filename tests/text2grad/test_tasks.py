@@ -41,7 +41,6 @@ def test_prompts_are_edited_in_place_at_the_stages(name):
         f"rm_data_anno/{name}/prompts/cot.txt": task.place("annotation", "cot"),
         f"nl_reward_model/{name}/prompts/cot.txt": task.place("reward_model", "cot"),
         f"nl_gradient_policy_optimization/{name}/prompts/teacher.txt": task.place("teacher"),
-        f"nl_gradient_policy_optimization/{name}/prompts/critique.txt": task.place("critique"),
         f"nl_gradient_policy_optimization/baselines/{name}/reflect.txt": task.place("reflect"),
         f"evaluation/{name}/judge_prompt.txt": task.place("judge"),
     }

@@ -82,7 +82,6 @@ class Task(ABC):
         "judge": "prompts/judge.txt",
         "reflect": "prompts/reflect.txt",
         "teacher": "prompts/teacher.txt",
-        "critique": "prompts/critique.txt",
         "reward_model_config": "reward_model.yaml",
         "policy_config": "policy.yaml",
     }
