@@ -141,7 +141,7 @@ class Learner:
                 if self.value_function:
                     value.backward()
                 for name, column in outputs.figures.items():
-                    sums[name] += float((column.detach() * mask).sum() if column.dim() else column.detach() * tokens)
+                    sums[name] += float((column.detach() * mask).sum())
                 if self.accelerator.sync_gradients:
                     norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm)
                 self.optimizer.step()

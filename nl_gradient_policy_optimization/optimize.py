@@ -144,6 +144,7 @@ def trusted_settings(config: PolicyConfig) -> PolicyConfig:
         critic_variant="",
         critic_constrained="none" if is_endpoint(config.audit_critic) else config.critic_constrained,
         critic_votes=1,
+        scheme=config.scheme if Path(config.audit_prompt).stem == "dense" else "uniform",
         critic_max_new_tokens=0,
         critic_temperature=0.0,
         run_tests=None,

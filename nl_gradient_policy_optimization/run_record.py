@@ -12,9 +12,11 @@ from typing import Any
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE
+from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
 from text2grad.models import weights_fingerprint
+from text2grad.prompts import prompt_path, variant_asked
 from text2grad.records import check_same_settings, fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
@@ -40,6 +42,11 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
     packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
     named = {name: str(config.flat().get(name) or "") for name in _TEXTS}
     named["critic"] = named["critic"].rpartition(":")[0]  # file.py:FUNCTION
+    if is_endpoint(config.critic) and not config.critic_prompt:
+        variant = variant_asked(config.critic_variant or None, config.critique) or "cot"
+        named["critic_prompt"] = str(prompt_path(task, "annotation", variant))
+    if config.flat().get("teacher_prompt") == "":
+        named["teacher_prompt"] = str(prompt_path(task, "teacher"))
     texts = {name: Path(file).read_bytes().hex() for name, file in named.items() if Path(file).is_file()}
     some = task.prompt(next(iter(prompts.values()))).strip()
     texts["policy_prompt"] = "\n".join(each["content"].replace(some, "") for each in task.messages(some))
@@ -58,7 +65,7 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
         "data": {
             "path": redacted(config.data_path),
             "prompts": len(prompts),
-            "hash": fingerprint({key: task.prompt(record) for key, record in prompts.items()}),
+            "hash": fingerprint({key: fingerprint(task.with_response(each, "")) for key, each in prompts.items()}),
         },
         "texts": texts,
         "config": redacted(config.flat()),
@@ -80,6 +87,11 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """
     try:
         begun = load_json(path)
+        try:
+            config_of(begun)
+        except InputError as error:
+            made = begun["versions"]["text2grad"]
+            raise InputError(f"{path}: was begun by text2grad {made} ({error}); choose another --output_dir") from None
         wanted, changes = _settings(now), begun.get("changes", [])
         last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
         if now["config"]["allow_changed"]:

@@ -21,6 +21,7 @@ from rm_data_anno.validation import Validated, validate
 from text2grad.configs import parse_for, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
+from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.reply_cache import ReplyCache
@@ -117,16 +118,14 @@ def annotate(
     records = load_records(config.data_path, task)
     output = output_for(config.data_path, config.output_path, "annotated")
     work = _Annotation.load(task, config, records, output, prepare, program_options or {})
-    # A batch waits for tests that hang; in a large one the other cores go on with the rest.
-    together = 1 if work.client else 4 * (os.cpu_count() or 1) if task.has_unit_tests else 8
     with closing(work), work.client.interruptible() if work.client else nullcontext():
         outcome = map_records(
             records,
             work,
             journal=_beside(output, "journal.jsonl"),
             settings=work.settings | dict(settings or {}),
-            batch_size=len(records) if config.batch_api else together,
-            workers=config.concurrency if work.client and not config.batch_api else 0,
+            batch_size=len(records) if config.batch_api else work.batch_size,
+            workers=config.concurrency if work.client and not config.batch_api else work.workers,
             retry_failed=config.retry_failed,
             allow_changed=config.allow_changed,
             result_type=dict,
@@ -147,6 +146,10 @@ class _Annotation:
         self.client: ChatClient | None = self.chat.client if self.chat else None
         self.cache = self.client.cache if self.client else None
         self.stopped = ""  # why batches ended early
+        alone = self.chat or (getattr(critic, "by_item", False) and not task.has_unit_tests)
+        self.workers, self.batch_size = 0, 1 if alone else 8
+        if isinstance(critic, CodeCritic):  # tests that hang hold up their own record alone
+            self.workers, self.batch_size = os.cpu_count() or 1, 1
         self._pool = ThreadPoolExecutor(os.cpu_count())  # for what runs on this machine
 
     @classmethod

@@ -190,7 +190,14 @@ class FidelityConfig(TaskConfig):
 def main() -> None:
     config = parse(FidelityConfig)
     task = get_task(config.task)
-    print(report_table({path: annotation_report(task, load_records(path, task)) for path in config.data_path}), end="")
+    reports = {}
+    for path in config.data_path:
+        records = load_records(path, task)
+        try:
+            reports[path] = annotation_report(task, records)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    print(report_table(reports), end="")
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ def test_a_served_reward_model_is_asked_for_the_fields_that_it_learnt(tmp_path, 
         critic = load_critic(f"{server.url}#rm", "slf5k", prompt=tmp_path / "adapter" / "reward_prompt.txt")
         (feedback,) = critic(["A dog left."], ["Dog 1 ran off; what now?"])
         schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert server.requests[0]["max_tokens"] == 99  # as long as what it was trained to write
     assert feedback == replace(WITHOUT, critique="It left." * critique)
     assert list(schema["properties"]) == list(written)
 

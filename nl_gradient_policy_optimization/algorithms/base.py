@@ -37,7 +37,7 @@ class LossOutputs(NamedTuple):
 
     Attributes:
         policy, value: ``[b, t]``, for the policy and for the value head.
-        figures: what the metrics show: ``[b, t]`` for a mean over tokens, or a number for a sum over micro-batches.
+        figures: what the metrics show, as means over tokens: ``[b, t]``.
     """
 
     policy: Tensor

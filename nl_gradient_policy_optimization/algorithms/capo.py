@@ -33,11 +33,15 @@ class CAPO(Text2Grad):
             raise InputError(f"--algorithm capo places its own penalties; leave --scheme {config.scheme} out")
 
     def advantages(self, batch: Batch) -> Tensor:
-        """R_t of each token, the outcome on all of them, against those of the prompt's responses."""
-        outcome = response_scores(batch.given - batch.deltas, batch.mask)
-        penalised = batch.rewards - batch.given + batch.deltas  # with the KL penalty
-        values = penalised + per_response(outcome, batch.mask)
-        return group_tokens(values, batch.mask, self.run.config.rollouts_per_prompt)
+        """R_t of each token, the outcome on all of them, against those of the prompt's responses.
+
+        Where all are the same this is 0: the deviation would blow their KL penalties up to full size.
+        """
+        size, outcome = self.run.config.rollouts_per_prompt, response_scores(batch.given - batch.deltas, batch.mask)
+        told = batch.deltas + per_response(outcome, batch.mask)
+        against = group_tokens(told + batch.rewards - batch.given, batch.mask, size)
+        differ = group_tokens(told, batch.mask, size).abs().amax(1).view(-1, size).amax(1) > 1e-5
+        return against * differ.repeat_interleave(size)[:, None]
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
         return VotedRewards(rewards, config)

@@ -57,12 +57,15 @@ class SecondAttempts(Text2Grad):
                 "--algorithm second is for runs without --deepspeed, and with --generation auto, decoder or "
                 "transformers"
             )
-        for name in ("rollouts_per_prompt", "minibatches", "micro_batch_size"):
-            parts = getattr(config, name) * (config.micro_batch_size if name == "minibatches" else 1)
+        learnt = config.minibatches * config.micro_batch_size if self.learn == "rltf_sd" else 1
+        for name, parts in (
+            ("--rollouts_per_prompt", config.rollouts_per_prompt),
+            ("--minibatches times --micro_batch_size", learnt),
+        ):
             if config.rollouts_per_device % (2 * parts):
                 raise InputError(
                     f"half of --rollouts_per_device {config.rollouts_per_device} are first attempts; make that half a "
-                    f"multiple of --{name} ({parts})"
+                    f"multiple of {name} ({parts})"
                 )
 
     def begin(self, run) -> None:
@@ -120,6 +123,6 @@ def attempt_advantages(scores: Tensor, counts: Tensor, group_size: int, learn: L
     """
     known = counts if learn == "critique_grpo" else counts * (torch.arange(len(counts)) < len(counts) // 2)
     total, count = (column.view(2, -1, group_size).sum((0, 2)) for column in (scores * known, known))
-    first, second = scores.chunk(2)
-    baseline = (total / count.clamp(min=1)).repeat_interleave(group_size)
-    return (torch.zeros_like(first) if learn == "rltf_sd" else first - baseline), second - baseline
+    # NaN, and so 0, where no attempt at the prompt has feedback
+    first, second = (each - (total / count).repeat_interleave(group_size) for each in scores.chunk(2))
+    return torch.zeros_like(first) if learn == "rltf_sd" else first.nan_to_num(), second.nan_to_num()

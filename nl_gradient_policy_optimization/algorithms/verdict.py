@@ -88,6 +88,5 @@ class Verdict(GRPO):
         save_json(folder / STATE_FILE, {"told": self.told, "steps": self.steps, "squares": self.squares})
 
     def load(self, folder: Path) -> None:
-        if (folder / STATE_FILE).is_file():  # not where the run began with another method
-            for name, value in load_json(folder / STATE_FILE).items():
-                setattr(self, name, value)
+        for name, value in load_json(folder / STATE_FILE).items():
+            setattr(self, name, value)

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare, read_prompts
-from nl_gradient_policy_optimization.run_record import continued
+from nl_gradient_policy_optimization.run_record import continued, describe
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError
@@ -64,6 +64,31 @@ def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
     files[name].write_text(files[name].read_text() + "# and briefly\n")
     with pytest.raises(InputError, match=rf"begun with other settings \({name} \(its text\): '\w+' then, '\w+' now\)"):
         prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
+
+
+def test_a_prompt_edited_in_place_and_a_corrected_test_are_other_settings(tmp_path, monkeypatch):
+    task = get_task("kodcode")
+    config = tiny_config(tmp_path, critic="http://h/v1#m", algorithm="teacher", learning_rate=1e-3)
+    record = {"question": "Add.", "test": "assert add(1, 1) == 2", "solution": ""}
+    before = describe(task, config, {"q": record}, config.critic)
+    assert before["data"] != describe(task, config, {"q": {**record, "test": "assert 1"}}, config.critic)["data"]
+    assert before["data"] == describe(task, config, {"q": {**record, "solution": "pass"}}, config.critic)["data"]
+    own, place = {name: tmp_path / name for name in ("annotation", "teacher")}, task.place
+    monkeypatch.setattr(task, "place", lambda kind, name="": own.get(kind) or place(kind, name), raising=False)
+    for name, path in own.items():
+        path.write_text("x")
+        first = describe(task, config, {"q": record}, config.critic)["texts"]
+        path.write_text("y")
+        second = describe(task, config, {"q": record}, config.critic)["texts"]
+        assert len(first.items() - second.items()) == 1, name
+
+
+def test_a_run_of_another_version_says_so(tmp_path):
+    now = {"task": "slf5k", "config": PolicyConfig().flat(), "data": {}, "weights": "w"}
+    then = {**now, "config": {**now["config"], "value_coef": 0.1}, "versions": {"text2grad": "0.2.0"}}
+    save_json(tmp_path / "run.json", then)
+    with pytest.raises(InputError, match=r"run\.json: was begun by text2grad 0\.2\.0 .*--value_coef.*--output_dir"):
+        continued(tmp_path / "run.json", now, 1, 1)
 
 
 @pytest.mark.parametrize("setting", ["critic", "reward_model"])

@@ -129,6 +129,9 @@ def test_capo_puts_the_outcome_on_every_token_of_a_response():
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 7) + 1e-4
     close(found[0], [(value - mean) / deviation for value in values[:4]])
     assert (found[1, :3] < found[0, :4].min()).all()  # a wrong answer's token is below a blamed one of a right answer
+    batch.deltas, batch.given = torch.zeros_like(batch.deltas), torch.zeros_like(batch.given)
+    batch.given[:, 0] = 1.0  # all right and without a fault: KL penalties alone move nothing
+    assert not advantages_of("capo", batch, penalty=1e-3).any()
 
 
 def test_the_verdict_method_is_its_formula_and_takes_one_response_a_prompt():

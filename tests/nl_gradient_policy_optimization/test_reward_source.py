@@ -31,6 +31,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.models.answering import LocalPolicy
 from text2grad.prompts import FIXED_DATE, load_prompt
+from text2grad.records import save_json
 from text2grad.tasks import get_task
 from text2grad.token_rewards import token_rewards
 
@@ -257,10 +258,15 @@ def test_replies_that_could_not_be_used_are_not_used_again(tmp_path):
             assert digest(tmp_path / "run", 2) == sound
 
 
-def test_a_served_reward_model_reads_what_it_was_trained_on(tmp_path):
+@pytest.mark.parametrize("adapter", [False, True])
+def test_a_served_reward_model_reads_what_it_was_trained_on(tmp_path, adapter):
     """Its folder says how long a prompt may be: x loses its end, the response nothing."""
     folder, task = tmp_path / "reward_model", get_task("slf5k")
     tiny_model(folder)
+    if adapter:
+        (folder / "config.json").unlink()
+        (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+        save_json(folder / "adapter_config.json", {"base_model_name_or_path": "on/the-server", "peft_type": "LORA"})
     prompt = load_prompt(reward_records.prompt_file(tmp_path))
     RewardModelDescription("slf5k", "tiny", 120, 300, "tail", 99).save(folder, prompt)
     post, summary = "One sentence that is said again and again. " * 30, "A summary that stays whole."

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from nl_gradient_policy_optimization.algorithms.second import attempt_advantages
+from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from tests.tiny_runs import SpokenRewards, tiny_config
+from text2grad.errors import InputError
 from text2grad.losses.ppo import refinement_loss
 
 
@@ -24,6 +26,15 @@ def test_advantages_of_two_attempts_by_hand():
     counts[0] = 0
     y0, y1 = attempt_advantages(scores, counts, 2, "rltf_sd")
     assert y1.tolist() == [2, 3, -1, 0]  # a failed critique is nobody's baseline
+    counts[1] = 0  # and where all failed, there is none to compare with
+    assert attempt_advantages(scores, counts, 2, "rltf_sd")[1].tolist() == [0, 0, -1, 0]
+
+
+def test_half_a_step_is_counted_where_half_is_learnt():
+    small = {"algorithm": "second", "model": "m", "data_path": "d", "output_dir": "o", "rollouts_per_device": 8}
+    PolicyConfig.of(**small, micro_batch_size=8, learn="critique_grpo").check()
+    with pytest.raises(InputError, match=r"multiple of --minibatches times --micro_batch_size \(8\)"):
+        PolicyConfig.of(**small, micro_batch_size=8).check()
 
 
 def test_the_refinement_loss_by_hand():

@@ -8,7 +8,7 @@ import pytest
 from nl_gradient_policy_optimization.algorithms.capo import VotedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.observers.audit import COUNTS, AuditedRewards, audit_stop_reason, count, figures
-from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.optimize import optimize, trusted_settings
 from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.baseline_runs import KODCODE, SLF5K, QuotingCritic, rollout
@@ -173,6 +173,12 @@ def audited(share: float, seed: int) -> set[int]:
     rewards = AuditedRewards(ScriptedRewards(), ScriptedRewards(), share, seed)
     drawn = (Rollout(f"post-{n}", "A post.", {}, [1], [n, 2, 3], "one", [], [], True) for n in range(2000))
     return {each.id for each in drawn if rewards.audits(each)}
+
+
+def test_the_trusted_critic_need_not_score_every_word():
+    config = PolicyConfig.of(scheme="dense", audit_critic="programmatic")
+    assert trusted_settings(config).scheme == "uniform"
+    assert trusted_settings(config.changed(audit_prompt="prompts/dense.txt")).scheme == "dense"
 
 
 def test_audits_fall_on_the_share_of_rollouts_and_depends_on_the_seed_alone():

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from rm_data_anno import fidelity
-from rm_data_anno.annotate import AnnotateConfig
-from rm_data_anno.annotate import annotate as annotate_file
 from rm_data_anno.rollouts import rollout_records
 from rm_data_anno.validation import supported, validate
 from tests.processes import ROOT, run_forked
 from text2grad.critics import load_critic
-from text2grad.critics.programs.kodcode.critic import CodeCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import Records, load_records, save_records
@@ -87,14 +84,17 @@ def test_solutions_without_a_log_are_run_first(tmp_path):
     assert "test_seconds" in annotate("kodcode", data, tmp_path / "out.json", 2, test_seconds=9).stderr
 
 
-def test_tests_that_hang_hold_up_few_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    judge, found = CodeCritic.__call__, []
-    monkeypatch.setattr(CodeCritic, "__call__", lambda *given: found.append(len(given[1])) or judge(*given))
-    record = {"question": "Add.", "solution": "def add(): ...", "test": "def test(): ...", "log": {"passed": True}}
-    data = write(tmp_path / "in.json", [{"question_id": f"q{n}", **record} for n in range(13)])
-    annotate_file("kodcode", AnnotateConfig(data_path=str(data), critic="programmatic"))
-    assert found == [12, 1]
+def test_tests_that_hang_hold_up_their_own_record_alone(tmp_path):
+    test = "from solution import first\n\n\ndef test_first():\n    assert first([1]) == 1\n"
+    record = {"question": "Give the first.", "solution": "def first(xs): return xs[0]", "test": test, "log": ""}
+    slow = {**record, "solution": "def first(xs):\n    while True: pass"}
+    rows = [{"question_id": f"q{n}", **(record if n else slow)} for n in range(6)]
+    annotate("kodcode", write(tmp_path / "in.json", rows), tmp_path / "out.json", test_seconds=3)
+    done = [json.loads(line).get("id") for line in (tmp_path / "out.json.journal.jsonl").read_text().splitlines()]
+    assert len(done) == 7 and done[-1].startswith("q0")
+    assert [row["question_id"] for row in json.loads((tmp_path / "out.json").read_text())] == [
+        f"q{n}" for n in range(6)
+    ]
 
 
 def test_validation_keeps_exact_quotes_only():
@@ -162,8 +162,9 @@ def test_two_annotations_stand_side_by_side(tmp_path, run_script):
     annotate("slf5k", write(tmp_path / "in.json", RECORDS), output)
     done = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", output, output)
     assert re.search(r"\| records: annotated +\| 2 ", done.stdout)
-    refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", tmp_path / "in.json", code=2)
-    assert "'t3_good'" in refused.stderr
+    paths = (output, tmp_path / "in.json")
+    refused = run_script("rm_data_anno/fidelity.py", "--task", "slf5k", "--data_path", *paths, code=2)
+    assert f"{paths[1]}: record 't3_good'" in refused.stderr
 
 
 CYCLE = [f"w{n % 20}" for n in range(4500)]

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from rm_data_anno.annotate import AnnotateConfig, annotate
-from text2grad.critics import as_critic, load_critic
+from text2grad.critics import as_critic, load_critic, version_of
 from text2grad.critics.programs.slf5k.critic import SummaryCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
@@ -119,7 +119,16 @@ def test_critics_from_python():
 
     assert as_critic(fruit).name.endswith("fruit") and as_critic(partial(fruit)).name == "functools:partial"
     fruit.name = "fruit"
-    assert as_critic(fruit) is fruit
+    assert as_critic(fruit).name == "fruit" and as_critic(fruit)(["p", "q"], ["a", "b"]) == [Feedback("c")] * 2
+
+    class Brief:
+        name = "brief"
+
+        def __call__(self, prompt, response):
+            return Feedback(response)
+
+    assert as_critic(Brief).name == "brief" and version_of(as_critic(Brief))
+    assert as_critic(Brief)(["p", "q"], ["a", "b"]) == [Feedback("a"), Feedback("b")]
     ready = SummaryCritic()
     assert as_critic(ready) is ready
     assert load_critic("programmatic", "kodcode", sandbox=(box := Sandbox())).sandbox is box

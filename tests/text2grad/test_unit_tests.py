@@ -56,6 +56,12 @@ def test_a_solution_that_fails(box):
     assert (run.log["error_type"], run.log["return_code"]) == ("AssertionError", 1)
 
 
+def test_equal_runs_have_equal_logs(box):
+    """A paid request holds the log: an address in it would make every run another request."""
+    first, second = (run_tests("class Node: ...\ndef add(a, b): return Node()\n", TESTS, box).log for _ in range(2))
+    assert first == second and "Node object" in first["stdout"]
+
+
 @pytest.mark.parametrize(
     ("code", "error", "line"),
     [

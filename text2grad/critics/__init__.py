@@ -98,7 +98,7 @@ def check_new_responses(critic: Critic) -> None:
 
 
 def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
-    """A critic from anything that can be called as one; a critic that has a name is passed through.
+    """A critic from anything that can be called as one; this package's own are passed through.
 
     Args:
         judge: a function of ``(prompt, response)`` or ``(prompt, response, record)``, which is asked about one response
@@ -110,10 +110,10 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
         InputError: its parameters have other names.
     """
     found = judge(**options) if isinstance(judge, type) else judge
-    if hasattr(found, "name") and callable(found):
-        return found
     named = found if inspect.isroutine(found) else type(found)
-    return OwnCritic(found, name or f"{named.__module__}:{named.__qualname__}")
+    if hasattr(found, "name") and named.__module__.startswith("text2grad."):
+        return found
+    return OwnCritic(found, name or getattr(found, "name", "") or f"{named.__module__}:{named.__qualname__}")
 
 
 class OwnCritic:
@@ -121,20 +121,19 @@ class OwnCritic:
 
     Attributes:
         version: changes with the function's file. Journals hold it, so that a run never mixes two versions.
+        by_item: whether it is asked about one response at a time.
     """
 
-    remote = False
-
     def __init__(self, function: Callable, name: str):
-        self.function, self.name = function, name
+        self.function, self.name, self.remote = function, name, getattr(function, "remote", False)
         try:
             parameters = tuple(inspect.signature(function).parameters)
         except (TypeError, ValueError):
             raise InputError(f"{name}: is {type(function).__name__}, which cannot be called as a critic") from None
         self.version = {"critic_version": made} if (made := _file_hash(function)) else {}
         self._count = len(parameters)
-        self._by_item = parameters in (_ITEM, _ITEM[:2])
-        if not self._by_item and parameters not in (_BATCH, _BATCH[:2]):
+        self.by_item = parameters in (_ITEM, _ITEM[:2])
+        if not self.by_item and parameters not in (_BATCH, _BATCH[:2]):
             raise InputError(
                 f"{name}: takes ({', '.join(parameters)}); a critic takes (prompt, response) for one response, or "
                 "(prompts, responses) for a batch, and record or records as a third parameter if it needs them"
@@ -145,7 +144,7 @@ class OwnCritic:
     ) -> list[Feedback | FeedbackError]:
         columns = (list(prompts), list(responses), list(records or [{}] * len(prompts)))[: self._count]
         rows = zip(*columns, strict=True)
-        given = [self._ask(*row) for row in rows] if self._by_item else self._ask(*columns)
+        given = [self._ask(*row) for row in rows] if self.by_item else self._ask(*columns)
         if isinstance(given, FeedbackError):
             given = [given] * len(prompts)
         if not isinstance(given, list | tuple) or len(given) != len(prompts):
@@ -178,7 +177,7 @@ class OwnCritic:
         except (InputError, StopRunError):
             raise
         except Exception as error:
-            response = shown(row[1] if self._by_item else "".join(row[1][:1]))
+            response = shown(row[1] if self.by_item else "".join(row[1][:1]))
             raise InputError(
                 f"{self.name}: {fault(error, _file_of(self.function))} (on the response {response}); correct it, or "
                 "return a FeedbackError where it cannot judge"

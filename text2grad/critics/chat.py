@@ -87,9 +87,9 @@ class ChatCritic:
             description, reward_prompt = described
             task = description.task_learnt(task)
             variant = variant if description.critique else "spans"
+            options = {"max_tokens": description.max_new_tokens} | options
             if reward_prompt:
                 self.fit = partial(reward_prompt.fit, room=description.max_length - 1)
-                options = {"max_tokens": description.max_new_tokens} | options
         self.client = client_class.from_spec(spec, **options)
         self.name, self.version = redacted(spec), {"prompt": self.prompt.fingerprint}
         self.task, self.variant, self.constrained = task, variant, constrained
@@ -212,12 +212,12 @@ class ChatCritic:
 def _served_reward_model(path: Path, task: Task) -> tuple[RewardModelDescription, RewardPrompt | None] | None:
     """What a served reward model's folder, in which this prompt file is, says of its training; None for other prompts.
 
-    The prompt with tokenizer and length is None in an adapter's folder, which does not say how its tokenizer is read.
+    The prompt with tokenizer and length is None where the folder has no tokenizer.
     """
     if path.name != PROMPT_FILE or not (path.parent / DESCRIPTION_FILE).is_file():
         return None
     description, text = RewardModelDescription.load(path.parent, task)
-    if not all((path.parent / name).is_file() for name in ("tokenizer_config.json", "config.json")):
+    if not (path.parent / "tokenizer_config.json").is_file():
         return description, None
     from text2grad.models import load_tokenizer
 

@@ -318,8 +318,6 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     import torch
     from peft import PeftModel
 
-    if not is_adapter(adapter):
-        raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
     model = PeftModel.from_pretrained(load_model(base or base_of(adapter), torch.float32), adapter)
     merged = model.merge_and_unload().to(torch.bfloat16)
     merged.save_pretrained(output)

@@ -13,6 +13,8 @@ from text2grad.sandbox.box import Result
 _LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps
 _LIMITS = {"timeout": "TimeoutError", "memory": "MemoryLimit", "output": "OutputLimit", "processes": "ProcessLimit"}
 _MOST_EVENTS = 20_000  # lines of a report
+_VARYING = re.compile(r" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?| at 0x[0-9a-f]+")
+"""What differs between runs of one program."""
 
 Line = Annotated[int, Strict(), Field(ge=0, lt=1 << 31)]
 Text = Annotated[str, Strict(), BeforeValidator(lambda text: as_storable(text) if isinstance(text, str) else text)]
@@ -134,11 +136,11 @@ class TestRun:
 
     @property
     def log(self) -> dict[str, Any]:
-        """The record's ``log``. Durations are left out, so that equal runs have equal logs."""
+        """The record's ``log``. Durations and addresses are left out, so that equal runs have equal logs."""
         return {
             "passed": self.passed,
-            "stdout": _shortened(re.sub(r" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?", "", self.result.stdout)),
-            "stderr": _shortened(self.result.stderr),
+            "stdout": _shortened(_VARYING.sub("", self.result.stdout)),
+            "stderr": _shortened(_VARYING.sub("", self.result.stderr)),
             "return_code": self.result.returncode,
             "error_type": self.error_type,
             "missing_modules": self.missing_modules,

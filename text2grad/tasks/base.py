@@ -217,9 +217,10 @@ class Task(ABC):
         return {key: value for key, value in record.items() if key not in stale}
 
     def training_prompts(self, record: Record) -> Record:
-        """What stage 3 needs of a record: everything but feedback on an older response."""
+        """What stage 3 needs of a record: everything but feedback on an older response, and the log of its tests."""
         names = self.fields
-        dropped = {names.critique, names.good, names.poor, names.scores, names.missing, names.score, "annotation"}
+        dropped = {names.critique, names.good, names.poor, names.scores, names.missing, names.score}
+        dropped |= {"annotation", "log", "log_weaker"}
         return {key: value for key, value in record.items() if key not in dropped}
 
 
