@@ -8,6 +8,7 @@ import pytest
 from tests import quoting_critic
 from tests.quoting_critic import encode, signs
 from tests.tiny import tokenizer
+from text2grad.critics import load_critic
 from text2grad.critics.asking import Question
 from text2grad.errors import InputError, StopRunError
 from text2grad.integrations.batching import CriticQueue
@@ -35,10 +36,9 @@ class Recorder:
 
 @pytest.mark.parametrize("made", [TokenJudge, CriticService])
 def test_a_persons_feedback_is_not_laid_on_new_responses(made):
-    critic = Recorder()
-    critic.variant = "human_feedback"
+    critic = load_critic("http://localhost:1/v1#m", "slf5k", variant="human_feedback")
     with pytest.raises(InputError, match="about the record's response, not about new ones"):
-        made(critic, get_task("plain"), {})
+        made(critic, get_task("slf5k"), {})
 
 
 def test_rewards_lie_on_the_sampled_ids():
