@@ -10,7 +10,6 @@ from nl_gradient_policy_optimization.weights import gathered, save_model, traina
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
 from text2grad.models import card_header, card_loading
-from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
 
@@ -30,11 +29,10 @@ def export(trainer: NLGradientTrainer) -> None:
         if trainer.accelerator.is_main_process:
             save_model(model, folder)
     if trainer.accelerator.is_main_process:
-        trainer.tokenizer.save_pretrained(folder)
+        trainer.save_beside(folder)
+        trainer.tokenizer.save_pretrained(folder)  # of an adapter, too: it may be taken elsewhere
         if trainer.learner.value_function:
             trainer.learner.value_function.save(folder, with_optimizer=False)
-        if words := trainer.config.words:
-            save_text(folder / POLICY_PROMPT, load_prompt(words, ("prompt",)).text)
         save_checksums(folder)
         save_text(folder / "README.md", model_card(trainer))
     trainer.accelerator.wait_for_everyone()

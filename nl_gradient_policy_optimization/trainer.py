@@ -49,7 +49,8 @@ from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
 from text2grad.losses.kl import KLController
-from text2grad.records import load_json
+from text2grad.prompts import POLICY_PROMPT, load_prompt
+from text2grad.records import load_json, save_text
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -78,6 +79,7 @@ class NLGradientTrainer:
         observers: Sequence[Observer],
     ):
         self.config, self.task, self.tokenizer = config, task, tokenizer
+        self.words = load_prompt(config.words, ("prompt",)).text if config.words else ""  # that ask this policy
         self.rewards, self.accelerator, self.checkpoints = rewards, accelerator, checkpoints
         self.run = Path(config.output_dir)
         self.costs = StepCosts()
@@ -244,6 +246,7 @@ class NLGradientTrainer:
         with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(learner.scorer)) as folder:
             weights.save_policy(self.accelerator, learner.model, learner.optimizer, folder)
             if self.accelerator.is_main_process:
+                self.save_beside(folder / "policy")
                 if learner.value_function:
                     learner.value_function.save(folder)
                 self.algorithm.save(folder)
@@ -251,6 +254,13 @@ class NLGradientTrainer:
                 torch.save(self.ahead.state(), folder / self.ahead_file)
         self.keep_policy()
         self.saved_steps = self.finished_steps
+
+    def save_beside(self, policy: Path) -> None:
+        """Into a policy's folder, what it is asked by: the words that it learnt, and the tokenizer of a whole model."""
+        if self.words:
+            save_text(policy / POLICY_PROMPT, self.words)
+        if not hasattr(self.learner.scorer.model, "peft_config"):  # an adapter's is its base's
+            self.tokenizer.save_pretrained(policy)
 
     def keep_policy(self) -> None:
         """Keep the policy of the newest checkpoint, which will be deleted."""

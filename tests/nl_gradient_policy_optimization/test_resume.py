@@ -23,6 +23,7 @@ from tests.tiny_runs import ScriptedRewards, check_same_weights, cut_after_one_s
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.journal.checksums import checksums
 from text2grad.journal.run_folder import claimed
+from text2grad.models import load_tokenizer
 from text2grad.records import fingerprint, load_json, save_json
 
 STEPS = 4
@@ -94,6 +95,7 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
     settings = {"lora_r": 0, "optimizer": "adafactor"}
     config = tiny_config(tmp_path, **settings, save_every=1)
     whole = optimize("slf5k", config, ScriptedRewards())
+    load_tokenizer(str(whole.run / "checkpoint-2" / "policy"))  # a whole model can be asked at every checkpoint
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, ScriptedRewards())
     assert again.finished_steps == 2

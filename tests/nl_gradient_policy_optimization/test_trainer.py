@@ -105,12 +105,15 @@ def test_the_words_that_ask_the_policy_are_a_file_that_goes_with_it(tmp_path, ca
     assert "small.yaml" in capsys.readouterr().out
     asked = run.tokenizer.decode(encoded_prompts(run)[0])
     assert "For $5, and in one line:\nMy" in asked and "ummar" not in asked
-    policy, chats = LocalPolicy(str(run.run / "policy"), "float32", "cpu"), []
+    kept, chats = run.run / "policies" / "1", []  # of its checkpoint
+    policy = LocalPolicy(str(kept), "float32", "cpu")
     token_ids = policy.token_ids
     policy.token_ids = lambda chat: chats.append(chat[-1]["content"]) or token_ids(chat)
     wanted = GenerateConfig(task="slf5k", data_path=config.data_path, output_path=str(tmp_path / "answers.json"))
     generate(policy, load_records(config.data_path, run.task, responses=False), wanted, SamplingConfig(4))
     assert chats and all(chat.startswith("For $5, and in one line:\n") for chat in chats)
+    words = [(folder / "policy_prompt.txt").read_bytes() for folder in (run.run / "policy", kept)]
+    assert words[0] == words[1]
     (tmp_path / "ask.txt").write_text("In one line, please.")
     with pytest.raises(InputError, match=r"ask.txt: lacks \$\{prompt\}"):
         optimize("slf5k", replace(config, output_dir=str(tmp_path / "other")), ScriptedRewards())
