@@ -90,8 +90,9 @@ def critic_figures(
     if not config.critic:
         return {}, {}
     tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
-    journal = Path(f"{config.output_path}.critic.journal.jsonl")
-    if config.critic == "programmatic":
+    rules = config.critic == "programmatic"
+    journal = Path(f"{config.output_path}.{'rules' if rules else 'critic'}.journal.jsonl")  # one may be paid for
+    if rules:
         journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
     outcome = feedback_on(
         critic,

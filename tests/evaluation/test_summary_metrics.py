@@ -162,8 +162,11 @@ def test_a_silent_answer_has_no_delta_and_the_worst_verdict(tmp_path, by_critic)
     critic.write_text(f"{imported}def praise(prompt, response):\n    return Feedback('c', score=1.0)\n")
     praised = by_critic(blank, f"{critic}:praise")
     assert praised["verdict"].each == {"a": 1, "b": -1} and praised["missing"].value() == 0.5
+    journal = tmp_path / "result.json.critic.journal.jsonl"
+    paid = journal.read_bytes()
     spoken, both = (by_critic(each, "programmatic")["mean_delta"] for each in (records, blank))
     assert both.rows["b"] == (0, 0) and both.value() == spoken.value() < 0
+    assert journal.read_bytes() == paid  # rules that are asked in between take no critic's feedback away
 
 
 def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_path):
