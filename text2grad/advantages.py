@@ -4,7 +4,8 @@ Token advantages say where in a response something is good or bad; response adva
 summed over tokens mixes the two: praise pays for every further token, and blame charges for it.
 
 Unless it says ``[B]``, a tensor is ``[B, T]``: rollouts by response tokens, padded on the right; ``mask`` is 1 on
-response tokens, 0 on padding. Whatever is under the padding never reaches a result. Pure functions: no model, no state.
+response tokens, 0 on padding and on what a tool wrote in between. Whatever is there never reaches a result. Pure
+functions: no model, no state.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,12 +50,12 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     running = torch.zeros_like(rewards[:, 0])
     next_value = torch.zeros_like(running)
     for t in reversed(range(rewards.shape[1])):
+        own = mask[:, t] > 0  # what another wrote in between is passed over: credit goes on to the token before it
         error = rewards[:, t] + gamma * next_value - values[:, t]
-        # On padding all terms are zero, so a row starts afresh at its own last token.
-        running = (error + gamma * lam * running) * mask[:, t]
+        running = torch.where(own, error + gamma * lam * running, running)
+        next_value = torch.where(own, values[:, t], next_value)
         advantages[:, t] = running
-        next_value = values[:, t]
-    return advantages, (advantages + values) * mask
+    return advantages * mask, (advantages + values) * mask
 
 
 def discounted_sums(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:

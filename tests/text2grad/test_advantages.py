@@ -49,6 +49,11 @@ def test_gae_by_hand():
     advantages, returns = gae(rewards, values, torch.ones(1, 3), gamma=0.9, lam=0.5)
     close(advantages, [[1.75625, 0.125, 1.5]])
     close(returns, [[1.95625, 1.125, 2.0]])
+    # What a tool wrote before the last token is passed over.
+    rewards, values = tensor([[1.0, 0.0, 9.0, 2.0]]).double(), tensor([[0.2, 1.0, 7.0, 0.5]]).double()
+    advantages, returns = gae(rewards, values, tensor([[1.0, 1.0, 0.0, 1.0]]), gamma=0.9, lam=0.5)
+    close(advantages, [[1.75625, 0.125, 0, 1.5]])
+    close(returns, [[1.95625, 1.125, 0, 2.0]])
 
 
 @settings(max_examples=50, deadline=None)
