@@ -92,7 +92,8 @@ def by_person(key: str, record: Record, task: Task) -> Pair | None:
     if preferred not in ("A", "B"):
         raise InputError(f"record {key!r}: comparison_preference is {record['comparison_preference']!r}, not A or B")
     first, second = (record[name] for name in (_SUMMARIES if preferred == "A" else _SUMMARIES[::-1]))
-    return Pair(key, task.prompt(record), first, second, 1.0, 0.0, "person") if first != second else None
+    differ = first != second and first.strip() and second.strip()
+    return Pair(key, task.prompt(record), first, second, 1.0, 0.0, "person") if differ else None
 
 
 def _is_comparison(record: Record) -> bool:
@@ -138,7 +139,9 @@ def pair_up(records: Records, values: dict[str, float], task: Task, source: str,
     """
     by_prompt: dict[str, dict[str, str]] = defaultdict(dict)
     for key in values:
-        by_prompt[task.prompt(records[key])].setdefault(task.response(records[key]), key)
+        text = task.response(records[key])
+        if text.strip():  # nothing can be learnt from silence
+            by_prompt[task.prompt(records[key])].setdefault(text, key)
     pairs = []
     for prompt, keys in by_prompt.items():
         ranked = sorted(keys.values(), key=lambda key: values[key], reverse=True)

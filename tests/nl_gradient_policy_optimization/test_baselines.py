@@ -51,6 +51,7 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         row("q2", "low", score="2"), row("q2", "mid", score=3.0), row("q2", "high", score="5.0"),  # in CSV, texts
         row("q3", "tie", score=1.0), row("q3", "tie too", score=1.0), row("q4", "alone", score=1.0),
         row("q5", "unscored"), row("q5", "no score", score="nan"), row("q5", "bad", score="bad"),
+        row("q6", " ", score=1.0), row("q6", "said", score=2.0),  # nothing is learnt from silence
     ]  # fmt: skip
     save_json(tmp_path / "in.json", rows)
     config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))
