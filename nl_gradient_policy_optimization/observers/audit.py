@@ -6,7 +6,10 @@ rising while δ of the trusted one does not (``audit/delta_gap``), and as tokens
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from threading import Lock
+from typing import Any
 
 import torch
 
@@ -56,11 +59,14 @@ class AuditedRewards:
     def __init__(self, rewards: RewardSource, trusted: RewardSource, share: float, seed: int):
         self.rewards, self.trusted, self.share, self.seed = rewards, trusted, share, seed
         self.name, self.remote = rewards.name, rewards.remote
+        # A remote critic's batches come in threads of their own; a model in this process takes one of them at a time.
+        self._turn: AbstractContextManager[Any] = nullcontext() if trusted.remote else Lock()
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         feedback = self.rewards(rollouts)
         chosen = [index for index, rollout in enumerate(rollouts) if self.audits(rollout)]
-        trusted = self.trusted([rollouts[index] for index in chosen]) if chosen else []
+        with self._turn:
+            trusted = self.trusted([rollouts[index] for index in chosen]) if chosen else []
         for index, given in zip(chosen, trusted, strict=True):
             feedback[index] = replace(feedback[index], trusted=given)
         return feedback

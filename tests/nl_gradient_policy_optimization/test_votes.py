@@ -1,7 +1,10 @@
 """Several judgements of a rollout: one critic's opinions, votes, and a trusted critic beside the one that rewards."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Lock
+from time import sleep
 
 import pytest
 
@@ -173,6 +176,23 @@ def audited(share: float, seed: int) -> set[int]:
     rewards = AuditedRewards(ScriptedRewards(), ScriptedRewards(), share, seed)
     drawn = (Rollout(f"post-{n}", "A post.", {}, [1], [n, 2, 3], "one", [], [], True) for n in range(2000))
     return {each.id for each in drawn if rewards.audits(each)}
+
+
+def test_a_trusted_model_in_this_process_gets_one_batch_at_a_time():
+    """Its buffers are those of one batch, and a remote critic's rollouts come in several threads."""
+    busy, together = Lock(), []
+
+    class Model(ScriptedRewards):
+        def __call__(self, rollouts):
+            together.append(not busy.acquire(timeout=0.01))
+            sleep(0.05)
+            busy.release()
+            return super().__call__(rollouts)
+
+    audits = AuditedRewards(ScriptedRewards(remote=True), Model(), 1.0, 1)
+    with ThreadPoolExecutor(3) as pool:
+        given = list(pool.map(lambda text: audits([rollout(text)]), "abc"))
+    assert together == [False] * 3 and all(each.trusted for (each,) in given)
 
 
 def test_the_trusted_critic_need_not_score_every_word():
