@@ -86,14 +86,9 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
             other types than were written.
     """
     try:
-        begun = load_json(path)
-        try:
-            config_of(begun)
-        except InputError as error:
-            made = begun["versions"]["text2grad"]
-            raise InputError(f"{path}: was begun by text2grad {made} ({error}); choose another --output_dir") from None
-        wanted, changes = _settings(now), begun.get("changes", [])
-        last, applied = (settings_at(_settings(begun), changes, step) for step in (None, finished))
+        begun = _read(path)
+        own, wanted, changes = _settings(begun), _settings(now), begun.get("changes", [])
+        last, applied = (settings_at(own, changes, step) for step in (None, finished))
         if now["config"]["allow_changed"]:
             check_fixed(path.parent, applied, wanted, _FIXED if finished else ())
         elif wanted != applied:
@@ -104,12 +99,23 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
                 then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
             check_same_settings(path.parent, then, here, remedy)
         more = finished < _steps(wanted, now, ranks)
-        changes = changes_of(changes, _settings(begun), wanted, finished, more)
+        changes = changes_of(changes, own, wanted, finished, more)
         return {**begun, "changes": changes} if changes or "changes" in begun else begun
     except InputError:
         raise
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What the file holds; ``InputError`` where another version wrote it, with settings that this one does not have."""
+    begun = load_json(path)
+    try:
+        config_of(begun)
+    except InputError as error:
+        made = begun["versions"]["text2grad"]
+        raise InputError(f"{path}: was begun by text2grad {made} ({error}); choose another --output_dir") from None
+    return begun
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
