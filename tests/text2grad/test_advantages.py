@@ -24,7 +24,6 @@ from text2grad.advantages import (
     prime_tokens,
     response_scores,
     scaled,
-    total_rewards,
     verdict_advantages,
     whiten,
 )
@@ -42,48 +41,38 @@ def close(found: torch.Tensor, expected: list, tolerance: float = 1e-6) -> None:
     torch.testing.assert_close(found, tensor(expected, dtype=found.dtype), rtol=tolerance, atol=tolerance)
 
 
-def test_gae_by_hand():
-    # γ = 0.9, λ = 0.5. Errors: r2 − V2 = 2 − 0.5 = 1.5; r1 + 0.9·0.5 − 1 = −0.55; r0 + 0.9·1 − 0.2 = 1.7.
-    # A2 = 1.5; A1 = −0.55 + 0.45·1.5 = 0.125; A0 = 1.7 + 0.45·0.125 = 1.75625.
-    rewards, values = tensor([[1.0, 0.0, 2.0]]).double(), tensor([[0.2, 1.0, 0.5]]).double()
-    advantages, returns = gae(rewards, values, torch.ones(1, 3), gamma=0.9, lam=0.5)
-    close(advantages, [[1.75625, 0.125, 1.5]])
-    close(returns, [[1.95625, 1.125, 2.0]])
-    # What a tool wrote before the last token is passed over.
-    rewards, values = tensor([[1.0, 0.0, 9.0, 2.0]]).double(), tensor([[0.2, 1.0, 7.0, 0.5]]).double()
-    advantages, returns = gae(rewards, values, tensor([[1.0, 1.0, 0.0, 1.0]]), gamma=0.9, lam=0.5)
-    close(advantages, [[1.75625, 0.125, 0, 1.5]])
-    close(returns, [[1.95625, 1.125, 0, 2.0]])
-
-
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=6), min_size=1, max_size=4),
+    st.lists(
+        st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.booleans()), min_size=1, max_size=6),
+        min_size=1,
+        max_size=4,
+    ),
     st.floats(0, 1),
     st.floats(0, 1),
 )
 def test_gae_is_its_definition(rollouts, gamma, lam):
-    """A_t = Σ_l (γλ)^l (r_{t+l} + γ V_{t+l+1} − V_{t+l}), summed out term by term for ragged rollouts."""
+    """A_t = Σ_l (γλ)^l (r_{t+l} + γ V_{t+l+1} − V_{t+l}), summed out term by term for ragged rollouts.
+
+    Tokens that are not the response's own, such as what a tool wrote in between, are passed over.
+    """
     longest = max(map(len, rollouts))
     rewards, values, mask = (torch.zeros(len(rollouts), longest, dtype=torch.float64) for _ in range(3))
     for row, tokens in enumerate(rollouts):
-        for t, (reward, value) in enumerate(tokens):
-            rewards[row, t], values[row, t], mask[row, t] = reward, value, 1
+        for t, token in enumerate(tokens):
+            rewards[row, t], values[row, t], mask[row, t] = token
     advantages, returns = gae(rewards, values, mask, gamma, lam)
     assert not advantages[mask == 0].any() and not returns[mask == 0].any()
     for row, tokens in enumerate(rollouts):
-        padded = [*tokens, (0.0, 0.0)]
-        for t in range(len(tokens)):
+        own = [at for at, (_, _, is_own) in enumerate(tokens) if is_own]
+        padded = [*(tokens[at] for at in own), (0.0, 0.0)]
+        for t, at in enumerate(own):
             expected = sum(
                 (gamma * lam) ** (k - t) * (padded[k][0] + gamma * padded[k + 1][1] - padded[k][1])
-                for k in range(t, len(tokens))
+                for k in range(t, len(own))
             )
-            assert advantages[row, t].item() == pytest.approx(expected, abs=1e-9)
-            assert returns[row, t].item() == pytest.approx(expected + tokens[t][1], abs=1e-9)
-
-
-def test_total_rewards():
-    assert total_rewards(tensor([1.0, -1.0]), tensor([0.5, 0.0]), 0.2).tolist() == pytest.approx([0.9, -1.0])
+            assert advantages[row, at].item() == pytest.approx(expected, abs=1e-9)
+            assert returns[row, at].item() == pytest.approx(expected + padded[t][1], abs=1e-9)
 
 
 def test_whiten_by_hand():
@@ -293,12 +282,6 @@ def test_policy_loss_by_hand():
     loss, clipped = policy_loss(ratios.log(), torch.zeros(5), advantages, clip_range=0.2)
     assert loss.tolist() == pytest.approx([-2.4, 3.0, -1.0, 1.6, -1.1])
     assert clipped.tolist() == [1, 0, 0, 1, 0]
-
-
-def test_clipped_tokens_send_no_gradient_back():
-    logprobs = tensor([1.5, 1.5, 1.1]).log().requires_grad_()
-    policy_loss(logprobs, torch.zeros(3), tensor([1.0, -1.0, 1.0]), 0.2)[0].sum().backward()
-    assert logprobs.grad.tolist() == pytest.approx([0.0, 1.5, -1.1])
 
 
 def test_value_loss_by_hand():
