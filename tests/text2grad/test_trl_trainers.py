@@ -32,6 +32,14 @@ def settings(folder, **options):
     return GRPOConfig(**{**common, **options})
 
 
+class Watched(TokenGRPOTrainer):
+    """Keeps the batch that it trained on."""
+
+    def _generate_and_score_completions(self, inputs):
+        self.batch = super()._generate_and_score_completions(inputs)
+        return dict(self.batch)
+
+
 @pytest.fixture(scope="module")
 def grpo(tmp_path_factory):
     """A trained trainer, and the batch it trained on.
@@ -39,19 +47,12 @@ def grpo(tmp_path_factory):
     If its check of the seam fails, TRL has changed where advantages go in: read the message, then the change, then
     `_SEAM`.
     """
-    seen: list[dict] = []
-
-    class Watched(TokenGRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            seen.append(super()._generate_and_score_completions(inputs))
-            return dict(seen[-1])
-
     trainer = Watched(
         model(seed=1), critic=first_half, args=settings(tmp_path_factory.mktemp("grpo")),
         train_dataset=ROWS, processing_class=tokenizer(),
     )  # fmt: skip
     trainer.train()
-    return trainer, seen[0]
+    return trainer, trainer.batch
 
 
 def logprobs(policy, batch) -> torch.Tensor:
@@ -78,15 +79,8 @@ def test_grpo_gets_an_advantage_for_each_token(grpo):
 
 
 def test_a_response_without_feedback_counts_neither_for_its_outcome_nor_in_the_log(tmp_path):
-    seen: list[dict] = []
-
     def praise(prompts, responses):
         return [Feedback("c", [text]) if row % 2 else FeedbackError("no reply") for row, text in enumerate(responses)]
-
-    class Watched(TokenGRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            seen.append(super()._generate_and_score_completions(inputs))
-            return dict(seen[-1])
 
     def lengths(completions, **_):
         return [float(len(each[0]["content"])) for each in completions]
@@ -96,7 +90,7 @@ def test_a_response_without_feedback_counts_neither_for_its_outcome_nor_in_the_l
         train_dataset=ROWS, processing_class=tokenizer(),
     )  # fmt: skip
     trainer.train()
-    advantages = seen[0]["advantages"]
+    advantages = trainer.batch["advantages"]
     assert advantages[1::2].any() and not advantages[::2].any()
     assert trainer.state.log_history[0]["text2grad/delta"] > 0.9
 
