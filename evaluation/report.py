@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluation.reporting.assemble import assemble
-from evaluation.reporting.comparing import load_results, pairs
+from evaluation.reporting.comparing import load_results
 from evaluation.reporting.packs import packs
 from evaluation.reporting.page import html, write_charts
 from evaluation.reporting.runs import load_runs
@@ -55,9 +55,9 @@ def main(given: Sequence[str] | None = None) -> None:
         get_task(task)
 
     results = load_results(args.results)
-    report, variants = assemble(load_runs(args.runs), results, args.baseline, args.annotation, args.reward_model)
-    side_by_side = [pair for table in report["tables"] for pair in pairs(results, table)]
-    packed, report["viewer"] = packs(variants, side_by_side, args.max_rollouts)
+    stages = args.annotation, args.reward_model
+    report, variants, pairs = assemble(load_runs(args.runs), results, args.baseline, *stages)
+    packed, report["viewer"] = packs(variants, pairs, args.max_rollouts)
     page = html(report, packed)
     save_json(output.with_suffix(".json"), report)
     save_text(output, page)

@@ -27,8 +27,8 @@ def assemble(
     baseline: str | None = None,
     annotations: list[str] | None = None,
     reward_models: list[str] | None = None,
-) -> tuple[dict[str, Any], list[Variant]]:
-    """The report's figures, and the variants that the runs form.
+) -> tuple[dict[str, Any], list[Variant], list[dict[str, Any]]]:
+    """The report's figures, the variants that the runs form, and the pairs of responses to read side by side.
 
     Args:
         baseline: a system of the results, a method, or a variant's label, that all others are compared with.
@@ -60,9 +60,9 @@ def assemble(
     report["headline"] = opening.headline(report)
     task = report["headline"]["task"]
     pairs = [pair for table in report["tables"] for pair in comparing.pairs(results, table)]
-    pairs.sort(key=lambda pair: pair["after"]["task"] != task)  # the example is of the headline's task
-    report["example"] = opening.example(pairs, sorted(groups, key=lambda group: group.task != task))
-    return report, groups
+    first = sorted(pairs, key=lambda pair: pair["after"]["task"] != task)  # the example is of the headline's task
+    report["example"] = opening.example(first, sorted(groups, key=lambda group: group.task != task))
+    return report, groups, pairs
 
 
 def _about_run(run: Run, variant: Variant) -> dict[str, Any]:

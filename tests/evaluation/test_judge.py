@@ -165,7 +165,7 @@ def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(few, tmp_path):
         assert len(server.requests) == asked  # it had been asked all
         change = {"from_record": 2 * FEW + 1, "settings": {"judge_tokens": 99}}
         assert load_result(tmp_path / "r.json")["changes"] == result["changes"] == [change]
-    report, _ = assemble([], load_results([tmp_path / "r.json"]))
+    report, *_ = assemble([], load_results([tmp_path / "r.json"]))
     told = report["cautions"]
     assert any(f"from record {2 * FEW + 1} on" in item and "judge_tokens 99" in item for item in told)
 

@@ -184,7 +184,7 @@ def test_the_same_input_gives_the_same_page(built, runs, tmp_path, run_script):
 
 
 def test_many_rollouts_are_thinned_by_whole_steps(runs):
-    _, groups = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
+    _, groups, _ = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
     packed, about = packs.packs(groups, [], limit=2 * PER_STEP * 11)
     columns = unpack(packed["index"])["columns"]
     assert about["rollouts"] == 2 * PER_STEP * STEPS and about["shown"] == 2 * PER_STEP * 11 == len(columns["step"])
@@ -228,7 +228,7 @@ def test_two_judges_are_told_apart(runs, tmp_path):
         value = json.loads((runs / f"judge{step}.result.json").read_text())
         save_json(tmp_path / f"{step}.json", {**value, "settings": {"judge": "another"}})
     files = [*runs.glob("judge*.result.json"), *tmp_path.iterdir()]
-    report, _ = assemble([], load_results([str(file) for file in files]))
+    report, *_ = assemble([], load_results([str(file) for file in files]))
     assert [(judge["judge"], judge["step"]) for judge in report["judges"] if judge["latest"]] == [
         ("another", None), ("openai:gpt-4o", None)
     ]  # fmt: skip
@@ -256,7 +256,7 @@ def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
 def test_without_a_critics_delta_none_is_shown(tmp_path):
     """A scalar reward model gives no δ, whatever ``delta/mean`` its run logged."""
     scalar = write_run(tmp_path / "scalar", [hand_made(step, deltas=None) for step in (1, 2)], method="ppo_scalar")
-    report, _ = assemble([load_run(scalar)], [])
+    report, *_ = assemble([load_run(scalar)], [])
     assert "delta/mean" not in {chart["name"] for chart in report["training"][0]["charts"]}
     assert "δ" not in report["headline"]["title"] and "held-out" in report["cautions"][0]
 
@@ -269,9 +269,7 @@ def test_an_empty_response_has_no_mean(tmp_path):
 
 
 def test_every_policy_method_has_a_readers_name():
-    for placement in get_args(Placement):
-        assert ("text2grad" if placement == "token" else f"ppo_{placement}") in METHODS
-    assert {"ppo_scalar", "prm_ppo"} <= set(METHODS)
+    assert {"ppo_scalar", "prm_ppo", *(f"ppo_{placement}" for placement in get_args(Placement))} <= set(METHODS)
 
 
 def test_the_example_is_the_prompt_whose_change_is_the_median(tmp_path):
@@ -282,7 +280,7 @@ def test_the_example_is_the_prompt_whose_change_is_the_median(tmp_path):
         for step in (1, 2)
         for name, deltas in ends.items()
     ]
-    report, _ = assemble([load_run(write_run(tmp_path / "run", rollouts))], [])
+    report, *_ = assemble([load_run(write_run(tmp_path / "run", rollouts))], [])
     example = report["example"]
     assert (example["prompt_id"], example["prompt"], example["of"]) == ("middle", "The post middle.", 3)
     assert [side["response"] for side in example["sides"]] == ["Good bad 1", "Good bad 2"]
@@ -307,7 +305,7 @@ def test_responses_of_another_runs_policy_are_marked(tmp_path):
     for policy, foreign in ((folder / "policy", False), (tmp_path / "other", True)):
         value["models"] = [f"{policy}@{weights_fingerprint(str(policy))} on smollm2"]
         path.write_text(json.dumps(value))
-        report, _ = assemble([load_run(folder)], load_results([str(path)]))
+        report, *_ = assemble([load_run(folder)], load_results([str(path)]))
         assert any("no policy of the runs shown" in item for item in report["cautions"]) == foreign
         assert report["tables"][0]["systems"][0].get("foreign", False) == foreign
 

@@ -29,7 +29,7 @@ def test_a_run_that_is_still_going_is_read_as_far_as_it_has_come(tmp_path):
     assert run.notes == [
         f"the last line of {n}.jsonl is not finished and was left out" for n in ("metrics", "rollouts")
     ]
-    report, _ = assemble([run], [])
+    report, *_ = assemble([run], [])
     assert any("is not finished" in item for item in report["cautions"])
 
 
@@ -203,7 +203,7 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
     first = '{"step": 1, "entropy": 1.0, "seconds/rollout": 2, "lr": VALUE}\n'
     second = '{"step": 2, "entropy": VALUE, "seconds/rollout": VALUE}\n'
     (folder / "metrics.jsonl").write_text((first + second).replace("VALUE", value))
-    report, (variant,) = assemble([load_run(folder)], [])
+    report, (variant,), _ = assemble([load_run(folder)], [])
     assert [chart["name"] for chart in report["training"][0]["charts"]] == ["entropy", "seconds/total"]
     assert training.curve(variant, "entropy")["steps"] == training.curve(variant, "seconds/total")["steps"] == [1]
 

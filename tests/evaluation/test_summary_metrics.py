@@ -342,7 +342,7 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
     assert told == bool(packaged_encoder())
     with pytest.raises(InputError, match=r"base.result.json: its prompt 't3_0' is another one"):
         evaluate_summaries(config)
-    report, _ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
+    report, *_ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
     shown = report["tables"][0]["trivial"]
     rows = {row["name"]: row["values"] for row in shown["rows"]}
     assert list(rows) == ["base", "text2grad", FIRST, SALAD, POST, REFERENCE, SHUFFLED, ANOTHER]
