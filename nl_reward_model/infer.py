@@ -23,6 +23,7 @@ from text2grad.journal import map_records
 from text2grad.models import DtypeName, best_device, load_model, load_tokenizer, model_identity
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_output, load_records, save_records
+from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -95,7 +96,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         lambda ids, batch: write(batch),
         journal=f"{config.output_path}.journal.jsonl",
         settings={
-            "model": config.base_url or model_identity(config.model),
+            "model": redacted(config.base_url) or model_identity(config.model),
             "prompt": prompt.fingerprint,
             "prompt_max_length": description.prompt_max_length,
             "max_length": description.max_length,

@@ -268,12 +268,14 @@ def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
     with FaultServer(lambda body: reply) as server:
         files = {"data_path": write(tmp_path, slf5k_records(4)), "output_path": str(tmp_path / "judged.json")}
         model = {"model": tiny_model(tmp_path / "model"), "prompt": "no_cot", "max_new_tokens": 1000}
-        config = InferConfig(base_url=f"{server.url}#gpt-4o", **model, **files)
+        address = server.url.replace("http://", "http://me:hunter2@")
+        config = InferConfig(base_url=f"{address}#gpt-4o", **model, **files)
         with pytest.raises(InputError, match=r"--max_cost_usd.* run the same command again"):
             infer("slf5k", replace(config, max_cost_usd=0.0125))
         assert 0 < len(server.requests) < 12
         infer("slf5k", config)
     assert len(server.requests) == 12
+    assert "hunter2" not in (tmp_path / "judged.json.journal.jsonl").read_text()
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
