@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
@@ -35,9 +34,7 @@ from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
-from text2grad.tasks.kodcode import KodCode
 
-Prepare = Callable[[Record], Record]
 DEFAULT_CRITIC = "openai:gpt-4o"
 
 
@@ -93,37 +90,28 @@ class AnnotateConfig(ChatOptions):
         return f"{self.base_url}#{model}" if self.base_url else f"openai:{model}"
 
 
-def annotate(
-    task: str | Task,
-    config: AnnotateConfig,
-    prepare: Prepare | None = None,
-    program_options: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> None:
+def annotate(task: str | Task, config: AnnotateConfig) -> None:
     """Annotate a file: every record ends in the output with its feedback, or in ``<output>.failed.json`` with a reason.
 
-    Beside the output: ``.journal.jsonl`` (what makes a second run go on), ``.report.json`` and ``.report.md``; for
-    critics behind an API ``.replies.jsonl`` (all that was paid for).
-
-    Args:
-        prepare: completes a record before its feedback (runs a solution's tests); what it adds goes into the output.
-        program_options: for the programmatic critic.
-        settings: what else decides a result; a second run with others is refused.
+    Unit tests without a log are run first; their log goes into the output. Beside the output: ``.journal.jsonl`` (what
+    makes a second run go on), ``.report.json`` and ``.report.md``; for critics behind an API ``.replies.jsonl`` (all
+    that was paid for).
 
     Raises:
         InputError: before anything is written.
         SystemExit: code 1 where more records failed than ``max_failures`` allows, or the run ended early.
     """
     task = get_task(task)
+    sandbox = _sandbox(task, config)
     records = load_records(config.data_path, task)
     output = output_for(config.data_path, config.output_path, "annotated")
-    work = _Annotation.load(task, config, records, output, prepare, program_options or {})
+    work = _Annotation.load(task, config, records, output, sandbox)
     with closing(work), work.client.interruptible() if work.client else nullcontext():
         outcome = map_records(
             records,
             work,
             journal=_beside(output, "journal.jsonl"),
-            settings=work.settings | dict(settings or {}),
+            settings=work.settings,
             batch_size=len(records) if config.batch_api else work.batch_size,
             workers=config.concurrency if work.client and not config.batch_api else work.workers,
             retry_failed=config.retry_failed,
@@ -136,12 +124,23 @@ def annotate(
     _write(task, records, outcome, output, work, config.max_failures)
 
 
+def _sandbox(task: Task, config: AnnotateConfig) -> Sandbox | None:
+    """Where the records' unit tests run; None where records have none."""
+    if task.has_unit_tests:
+        return Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
+    if config.allow_unsafe or config.test_seconds != AnnotateConfig.test_seconds:
+        raise InputError(f"--test_seconds, --allow_unsafe: records of {task.name} have no unit tests; leave them out")
+    return None
+
+
 class _Annotation:
     """The work on each record: complete it, get feedback on it, validate that feedback."""
 
-    def __init__(self, task: Task, critic: Critic, prepare: Prepare | None, settings: dict[str, Any]):
-        self.task, self.critic, self.prepare = task, critic, prepare
-        self.settings = {"stage": "annotation", "task": task.name, **settings}
+    def __init__(self, task: Task, critic: Critic, sandbox: Sandbox | None, settings: dict[str, Any]):
+        self.task, self.critic = task, critic
+        self.prepare = partial(with_log, sandbox=sandbox, task=task) if sandbox else None
+        tests = {"test_seconds": sandbox.seconds, "verdicts": VERDICTS} if sandbox else {}
+        self.settings = {"stage": "annotation", "task": task.name, **settings, **tests}
         self.chat = critic if isinstance(critic, ChatCritic) else None
         self.client: ChatClient | None = self.chat.client if self.chat else None
         self.cache = self.client.cache if self.client else None
@@ -154,23 +153,17 @@ class _Annotation:
 
     @classmethod
     def load(
-        cls,
-        task: Task,
-        config: AnnotateConfig,
-        records: Records,
-        output: Path,
-        prepare: Prepare | None,
-        program_options: Mapping[str, Any],
+        cls, task: Task, config: AnnotateConfig, records: Records, output: Path, sandbox: Sandbox | None
     ) -> _Annotation:
         spec = config.critic_spec
         if not is_endpoint(spec):
             for option in fields(ChatOptions):
                 if getattr(config, option.name) != option.default:
                     raise InputError(f"--{option.name}: is for critics behind an API, not for {spec}")
-            options = program_options if spec == "programmatic" else {}
+            options = {"sandbox": sandbox} if sandbox and spec == "programmatic" else {}
             critic = load_critic(spec, task, **options)
             decides: dict[str, Any] = {"annotator": critic.name} | version_of(critic)
-            return cls(task, critic, prepare, decides if config.critique else {**decides, "critique": False})
+            return cls(task, critic, sandbox, decides if config.critique else {**decides, "critique": False})
 
         critic = _chat_critic(spec, task, config)
         if critic.variant == "human_feedback":
@@ -192,7 +185,7 @@ class _Annotation:
         }
         if critic.variant == "human_feedback":
             settings["feedback_field"] = critic.feedback_field
-        return cls(task, critic, prepare, settings)
+        return cls(task, critic, sandbox, settings)
 
     def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:
         """The fields that annotation adds to each record, or why it could not; None where no answer came yet."""
@@ -318,17 +311,7 @@ def _write(
 @command
 def main(name: str = "") -> None:
     """For the scripts of a task, or with ``--task`` for any."""
-    chosen, config = parse_for(name, AnnotateConfig)
-    task = get_task(chosen)
-    if task.has_unit_tests:
-        sandbox = Sandbox(seconds=config.test_seconds, allow_unsafe=config.allow_unsafe)
-        options = {"sandbox": sandbox} if task.programmatic_critic == KodCode.programmatic_critic else {}
-        decides = {"test_seconds": config.test_seconds, "verdicts": VERDICTS}
-        annotate(task, config, partial(with_log, sandbox=sandbox, task=task), options, decides)
-        return
-    if config.allow_unsafe or config.test_seconds != AnnotateConfig.test_seconds:
-        raise InputError(f"--test_seconds, --allow_unsafe: records of {task.name} have no unit tests; leave them out")
-    annotate(task, config)
+    annotate(*parse_for(name, AnnotateConfig))
 
 
 if __name__ == "__main__":

@@ -132,6 +132,7 @@ def test_critics_from_python():
     ready = SummaryCritic()
     assert as_critic(ready) is ready
     assert load_critic("programmatic", "kodcode", sandbox=(box := Sandbox())).sandbox is box
+    assert isinstance(load_critic("programmatic", "slf5k", sandbox=box), SummaryCritic)
 
 
 def test_blank_quotes_are_none():

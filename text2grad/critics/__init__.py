@@ -53,7 +53,8 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
             reward model too); the folder of a trained reward model; or your own function,
             ``package.module:FUNCTION`` or ``file.py:FUNCTION`` (see :func:`as_critic`).
         task: the task, or its name.
-        options: passed to the critic (for a reward model: ``device``, ``batch_size``, …).
+        options: passed to the critic (for a reward model: ``device``, ``batch_size``, …); ``sandbox`` only to a program
+            that takes one.
 
     Raises:
         InputError: the text has none of these forms, or names nothing that exists.
@@ -65,7 +66,10 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
                 f"{task.name} has no programmatic critic; give another critic, as file.py:FUNCTION if need be, or the "
                 "rules for open questions, text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
             )
-        return as_critic(load_object(task.programmatic_critic, task.folder), spec, **options)
+        program = load_object(task.programmatic_critic, task.folder)
+        if isinstance(program, type) and "sandbox" not in inspect.signature(program).parameters:
+            options.pop("sandbox", None)
+        return as_critic(program, spec, **options)
     if is_endpoint(spec):
         from text2grad.critics.chat import ChatCritic
 
