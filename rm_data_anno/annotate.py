@@ -167,12 +167,11 @@ class _Annotation:
 
         critic = _chat_critic(spec, task, config)
         if critic.variant == "human_feedback":
-            for record_id, record in records.items():
-                if not str(record.get(critic.feedback_field) or "").strip():
-                    raise InputError(
-                        f"{records.path}: record {record_id!r} has no feedback of a person in its field "
-                        f"{critic.feedback_field!r}; name another --feedback_field or --prompt"
-                    )
+            for record_id, record in records.items():  # before any of them is paid for
+                try:
+                    critic.human_feedback(record)
+                except InputError as error:
+                    raise InputError(f"{records.path}: record {record_id!r}: {error}") from None
         critic.client.remember(ReplyCache(_beside(output, "replies.jsonl")))
         if isinstance(critic.client, BatchClient):
             critic.client.open(_beside(output, "batches.json"))

@@ -111,9 +111,11 @@ def test_a_persons_feedback_becomes_the_critique_and_only_spans_are_asked_for(tm
         return json.dumps({"good_spans": [f"Dog {record_of(body)[3:]}"], "poor_spans": []})
 
     with FaultServer(answer) as server:
-        told = r"in\.json: record 't3_0' has no feedback of a person in its field 'feedback'"
-        with pytest.raises(InputError, match=told):
-            annotate("slf5k", setting(tmp_path, server, posts(2), prompt="human_feedback"))
+        told = r"in\.json: record 't3_0': it has no person's feedback, as a text, in its field 'feedback'"
+        for wrong in (None, ["A list."]):
+            with pytest.raises(InputError, match=told):
+                bad = {key: {**record, "feedback": wrong} for key, record in records.items()}
+                annotate("slf5k", setting(tmp_path, server, bad, prompt="human_feedback"))
         assert not server.requests and [path.name for path in tmp_path.iterdir()] == ["in.json"]
         annotate("slf5k", setting(tmp_path, server, records, prompt="human_feedback"))
     assert read(tmp_path)["t3_1"]["textual_feedback"] == "I like the start of t3_1."

@@ -131,7 +131,7 @@ class ChatCritic:
         except DoesNotFit as error:
             return ChatFeedback(FeedbackError(str(error)))
         messages = [{"role": "user", "content": self.prompt.fill(fields)}]
-        critique = self._human_feedback(record) if self.variant == "human_feedback" else None
+        critique = self.human_feedback(record) if self.variant == "human_feedback" else None
         try:
             first, complaint, reply = self._ask(messages, response, critique, check, scope)
         except ChatError as error:
@@ -196,15 +196,16 @@ class ChatCritic:
         if record is not None:
             fields |= self.task.prompt_fields(self.task.about(record, response))
         if self.variant == "human_feedback":
-            fields["feedback"] = self._human_feedback(record)
+            fields["feedback"] = self.human_feedback(record)
         return {**fields, "prompt": prompt.strip(), "response": response}
 
-    def _human_feedback(self, record: Record | None) -> str:
+    def human_feedback(self, record: Record | None) -> str:
+        """A person's feedback on the response that the record holds; ``InputError`` where its field holds no text."""
         text = (record or {}).get(self.feedback_field)
         if not isinstance(text, str) or not text.strip():
             raise InputError(
-                f"no person's feedback in the record's field {self.feedback_field!r}; name the field "
-                "(--feedback_field), or choose a prompt variant that needs none"
+                f"it has no person's feedback, as a text, in its field {self.feedback_field!r}; name another "
+                "--feedback_field, or a prompt that needs none"
             )
         return text.strip()
 
