@@ -217,10 +217,10 @@ class Task(ABC):
         return {key: value for key, value in record.items() if key not in stale}
 
     def training_prompts(self, record: Record) -> Record:
-        """What stage 3 needs of a record: everything but feedback on an older response, and the log of its tests."""
+        """The record without what was said of its response: a critic's feedback, a person's, the log of its tests."""
         names = self.fields
         dropped = {names.critique, names.good, names.poor, names.scores, names.missing, names.score}
-        dropped |= {"annotation", "log", "log_weaker"}
+        dropped |= {"annotation", "log", "log_weaker", self.human_feedback_field}
         return {key: value for key, value in record.items() if key not in dropped}
 
 

@@ -24,8 +24,7 @@ class SLF5K(Task):
         return text_field(record, "generated_summary")
 
     def with_response(self, record: Record, response: str) -> Record:
-        asked = {name: value for name, value in record.items() if name != self.human_feedback_field}
-        return {**asked, "generated_summary": response}  # a person spoke of the other summary
+        return {**record, "generated_summary": response}
 
     def reference(self, record: Record) -> str | None:
         return record.get("ideal_human_summary") or None
