@@ -149,11 +149,11 @@ class FeedbackFields:
         """Check and convert one decoded object; keys may differ in case, spaces and underscores.
 
         Args:
-            critique_needed: refuse spans without a critique. Dense scores need one in any case.
+            critique_needed: refuse spans or scores without a critique.
         """
         by_name = {_normalised(key): item for key, item in value.items()}
         dense = by_name.get(_normalised(self.scores))
-        if dense is None and not critique_needed:
+        if not critique_needed:
             by_name.setdefault(_normalised(self.critique), "")
         needed = (self.critique,) if dense is not None else (self.critique, self.good, self.poor)
         missing = [name for name in needed if _normalised(name) not in by_name]
@@ -199,7 +199,7 @@ class FeedbackFields:
         if critique is not None:
             chosen = {**chosen, self.critique: critique}
         if not self.with_critique:  # what it writes beside the spans all the same is not what was asked for
-            others = {_normalised(name) for name in (self.critique, self.missing, self.score)}
+            others = {_normalised(name) for name in (self.critique, self.scores, self.missing, self.score)}
             chosen = {key: item for key, item in chosen.items() if _normalised(key) not in others}
         feedback = self.from_dict(chosen, critique_needed=self.with_critique)
         if problem := fault(chosen):

@@ -125,10 +125,15 @@ def test_what_is_wrong_is_said(reply, reason):
         get_task("slf5k").parse_feedback(reply)
 
 
-def test_dense_scores_need_no_spans():
-    got = get_task("slf5k").parse_feedback('{"textual_feedback": "a", "scores": [["b", 1], [" c", -0.5]]}')
+def test_dense_scores_need_no_spans_and_in_a_record_no_critique():
+    task = get_task("slf5k")
+    got = task.parse_feedback('{"textual_feedback": "a", "scores": [["b", 1], [" c", -0.5]]}')
     assert got == Feedback("a", scores=[("b", 1.0), (" c", -0.5)])
-    assert get_task("slf5k").parse_feedback(get_task("slf5k").render_feedback(got)) == got
+    assert task.parse_feedback(task.render_feedback(got)) == got
+    alone = Feedback("", scores=got.scores)  # a function of one's own may have nothing else to say
+    assert task.feedback(task.with_feedback({"post": "x", "generated_summary": "b c"}, alone, {})) == alone
+    with pytest.raises(FeedbackError, match="lacks 'good_spans', 'poor_spans'"):
+        task.without_critique().parse_feedback('{"scores": [["b", 1]]}')
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
