@@ -37,7 +37,7 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
     feedback_records: int = setting(
         16, "validation records that the model writes feedback on at each evaluation; 0 for none", "--judge_records"
     )
-    feedback_batch_size: int = setting(8, "records of these at one time", "--judge_batch_size")
+    feedback_batch_size: int = setting(8, "records of these at one time", "--judge_batch_size", above=0)
 
     def __post_init__(self) -> None:
         check_values(self)

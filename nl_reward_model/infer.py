@@ -53,10 +53,10 @@ class InferConfig(Endpoint):
         "none", "quotes: the text is JSON with all fields, and every span is a part of the response"
     )
     max_prompt_tokens: int | None = setting(None, "tokens that the prompt may have", "--prompt_max_length")
-    max_length: int | None = setting(None, "tokens that prompt and feedback may have together")
+    max_length: int | None = setting(None, "tokens that prompt and feedback may have together", above=0)
     max_new_tokens: int | None = setting(None, "tokens that the feedback may have", "--max_tokens")
     batch_size: int = setting(8, "responses decoded together")
-    lookahead: int = setting(8, "tokens guessed and checked per forward pass; 0 for none")
+    lookahead: int = setting(8, "tokens guessed and checked per forward pass; 0 for none", at_least=0)
     dtype: DtypeName = setting("auto", "number type of the weights; auto is what the device is fast in", "--precision")
     gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")

@@ -54,7 +54,7 @@ class ChatOptions(Endpoint):
     temperature: float = setting(0.0, "sampling temperature")
     max_new_tokens: int = setting(2048, "tokens that a reply may have; dense labels need many", "--max_tokens")
     batch_api: bool = setting(False, "use OpenAI's Batch API, at half the price")
-    batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it")
+    batch_poll_seconds: float = setting(60.0, "how often to ask for a batch; 0: end after sending it", at_least=0)
 
 
 @dataclass(kw_only=True)

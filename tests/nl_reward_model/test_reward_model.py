@@ -314,6 +314,7 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
         ({"lora_r": -2}, "--lora_r must be at least 0"),
         ({"seed": 2**64}, "--seed must be below"),
         ({"per_device_train_batch_size": 0}, "--per_device_train_batch_size must be above 0"),
+        ({"feedback_batch_size": 0}, "--feedback_batch_size must be above 0"),
         ({"prompt": "nowhere.txt"}, "nowhere.txt"),
         ({"max_prompt_tokens": 20, "max_length": 30}, "no record fits"),
         ({"lora_r": 16, "lora_target_modules": ["nothing"]}, "--lora_target_modules"),

@@ -11,8 +11,8 @@ class Endpoint:
     """How an OpenAI-compatible API is asked."""
 
     concurrency: int = setting(8, "requests in flight", above=0)
-    requests_per_minute: float | None = setting(None, "ask no faster")
-    tokens_per_minute: float | None = setting(None, "ask no faster")
+    requests_per_minute: float | None = setting(None, "ask no faster", above=0)
+    tokens_per_minute: float | None = setting(None, "ask no faster", above=0)
     max_cost_usd: float | None = setting(None, "spend no more than this, earlier runs included")
     prices: str | None = setting(None, "another price table than text2grad/endpoints/prices.yaml")
     timeout: float = setting(120.0, "seconds of silence after which a request is sent again", above=0)
