@@ -46,9 +46,10 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
         data_path: annotated records to take the truth from, by id or else by text, in place of what the rows carry.
 
     Raises:
-        InputError: a row without the model's feedback, without an annotation, or with one of another response.
+        InputError: a row without the model's feedback, or without an annotation of its response that can be read.
     """
-    rows, annotated = load_records(path, task), load_records(data_path or path, task)
+    source = data_path or path
+    rows, annotated = load_records(path, task), load_records(source, task)
 
     def text(record: Record) -> tuple[str, str]:
         return task.prompt(record), task.response(record)
@@ -69,27 +70,24 @@ def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | Non
                 f"{data_path}: has no record {record_id!r} with the prompt and the response that it has in {path}; "
                 "give the file that 2_infer.py read"
             )
-        if not task.is_annotated(truth):
+        try:
+            annotation = task.feedback(truth)
+        except FeedbackError as error:
+            raise InputError(f"{source}: record {record_id!r}: {error}; annotate it again or remove it") from None
+        if annotation is None:
             raise InputError(
-                f"{data_path or path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare "
-                "with; give 2_infer.py annotated records"
+                f"{source}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with; give "
+                "2_infer.py annotated records"
             )
         paired[record_id] = {**truth, **{name: row[name] for name in said if name in row}}
     return rows.like(paired)
 
 
 def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:
-    """Rows with their feedback read and their responses tokenised.
-
-    Raises:
-        InputError: a row whose annotation cannot be read.
-    """
+    """Rows (of :func:`load_feedback_rows`) with their feedback read and their responses tokenised."""
     result = []
     for record_id, row in rows.items():
-        try:
-            truth = task.feedback(row)
-        except FeedbackError as error:
-            raise InputError(f"record {record_id!r}: its annotation cannot be read: {error}") from None
+        truth = task.feedback(row)
         assert truth is not None  # else load_feedback_rows refuses it
         predicted, problem = None, row.get("parse_error") or "no feedback"
         if row.get("predicted") is not None:

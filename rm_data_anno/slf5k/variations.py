@@ -51,7 +51,7 @@ class PostTexts:
 
 
 def variations(
-    posts: Mapping[str, Record], answers: Mapping[str, Sequence[str]], config: SummaryVariationsConfig
+    posts: Records, answers: Mapping[str, Sequence[str]], config: SummaryVariationsConfig
 ) -> dict[str, Record]:
     """Annotated records by id, ``POST~ROUND#NUMBER``.
 
@@ -98,18 +98,16 @@ def variations(
     return made
 
 
-def _sources(
-    posts: Mapping[str, Record], answers: Mapping[str, Sequence[str]], rng: random.Random
-) -> dict[str, PostTexts]:
+def _sources(posts: Records, answers: Mapping[str, Sequence[str]], rng: random.Random) -> dict[str, PostTexts]:
     if len(posts) < 2:
-        raise InputError("one post is not enough; give at least two, since sentences are exchanged between posts")
+        raise InputError(f"{posts.path}: holds one post; give at least two, since sentences are exchanged between them")
     found = {}
     for key, record in posts.items():
         human = str(record.get("ideal_human_summary") or record.get("generated_summary") or "").strip()
         if not human:
-            raise InputError(f"record {key!r} has no summary; give it ideal_human_summary")
+            raise InputError(f"{posts.path}: record {key!r} has no summary; give it ideal_human_summary")
         if not answers.get(key):
-            raise InputError(f"record {key!r} has no sampled answer; give --answers that cover all posts")
+            raise InputError(f"{posts.path}: record {key!r} has no sampled answer; give --answers that cover all posts")
         drawn = rng.sample(list(answers[key]), len(answers[key]))
         found[key] = PostTexts(split(get_task("slf5k").prompt(record)), human, cycle(drawn))
     return found

@@ -303,6 +303,9 @@ def test_files_that_cannot_be_compared_are_refused(tmp_path):
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
     with pytest.raises(InputError, match="no annotation"):
         load_feedback_rows(tmp_path / "bare.json", task)
+    save_json(tmp_path / "broken.json", {"a": {**rows["r0"], "good_spans": "no list"}})
+    with pytest.raises(InputError, match=r"broken.json: record 'a': 'good_spans' is not a list"):
+        load_feedback_rows(tmp_path / "broken.json", task)
 
 
 def test_rows_are_paired_by_their_text_where_ids_differ(tmp_path):

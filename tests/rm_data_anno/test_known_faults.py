@@ -107,7 +107,7 @@ TASK = get_task("slf5k")
 @pytest.fixture(scope="module")
 def posts():
     records = load_records(POSTS, TASK, responses=False)
-    return {key: records[key] for key in list(records)[:6]}
+    return records.like({key: records[key] for key in list(records)[:6]})
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from text2grad.feedback import Feedback, FeedbackError
 from text2grad.grounding import ground
 from text2grad.journal.checksums import save_checksums
 from text2grad.models.decoder import Together
+from text2grad.records import load_records
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
@@ -211,7 +212,7 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
     config = InferConfig(model=str(folder), batch_size=4, dtype="float32", **files)
     infer("slf5k", config)
     assert "feedback on 7 responses: 6 readable, 0 not, 1 failed" in capsys.readouterr().out
-    rows = load_feedback_rows(config.output_path, SLF5K)
+    rows = load_records(config.output_path, SLF5K)
     assert list(rows) == list(records)
     for record_id, row in rows.items():
         assert {key: row[key] for key in records[record_id]} == records[record_id]
