@@ -13,7 +13,8 @@ from text2grad.sandbox.box import Result
 _LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps
 _LIMITS = {"timeout": "TimeoutError", "memory": "MemoryLimit", "output": "OutputLimit", "processes": "ProcessLimit"}
 _MOST_EVENTS = 20_000  # lines of a report
-_VARYING = re.compile(r" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?| at 0x[0-9a-f]+")
+ADDRESS = r" at 0x[0-9a-f]+"
+_VARYING = re.compile(rf" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?|{ADDRESS}")
 """What differs between runs of one program."""
 
 Line = Annotated[int, Strict(), Field(ge=0, lt=1 << 31)]

@@ -30,7 +30,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import parsed, run_tests
-from text2grad.sandbox.verdict import TestRun
+from text2grad.sandbox.verdict import ADDRESS, TestRun
 from text2grad.tasks import Record
 from text2grad.tasks.kodcode import KodCode
 
@@ -171,7 +171,7 @@ def _said(found: Blame, tests: str) -> str:
     source = f" at `{lines[at[-1] - 1].strip()}`" if at and 1 <= at[-1] <= len(lines) else ""
     said = f"{test.name or 'The test file'} fails{source}"
     if test.error == "AssertionError" and test.message:
-        seen = re.sub(r" at 0x[0-9a-f]+|\s*Use -v to get more diff", "", " ".join(test.message.split()))
+        seen = re.sub(rf"{ADDRESS}|\s*Use -v to get more diff", "", " ".join(test.message.split()))
         said += f": {seen if len(seen) <= LONGEST_SEEN else seen[: LONGEST_SEEN - 3] + '...'}"
     elif test.error and not found.reason:
         said += f" with {test.error}"
