@@ -15,7 +15,7 @@ from benchmarks.micro import results
 from benchmarks.micro.critic import ProfileCritic
 from benchmarks.micro.methods import method_of
 from benchmarks.micro.noise import KINDS, NoisyCritic
-from benchmarks.micro.policy import BaseSettings, base_policy, make_tokenizer
+from benchmarks.micro.policy import BaseSettings, base_policy
 from benchmarks.micro.protocol import Protocol, held_out_records
 from benchmarks.micro.rewriting import rewrite
 from benchmarks.micro.runs import Materials, config_of, run_method, training_prompts
@@ -23,6 +23,7 @@ from benchmarks.micro.task import PROFILES, demonstrate, make_record, read_state
 from benchmarks.spans import CRITICS
 from tests.conftest import ROOT
 from text2grad.configs import parse
+from text2grad.models import load_tokenizer
 from text2grad.records import load_json
 from text2grad.token_rewards import token_rewards
 
@@ -34,8 +35,11 @@ RESPONSE = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(560)
+def materials(tmp_path_factory) -> Materials:
+    """A starting policy that has learnt nothing, and a few prompts."""
+    folder = tmp_path_factory.mktemp("materials")
+    settings = BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5)
+    return Materials(base_policy(folder / "base", settings, seed=0), training_prompts(folder / "prompts.json", 20))
 
 
 def samples(count: int) -> list[tuple[dict, str]]:
@@ -73,9 +77,9 @@ def test_the_critic_says_what_is_wrong():
     assert ProfileCritic().feedback_on(NORA, "Nora lives in Porto.").poor == []
 
 
-def test_rewards_are_the_truth_token_by_token(tokenizer):
+def test_rewards_are_the_truth_token_by_token(materials):
     """What the project's mapping makes of the critic's quotes is what the statements' characters say."""
-    checked = 0
+    tokenizer, checked = load_tokenizer(materials.base), 0
     for record, text in samples(300):
         phrases = [text[slice(*s.phrase)] if s.phrase else s.text for s in read_statements(record, text)]
         if len(set(phrases)) < len(phrases):
@@ -122,8 +126,8 @@ def study(tmp_path_factory) -> Study:
     folder = tmp_path_factory.mktemp("study")
     config = StudyConfig(
         study="small", methods=["text2grad", "ppo_sum", "flip-50"], learning_rates=[1e-4, 1e-3], sweep_seeds=[101],
-        seeds=[1], steps=2, rollouts=4, evaluate_every=1, held_out=4, base_steps=20, max_response_tokens=16,
-        output_dir=str(folder / "runs"), report_dir=str(folder / "figures"),
+        seeds=[1], steps=2, rollouts=4, evaluate_every=1, held_out=2, prompts=20, base_steps=2,
+        max_response_tokens=16, output_dir=str(folder / "runs"), report_dir=str(folder / "figures"),
     )  # fmt: skip
     config.check()
     return Study(config)
@@ -153,11 +157,10 @@ def test_a_study_sweeps_chooses_and_draws(study):
 
 def test_the_placement_of_the_reward_is_all_that_differs(tmp_path, study):
     """Text2Grad and scalar PPO sample the same first responses and give them the same total reward."""
-    materials = Materials(study.materials.base, training_prompts(tmp_path / "prompts.json", 50))
     protocol = Protocol(steps=1, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16)
     first = {}
     for name in ("text2grad", "ppo_sum"):
-        run_method(name, 1e-3, 3, tmp_path / name, materials, protocol)
+        run_method(name, 1e-3, 3, tmp_path / name, study.materials, protocol)
         first[name] = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])
     assert first["text2grad"]["reward/mean"] == pytest.approx(first["ppo_sum"]["reward/mean"])
     assert first["text2grad"]["delta/mean"] == first["ppo_sum"]["delta/mean"]
@@ -278,10 +281,8 @@ def test_a_rewriting_does_what_the_critique_says():
 
 
 @pytest.mark.parametrize("name", ["flip-50-gate_distill", "critique_grpo", "capo"])
-def test_the_methods_run(tmp_path, name):
-    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4, rewritings=0.5), seed=0)
-    assert load_json(tmp_path / "base" / "base.json")["rewritings"] == 0.5
-    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+def test_the_methods_run(tmp_path, materials, name):
+    assert load_json(Path(materials.base) / "base.json")["rewritings"] == 0.5
     protocol = Protocol(
         steps=1, rollouts=16 if name == "critique_grpo" else 4, evaluate_every=1, held_out=2, max_response_tokens=16,
         kl_coef=0.02, praises=True,
@@ -295,9 +296,7 @@ def test_the_methods_run(tmp_path, name):
         assert row["teacher/unread"] == 0 and row["teacher/kept"] <= 1
 
 
-def test_a_run_that_breaks_has_nothing_from_there_on(tmp_path, capsys):
-    base = base_policy(tmp_path / "base", BaseSettings(layers=1, hidden=32, steps=2, batch=4), seed=0)
-    materials = Materials(base, training_prompts(tmp_path / "prompts.json", 20))
+def test_a_run_that_breaks_has_nothing_from_there_on(tmp_path, materials, capsys):
     protocol = Protocol(steps=3, rollouts=4, evaluate_every=1, held_out=2, max_response_tokens=16)
     result = run_method("text2grad", 1e30, 1, tmp_path / "run", materials, protocol)
     assert [row["step"] for row in result["curve"]] == [0, 1, 2, 3]
