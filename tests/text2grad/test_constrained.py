@@ -67,7 +67,7 @@ def random_judgements(tokenizer, constraint, responses: list[str], limit: int, s
 def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
     tokenizer, task, constraint = case
     rng = random.Random(task.name)
-    responses = [some_response(rng, task.name) for _ in range(40)]
+    responses = [some_response(rng, task.name) for _ in range(20)]
     written = random_judgements(tokenizer, constraint, responses, limit=170, seed=1)
     spans = verdicts = 0
     for response, ids in zip(responses, written, strict=True):
@@ -83,7 +83,7 @@ def test_a_random_model_writes_only_judgements_whose_spans_ground(case):
         rewards = token_rewards(tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer, feedback, task)
         spans += rewards.matched
         assert rewards.unmatched == 0 or rewards.text != response  # sentencepiece drops a response's first space
-    assert spans > 20 and (verdicts > 0) == task.fields.with_critique
+    assert spans > 10 and (verdicts > 0) == task.fields.with_critique
 
 
 def any_tokenisation(data: bytes, constraint: QuoteConstraint, rng: random.Random) -> list[int]:
@@ -108,7 +108,7 @@ def allows(constraint: QuoteConstraint, response: str, ids: list[int]) -> bool:
 def test_every_true_quote_may_be_written_in_any_tokenisation_and_no_other(case):
     _, task, constraint = case
     rng = random.Random(task.name)
-    for _ in range(15):
+    for _ in range(8):
         response = some_response(rng, task.name)
         spans = []
         for start, end in rng.choices(task.rewarded(response), k=4):
@@ -198,11 +198,11 @@ def test_what_is_taken_back_was_never_written():
 @pytest.mark.parametrize("response", ["x" + " " * 20 + "\n\t" + "b", "\u00a0\x07🐶 \u2028naïve", "a\ud83d\ud83db"])
 def test_what_the_limit_cuts_off_is_closed(case, response):
     tokenizer, task, constraint = case
-    for limit in range(1, 60, 5):
-        for ids in random_judgements(tokenizer, constraint, [response] * 3, limit=limit, seed=limit):
-            z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            feedback = task.parse_feedback(z)
-            assert all(span.strip() and span in response for span in feedback.good + feedback.poor)
+    for limit in range(1, 60, 4):
+        (ids,) = random_judgements(tokenizer, constraint, [response], limit=limit, seed=limit)
+        z = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        feedback = task.parse_feedback(z)
+        assert all(span.strip() and span in response for span in feedback.good + feedback.poor)
 
 
 def test_lists_end_at_32_quotes_and_where_one_is_repeated():

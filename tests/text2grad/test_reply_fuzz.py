@@ -1,4 +1,4 @@
-"""Broken, cut, wrapped and mixed-up replies by the thousand: no crash, and no span that the reply did not hold."""
+"""Broken, cut, wrapped and mixed-up replies by the hundred: no crash, and no span that the reply did not hold."""
 
 import json
 import random
@@ -82,10 +82,10 @@ def strings_in(text: str) -> set[str]:
     return found
 
 
-def test_five_thousand_broken_replies():
+def test_fifteen_hundred_broken_replies():
     chance = random.Random(0)
     seen = {"read": 0, "refused": 0, "spans": 0, "unmatched": 0}
-    for _ in range(5_000):
+    for _ in range(1_500):
         task = get_task(chance.choice(["slf5k", "kodcode", "ultrafeedback"]))
         response = chance.choice(RESPONSES)
         reply = json.dumps(valid_object(chance, task, response), ensure_ascii=chance.random() < 0.5)
@@ -120,7 +120,7 @@ def test_five_thousand_broken_replies():
         json.dumps(task.with_feedback({}, checked.feedback, {})).encode()
         seen["spans"] += len(kept)
         seen["unmatched"] += len(checked.unmatched)
-    assert min(seen.values()) > 200, seen
+    assert min(seen.values()) > 60, seen
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
