@@ -17,7 +17,7 @@ import pytest
 from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.learner import Learner
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import optimize
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, check_same_weights, cut_after_one_step, digest, rows, tiny_config
 from text2grad.errors import InputError, StopRunError, command
@@ -26,14 +26,14 @@ from text2grad.journal.run_folder import claimed
 from text2grad.models import load_tokenizer
 from text2grad.records import fingerprint, load_json, save_json
 
-STEPS = 4
+STEPS, FAIL = 4, ["post-3"]
 
 
 class KilledRewards(ScriptedRewards):
     """Dies at the given step, in the middle of it."""
 
     def __init__(self, step: int, run: Path):
-        super().__init__(fail=["post-3"])
+        super().__init__(FAIL)
         self.step, self.run = step, run
 
     def __call__(self, rollouts):
@@ -62,9 +62,15 @@ def run(
     optimize("slf5k", config, KilledRewards(kill_at, folder / name))
 
 
-def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
-    """One run is killed in each of its steps and while it writes a checkpoint; the other never."""
-    assert run_alone(run, tmp_path, "whole") == 0
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[str, str]:
+    """Hashes of what a run that nobody disturbs computes."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder, "run")
+    return digest(folder / "run", STEPS)
+
+
+def test_sigkill_at_every_step_and_inside_a_save(tmp_path, whole):
     sparing = partial(run, save_every=2)  # most kills lose a finished step too, which is then repeated
     killed = [-signal.SIGKILL] * STEPS
     assert [run_alone(sparing, tmp_path, "killed", step) for step in range(1, STEPS + 1)] == killed
@@ -72,7 +78,7 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path):
     assert (tmp_path / "killed" / "checkpoint-3.partial").is_dir()
     assert run_alone(run, tmp_path, "killed") == 0
     assert not list((tmp_path / "killed").glob("*.partial"))
-    assert digest(tmp_path / "killed", STEPS) == digest(tmp_path / "whole", STEPS)
+    assert digest(tmp_path / "killed", STEPS) == whole
     assert [row["step"] for row in rows(tmp_path / "killed" / "rollouts.jsonl")] == [
         step for step in range(1, STEPS + 1) for _ in range(4)
     ]
@@ -102,9 +108,8 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
     check_same_weights(whole, again)
 
 
-def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, small_disk):
+def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, whole, small_disk):
     settings = {"save_every": 1, "log_rollouts_every": 1, "lora_dropout": 0.1, "max_steps": STEPS}
-    optimize("slf5k", tiny_config(tmp_path, output_dir=str(tmp_path / "whole"), **settings), ScriptedRewards())
     disk = small_disk(12)
     config = tiny_config(tmp_path, output_dir=str(disk / "run"), **settings)
     filler = []
@@ -117,11 +122,11 @@ def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, small_
 
     said = io.StringIO()
     with pytest.raises(SystemExit), redirect_stderr(said):
-        command(lambda: optimize("slf5k", config, FillingRewards()))()
+        command(lambda: optimize("slf5k", config, FillingRewards(FAIL)))()
     assert "the disk is full" in said.getvalue(), said.getvalue()
     filler[0].unlink()
-    optimize("slf5k", config, ScriptedRewards())
-    assert digest(disk / "run", STEPS) == digest(tmp_path / "whole", STEPS)
+    optimize("slf5k", config, ScriptedRewards(FAIL))
+    assert digest(disk / "run", STEPS) == whole
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
@@ -188,7 +193,7 @@ class SignalledRewards(ScriptedRewards):
     """In feedback of the third step one rank gets a signal, or the critic fails there."""
 
     def __init__(self, what: str, rank: int):
-        super().__init__()
+        super().__init__(FAIL)
         self.what, self.mine, self.step = what, rank == int(os.environ.get("RANK", 0)), 0
 
     def __call__(self, rollouts):
@@ -218,7 +223,7 @@ def interrupted(folder: Path, name: str, what: str = "", rank: int = 0, late: bo
             os.kill(os.getpid(), signal.Signals[what])
         return update(learner, batch, step, *steps)
 
-    rewards = SignalledRewards(what, rank) if what and not late else ScriptedRewards()
+    rewards = SignalledRewards(what, rank) if what and not late else ScriptedRewards(FAIL)
     with patch.object(Learner, "update", told if late else update):
         command(lambda: optimize("slf5k", config, rewards))()
 
@@ -234,9 +239,11 @@ CASES = [("SIGTERM", False, 2), ("SIGUSR1", True, 3), ("critic", False, 2)]
 
 
 @pytest.mark.parametrize(("ahead", "cases"), [(False, CASES), (True, CASES[:1])], ids=["in turn", "ahead"])
-def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, ahead, cases):
+def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, whole, ahead, cases):
     """All steps are saved, and the same command ends in the same weights, optimiser and rollouts by hash."""
-    code_of(tmp_path, "whole", ahead=ahead)
+    if ahead:
+        code_of(tmp_path, "whole", ahead=True)
+        whole = digest(tmp_path / "whole", STEPS)
     for name, late, kept in cases:
         folder = tmp_path / name
         expected = 2 if name == "critic" else 128 + signal.Signals[name]
@@ -244,7 +251,7 @@ def test_a_signal_drops_or_finishes_the_step_and_keeps_the_rest(tmp_path, ahead,
         assert [path.name for path in folder.glob("checkpoint-*")] == [f"checkpoint-{kept}"]
         assert [row["step"] for row in rows(folder / "metrics.jsonl")] == list(range(1, kept + 1))
         code_of(tmp_path, name, ahead=ahead)
-        assert digest(folder, STEPS) == digest(tmp_path / "whole", STEPS)
+        assert digest(folder, STEPS) == whole
 
 
 @pytest.mark.parametrize("what", ["SIGTERM", "critic"])
@@ -288,18 +295,17 @@ DAMAGES = {
 
 def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
     config = tiny_config(tmp_path, save_every=1, max_steps=3, save_total_limit=3)
-    optimize("slf5k", config, ScriptedRewards())
-    whole, expected = tmp_path / "whole", digest(Path(config.output_dir), 3)
+    trainer = optimize("slf5k", config, ScriptedRewards())
+    whole, expected = tmp_path / "whole", digest(trainer.run, 3)
     shutil.copytree(config.output_dir, whole)
     for what, do in DAMAGES.items():
         shutil.rmtree(config.output_dir)
         shutil.copytree(whole, config.output_dir)
-        newest = Path(config.output_dir) / "checkpoint-3"
+        newest = trainer.run / "checkpoint-3"
         do(newest)
         capsys.readouterr()
-        trainer = prepare("slf5k", config, ScriptedRewards())
-        trainer.resume()
-        assert trainer.finished_steps == 2, what
+        checkpoints = Checkpoints(trainer.run, 3, trainer.accelerator)
+        assert checkpoints.finished_steps() == 2 and checkpoints.set_aside() == 1, what
         assert f"skipping {newest}: " in capsys.readouterr().out, what
         assert newest.with_name("checkpoint-3.damaged").exists() and not newest.exists(), what
     newest.with_name("checkpoint-3.damaged").rename(newest)
