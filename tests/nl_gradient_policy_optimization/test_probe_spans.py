@@ -31,9 +31,9 @@ class Lying(SpokenRewards):
         return given
 
 
-def judged(folder: Path, kind: type[SpokenRewards] = SpokenRewards, per_prompt: int = 4, batches: int = 6) -> dict:
-    sizes = {"rollouts_per_device": 32, "micro_batch_size": 32, "rollouts_per_prompt": per_prompt, "lora_r": 8}
-    config = tiny_config(folder, algorithm="verdict", max_new_tokens=12, **sizes)
+def judged(folder: Path, kind: type[SpokenRewards] = SpokenRewards, batches: int = 6, **sizes: int) -> dict:
+    sizes = {"rollouts_per_device": 32, "micro_batch_size": 32, "rollouts_per_prompt": 4, **sizes}
+    config = tiny_config(folder, algorithm="verdict", max_new_tokens=12, lora_r=8, **sizes)
     given = ProbeSettings(truth_batches=4 * batches, batches=batches)
     return probe_spans.probe(given, "slf5k", config, kind(worth=worth))
 
@@ -60,7 +60,8 @@ def test_several_processes_are_refused_before_anything_is_loaded(tmp_path, monke
 
 
 def test_methods_that_compare_a_prompts_answers_need_several(tmp_path):
-    assert list(judged(tmp_path, per_prompt=1, batches=1)) == [ALONE, SPANS, "Text2Grad"]
+    sizes = {"rollouts_per_device": 4, "micro_batch_size": 4, "rollouts_per_prompt": 1}
+    assert list(judged(tmp_path, batches=1, **sizes)) == [ALONE, SPANS, "Text2Grad"]
 
 
 GROUPS = {"rollouts_per_device": 8, "rollouts_per_prompt": 4, "kl_coef": 0.0, "kl_target": None}
