@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, run_command, run_forked
+from tests.processes import ROOT, flags, run_command, run_forked
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -35,6 +36,21 @@ def shared_data() -> Path:
 def run_script():
     """Run an entry script as a user does: see :func:`~tests.processes.run_forked`."""
     return run_forked
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """What a program's ``main``, called in this process, says of arguments that it refuses with exit code 2."""
+
+    def refused(main, *args: object, **settings: object) -> str:
+        program = sys.modules[main.__module__].__file__
+        monkeypatch.setattr(sys, "argv", [program, *map(str, args), *flags(**settings)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        return capsys.readouterr().err
+
+    return refused
 
 
 @pytest.fixture

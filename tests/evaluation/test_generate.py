@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from evaluation.generate import GenerateConfig, generate
+from evaluation.generate import GenerateConfig, generate, main
 from evaluation.results import load_responses
 from tests.processes import die_after, killed_at_random, run_alone
 from tests.tiny import CORPUS, adapted, tiny_model
@@ -224,8 +224,7 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
         ({"data_path": "nowhere.json"}, "nowhere.json: no such file"),
     ],
 )
-def test_bad_input_exits_with_2_and_writes_nothing(run_script, posts, model, tmp_path, wrong, message):
+def test_bad_input_exits_with_2_and_writes_nothing(refused, posts, model, tmp_path, wrong, message):
     given = {"task": "slf5k", "data_path": posts, "output_path": tmp_path / "a.json", "model": model, **wrong}
-    result = run_script("evaluation/generate.py", **given, code=2)
-    assert message in result.stderr
+    assert message in refused(main, **given)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["posts.json"]

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.judge import JudgeConfig, WinRateConfig, compare_pairwise, open_judge, pair_figures, read_verdict
+from evaluation.judge import (
+    JudgeConfig,
+    WinRateConfig,
+    compare_pairwise,
+    main,
+    open_judge,
+    pair_figures,
+    read_verdict,
+)
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import figures_of, load_result
@@ -207,13 +215,12 @@ def test_systems_that_answered_other_prompts_are_refused(systems, tmp_path):
         judged(server, (systems[0], tmp_path / "b.json"), tmp_path / "r.json")
 
 
-def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, run_script, monkeypatch):
+def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, refused, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-the-wrong-key-of-all-keys")
     with FaultServer(scripted(), key="right") as server:
         flags = ["--task", "slf5k", "--responses", systems[0], "--system", "own", "--baseline", systems[1]]
         flags += ["--judge", f"{server.url}#scripted", "--output_path", tmp_path / "r.json"]
-        done = run_script("evaluation/judge.py", *flags, "--baseline_system", "other", code=2)
-    assert "refuses the API key" in done.stderr
+        assert "refuses the API key" in refused(main, *flags, "--baseline_system", "other")
     assert len(server.requests) <= 16
     assert not (tmp_path / "r.json").exists()
 

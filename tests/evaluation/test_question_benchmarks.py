@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from evaluation.results import figures_of, load_result
+from evaluation.ultrafeedback import alpaca_outputs
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
@@ -167,16 +168,15 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
 
 
-def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, outputs, tmp_path):
+def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, refused, outputs, tmp_path):
     model = tiny_model(tmp_path / "model")
     flags = ["--model", model, "--system", "tiny", "--reference_path", outputs["reference"], "--limit", "3"]
     flags += ["--output_path", tmp_path / "o.json", "--max_new_tokens", "5", "--device", "cpu"]
     words = tmp_path / "model" / "policy_prompt.txt"  # which the policy was trained with
     words.write_text("Answer.")
-    script = "evaluation/ultrafeedback/alpaca_outputs.py"
-    assert f"{words}: lacks ${{prompt}}" in run_script(script, *flags, code=2).stderr
+    assert f"{words}: lacks ${{prompt}}" in refused(alpaca_outputs.main, *flags)
     words.unlink()
-    run_script(script, *flags)
+    run_script("evaluation/ultrafeedback/alpaca_outputs.py", *flags)
     rows = json.loads((tmp_path / "o.json").read_text())
     assert [row["instruction"] for row in rows] == ["Say 0.", "Say 1.", "Say 2."]
     assert all(row["generator"] == "tiny" and isinstance(row["output"], str) for row in rows)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from evaluation.judge import pair_figures
+from evaluation.report import main
 from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results, tables
@@ -176,10 +177,10 @@ def test_the_page_needs_nothing_else_and_lets_nothing_else_run(page):
     assert policy == "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def test_the_same_input_gives_the_same_page(built, runs, tmp_path, run_script):
+def test_the_same_input_gives_the_same_page(built, runs, tmp_path):
     folders = sorted(str(path) for path in runs.iterdir() if path.is_dir())
     results = sorted(map(str, runs.glob("*.result.json")))
-    run_script("evaluation/report.py", *folders, "--results", *results, "--output", tmp_path / "report.html")
+    main([*folders, "--results", *results, "--output", f"{tmp_path}/report.html"])
     assert (tmp_path / "report.html").read_bytes() == (built / "report.html").read_bytes()
 
 

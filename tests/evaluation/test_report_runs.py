@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.report import main
 from evaluation.reporting import packs, training
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
@@ -58,14 +59,14 @@ def test_means_are_of_the_critics_delta_and_not_of_penalties(tmp_path):
     ]  # fmt: skip
 
 
-def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path, run_script):
+def test_figures_of_other_stages_are_shown_with_their_intervals(tmp_path):
     annotation = {"spans": {"unmatched_rate": 0.0134, "kept": 201}, "usage": {"cost_usd_per_record": 0.00111}}
     reward_model = {"task": "slf5k", "parse_rate": {"value": 0.98, "low": 0.95, "high": 1.0, "n": 50}}
     for name, value in (("annotation", annotation), ("reward_model", reward_model)):
         (tmp_path / f"{name}.json").write_text(json.dumps(value))
-    args = ["--annotation", tmp_path / "annotation.json", "--reward_model", tmp_path / "reward_model.json"]
+    args = ["--annotation", f"{tmp_path}/annotation.json", "--reward_model", f"{tmp_path}/reward_model.json"]
     run = write_run(tmp_path / "run", [hand_made(1, new_logprobs=None)])  # nothing was rescored
-    run_script("evaluation/report.py", run, *args, "--output", tmp_path / "report.html")
+    main([str(run), *args, "--output", f"{tmp_path}/report.html"])
     page = (tmp_path / "report.html").read_text()
     assert ">0.0134<" in page and ">0.00111<" in page and "0.95 to 1" in page
 
@@ -108,17 +109,17 @@ def test_settings_that_changed_on_the_way_are_told(tmp_path):
     assert any("from step 2 on: learning_rate 0.001" in item for item in assemble([run], [])[0]["cautions"])
 
 
-def test_hostile_text_stays_text(tmp_path, run_script):
+def test_hostile_text_stays_text(tmp_path):
     run, result = write_hostile(tmp_path)
     output = tmp_path / "report.html"
-    run_script("evaluation/report.py", run, "--results", result, "--output_path", output, "--figures", tmp_path / "f")
+    main([str(run), "--results", str(result), "--output_path", str(output), "--figures", f"{tmp_path}/f"])
     page = output.read_text()
     assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
     assert "<img src=x" not in page and "<script>window" not in page and "<b>run" not in page
     assert pack_of(page, "texts-0")[0][0] == HOSTILE.replace("\ud83d", "\ufffd")
 
 
-def test_a_file_never_names_code_to_run(tmp_path, run_script):
+def test_a_file_never_names_code_to_run(tmp_path, refused):
     """A task's module is imported where the command names it, and nowhere else."""
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     run = write_run(tmp_path / "run", [hand_made(1)], task="mine", task_source=str(tmp_path / "mine.py"))
@@ -126,8 +127,7 @@ def test_a_file_never_names_code_to_run(tmp_path, run_script):
     result = Path(result_file(tmp_path / "r.json", "base", {"1": {"acc": 1.0}}))
     save_json(result, {**json.loads(result.read_text()), "task": "mine", "task_source": str(tmp_path / "mine.py")})
     for arguments in ([run], [named], ["--results", result]):
-        done = run_script("evaluation/report.py", *arguments, "--output_path", tmp_path / "report.html", code=2)
-        assert "--task FILE.py" in done.stderr
+        assert "--task FILE.py" in refused(main, *arguments, "--output_path", tmp_path / "report.html")
     assert not (tmp_path / "ran").exists()
 
 
@@ -188,13 +188,13 @@ def test_a_bad_result_file_is_refused_with_its_place(tmp_path, changes, told):
     assert str(path) in str(error.value) and told in str(error.value)
 
 
-def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, run_script):
+def test_feedback_that_cannot_be_read_is_refused_with_its_file(tmp_path, refused):
     values = {"1": {"mean_delta": 0.1}}
     files = [Path(result_file(tmp_path / f"{name}.json", name, values)) for name in ("base", "text2grad")]
     for file in files:
         save_json(file, {**json.loads(file.read_text()), "feedback": {"1": {"textual_feedback": 3}}})
-    done = run_script("evaluation/report.py", "--results", *files, "--output_path", tmp_path / "report.html", code=2)
-    assert str(tmp_path) in done.stderr and "feedback" in done.stderr
+    said = refused(main, "--results", *files, "--output_path", tmp_path / "report.html")
+    assert str(tmp_path) in said and "feedback" in said
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1e308", "Infinity", "NaN", '"text"', "[1]", "null", "true"])
@@ -208,7 +208,7 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path, value):
     assert training.curve(variant, "entropy")["steps"] == training.curve(variant, "seconds/total")["steps"] == [1]
 
 
-def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
+def test_the_command_exits_with_two_and_writes_nothing(tmp_path, refused):
     run = write_run(tmp_path / "run", [hand_made(1)])
     result, other = (
         result_file(tmp_path / f"{name}.json", name, {"1": {"acc": 1.0}}, prompts={"1": f"{name} post"})
@@ -225,10 +225,9 @@ def test_the_command_exits_with_two_and_writes_nothing(tmp_path, run_script):
         ([run, "--results", run / "run.json"], "give a result file"),
         ([run, "--annotation", tmp_path / "none.json"], "none.json: no such file"),
     ]:
-        assert told in run_script("evaluation/report.py", *args, "--output_path", output, code=2).stderr
+        assert told in refused(main, *args, "--output_path", output)
         assert not list(output.parent.glob("*")) if output.parent.exists() else True
-    done = run_script("evaluation/report.py", run, "--output", tmp_path / "report.pdf", code=2)
-    assert "is not an HTML file" in done.stderr
+    assert "is not an HTML file" in refused(main, run, "--output", tmp_path / "report.pdf")
 
 
 @pytest.mark.parametrize(

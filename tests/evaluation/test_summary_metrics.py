@@ -14,7 +14,7 @@ from evaluation.measuring import MeasureConfig, compare_and_save, critic_figures
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.results import Figure, compare, figures_of, load_result, save_result
-from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summaries
+from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summaries, main
 from evaluation.slf5k.metrics import bleu, copied_words, facts_told, longest_copy, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import trivial_answers
@@ -169,7 +169,7 @@ def test_a_silent_answer_has_no_delta_and_the_worst_verdict(tmp_path, by_critic)
     assert journal.read_bytes() == paid  # rules that are asked in between take no critic's feedback away
 
 
-def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_path):
+def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, refused, tmp_path):
     source = load_records("quickstart/data/posts_train.json", get_task("slf5k"), responses=False)
     answers = {
         "good": lambda record: record["ideal_human_summary"],
@@ -191,8 +191,7 @@ def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, tmp_p
     assert copy["metrics"]["poor_tokens"]["value"] > good["metrics"]["poor_tokens"]["value"]
     assert "finished" not in good["metrics"]  # nobody recorded it
     missing = ["--responses", tmp_path / "nowhere.json", "--system", "x", "--output_path", tmp_path / "x.json"]
-    result = run_script(script, *missing, code=2)
-    assert "nowhere.json: no such file" in result.stderr
+    assert "nowhere.json: no such file" in refused(main, *missing)
     assert not (tmp_path / "x.json").exists()
 
 

@@ -189,17 +189,19 @@ def test_posts_with_references_alone_are_demonstrations(tmp_path):
 
 def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     data = pairs_file(tmp_path)
-    whole = settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "whole"))
+    steps = {"max_steps": 8, "save_steps": 4}
+    whole = settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "whole"), **steps)
     dpo.train(whole)
     shutil.copytree(
-        tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("result.json", "*-12", "*.safetensors")
+        tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("result.json", "*-8", "*.safetensors")
     )
-    shutil.copytree(tmp_path / "whole" / "checkpoint-6", tmp_path / "cut" / "checkpoint-6", dirs_exist_ok=True)
-    dpo.train(settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "cut")))
+    shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "cut" / "checkpoint-4", dirs_exist_ok=True)
+    cut = {"output_dir": str(tmp_path / "cut"), **steps}
+    dpo.train(settings(dpo.DPOSettings, tmp_path, data, **cut))
     weights = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with pytest.raises(InputError, match=r"begun with other settings .*beta"):
-        dpo.train(settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "cut"), beta=0.7))
+        dpo.train(settings(dpo.DPOSettings, tmp_path, data, **cut, beta=0.7))
 
     tok, before = load_tokenizer(whole.model), load_model(whole.model, "float32")
     after = load_model(whole.output_dir, "float32")
@@ -383,18 +385,18 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
     assert go(3) == three and len(writer.chats) == 3
 
 
-def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
+def test_reflection_of_a_real_model_from_the_command_line(run_script, refused, tmp_path):
     model = tiny_model(tmp_path / "tiny")
     answers = {"a": "The post is about the the the", "b": " "}
     posts = zip(answers, POSTS, strict=False)
     rows = {key: {"post": post, "generated_summary": answers[key]} for key, post in posts}
     save_json(tmp_path / "in.json", rows)
-    command = (
-        "nl_gradient_policy_optimization/baselines/reflect.py", "--config", BASELINES / "slf5k" / "reflect.yaml",
+    flags = (
+        "--config", BASELINES / "slf5k" / "reflect.yaml",
         "--task", "slf5k", "--data_path", tmp_path / "in.json", "--output_path", tmp_path / "out.json",
         "--model", model, "--max_new_tokens", "8",
     )  # fmt: skip
-    run_script(*command)
+    run_script("nl_gradient_policy_optimization/baselines/reflect.py", *flags)
     out = load_records(tmp_path / "out.json", SLF5K, responses=False)
     story = out["a"]["reflection"]["rounds"]
     assert len(story) == 1 and story[0]["poor_spans"]
@@ -403,8 +405,7 @@ def test_reflection_of_a_real_model_from_the_command_line(run_script, tmp_path):
     assert not blank["rewritten"] and blank["error"] == "the response is empty"
     words = Path(model) / "policy_prompt.txt"  # which the policy was trained with
     words.write_text("Sum up.")
-    assert f"{words}: lacks ${{prompt}}" in run_script(*command, code=2).stderr
+    assert f"{words}: lacks ${{prompt}}" in refused(reflect.main, *flags)
     words.unlink()
     save_json(tmp_path / "in.json", {"a": {"post": POSTS[0]}})
-    refused = run_script(*command, code=2)
-    assert "record a has no answer to rewrite" in refused.stderr
+    assert "record a has no answer to rewrite" in refused(reflect.main, *flags)
