@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 PRELOADED = [
     "torch", "nl_gradient_policy_optimization.optimize", "nl_reward_model.train_rm", "tests.tiny_runs", "datasets",
     "nl_gradient_policy_optimization.baselines.dpo", "deepspeed", "scipy.stats", "sklearn.metrics", "matplotlib.pyplot",
+    "rm_data_anno.annotate", "nltk.stem.snowball",
 ]  # fmt: skip
 
 
