@@ -111,7 +111,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > end:
                 self.kill()
                 raise AssertionError(self.log.read_text(errors="replace")[-3000:])
-            time.sleep(0.5)
+            time.sleep(0.1)
         return self
 
     def kill(self) -> None:
