@@ -11,7 +11,7 @@ from typing import Any
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
-from text2grad.critics.reward_model.critic import DESCRIPTION_FILE
+from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE
 from text2grad.endpoints import is_endpoint
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
@@ -45,6 +45,8 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
     if is_endpoint(config.critic) and not config.critic_prompt:
         variant = variant_asked(config.critic_variant or None, config.critique) or "cot"
         named["critic_prompt"] = str(prompt_path(task, "annotation", variant))
+    elif config.critic and not config.critic_prompt:
+        named["critic_prompt"] = str(Path(config.critic) / PROMPT_FILE)  # where it is a reward model
     if config.flat().get("teacher_prompt") == "":
         named["teacher_prompt"] = str(prompt_path(task, "teacher"))
     texts = {name: Path(file).read_bytes().hex() for name, file in named.items() if Path(file).is_file()}

@@ -75,12 +75,13 @@ def test_a_prompt_edited_in_place_and_a_corrected_test_are_other_settings(tmp_pa
     assert before["data"] == describe(task, config, {"q": {**record, "solution": "pass"}}, config.critic)["data"]
     own, place = {name: tmp_path / name for name in ("annotation", "teacher")}, task.place
     monkeypatch.setattr(task, "place", lambda kind, name="": own.get(kind) or place(kind, name), raising=False)
-    for name, path in own.items():
+    asked = [(config.critic, path) for path in own.values()]
+    for critic, path in [*asked, (str(tmp_path), tmp_path / "reward_prompt.txt")]:
         path.write_text("x")
-        first = describe(task, config, {"q": record}, config.critic)["texts"]
+        first = describe(task, config.changed(critic=critic), {"q": record}, critic)["texts"]
         path.write_text("y")
-        second = describe(task, config, {"q": record}, config.critic)["texts"]
-        assert len(first.items() - second.items()) == 1, name
+        second = describe(task, config.changed(critic=critic), {"q": record}, critic)["texts"]
+        assert len(first.items() - second.items()) == 1, path
 
 
 def test_a_run_of_another_version_says_so(tmp_path):

@@ -124,6 +124,7 @@ class RewardModelCritic:
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
         self.name, self.prompt, self.task = name, prompt, prompt.task
+        self.version = {"prompt": prompt.prompt.fingerprint}
         self.temperature, self.batch_size = temperature, batch_size
         self.max_length, self.max_new_tokens = max_length, max_new_tokens
         self.decoder = FeedbackDecoder(
