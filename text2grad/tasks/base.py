@@ -59,7 +59,7 @@ class Task(ABC):
     extra_prompt_fields: tuple[str, ...] = ()
     """What prompt files may name besides ``${prompt}`` and ``${response}``; :meth:`prompt_fields` fills them."""
     human_feedback_field: str = "feedback"
-    """The field of a record that holds a person's feedback."""
+    """The field of a record that holds a person's feedback; a record that gets another response loses it."""
     max_response_tokens: int = 512
     """The longest response that evaluation asks a policy for."""
     programmatic_critic: str = ""
