@@ -44,11 +44,14 @@ def run(script: str, *args: object, code: int = 0):
 
 @pytest.fixture
 def without(monkeypatch):
-    """Named modules are as good as not installed; the suite's commands run, but for the time of imports, as they do."""
+    """Named modules are as good as not installed; the suite's commands are forked, which saves their imports."""
 
     def without(*modules: str) -> None:
         find = importlib.util.find_spec
-        hiding = lambda name, *rest: None if name in modules else find(name, *rest)  # noqa: E731
+
+        def hiding(name: str, *rest):
+            return None if name in modules else find(name, *rest)
+
         monkeypatch.setattr(importlib.util, "find_spec", hiding)
         monkeypatch.setattr(suite, "_run", lambda arguments: run_forked(*arguments).returncode)
 
