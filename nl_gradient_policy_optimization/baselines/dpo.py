@@ -32,11 +32,6 @@ class PairTrainer(DPOTrainer):
         return dataset
 
 
-def items_of(path: str) -> dict[str, tuple[str, list[str]]]:
-    """``(x, [chosen, rejected])`` by id, of a file of pairs."""
-    return {key: (pair.prompt, [pair.chosen, pair.rejected]) for key, pair in load_pairs(path).items()}
-
-
 def example(encoded: Encoded) -> dict[str, list[int]]:
     chosen, rejected = encoded.answers
     return {"prompt_ids": encoded.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
@@ -49,9 +44,8 @@ def train(config: DPOSettings) -> None:
         reference = load_model(config.model, config.weights_dtype) if not config.lora else None
         return PairTrainer(ref_model=reference, **config.policy(), **options)
 
-    items = items_of(config.data_path)
     following = evaluation_command(get_task(config.task), config.output_dir)
-    fine_tune(config, "dpo", items, example, make, following)
+    fine_tune(config, "dpo", load_pairs(config.data_path), example, make, following)
 
 
 @command

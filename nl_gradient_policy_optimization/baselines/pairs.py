@@ -159,12 +159,12 @@ def cut_off(record: Record) -> bool:
     return generation_of(record).get("finished") is False
 
 
-def load_pairs(path: str | Path) -> dict[str, Pair]:
-    """The pairs of a file that this program wrote, by id (or of any list with prompt, chosen and rejected)."""
+def load_pairs(path: str | Path) -> dict[str, tuple[str, list[str]]]:
+    """``(x, [chosen, rejected])`` by id, of a file that this program wrote, or of any list of such pairs."""
     rows = load_json(path)
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path}: holds no list of pairs; make one with pairs.py")
-    pairs = {}
+    pairs: dict[str, tuple[str, list[str]]] = {}
     for index, row in enumerate(rows):
         given = [row.get(name) for name in ("prompt", "chosen", "rejected")] if isinstance(row, dict) else []
         texts = [text for text in given if isinstance(text, str) and text.strip()]
@@ -173,11 +173,10 @@ def load_pairs(path: str | Path) -> dict[str, Pair]:
         prompt, chosen, rejected = texts
         if chosen == rejected:
             raise InputError(f"{path}: pair {index}: chosen and rejected are the same text; remove it")
-        values = float(row.get("chosen_value", 1.0)), float(row.get("rejected_value", 0.0))
         key = str(row.get("id", index))
         if key in pairs:  # a list that was not made here may have a prompt's id on each of its pairs
             key = f"{key}#{index}"
-        pairs[key] = Pair(key, prompt, chosen, rejected, *values, str(row.get("source", "")))
+        pairs[key] = prompt, [chosen, rejected]
     return pairs
 
 

@@ -4,12 +4,12 @@
         --output_path reflected.json --model runs/sft --critic runs/reward_model --rounds 1
 
 ``answers.json`` holds the policy's first answers (``evaluation/generate.py`` writes them). An answer in which the
-critic finds nothing poor (in code: nothing wrong or improvable) stays as it is, and so does one whose critique or
-rewriting fails. The output are the task's records with the last answers, for ``evaluation`` to score, each with the
-story of its rounds under ``reflection``. Killed and run again, nothing is asked twice.
+critic finds nothing poor or missing (in code: nothing wrong or improvable) stays as it is, and so does one whose
+critique or rewriting fails. The output are the task's records with the last answers, for ``evaluation`` to score, each
+with the story of its rounds under ``reflection``. Killed and run again, nothing is asked twice.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
 from text2grad.configs import TaskConfig, parse, setting
@@ -72,11 +72,12 @@ def reflect(
         chats = {
             key: rewriting_chat(current[key], task, said, prompt)
             for key, said in feedback.items()
-            if said.poor or (task.is_code and said.good)
+            if said.poor or said.missing or (task.is_code and said.good)
         }
         written = rewrite(chats, writer, prompt, config, number)
         for key, record in current.items():
-            text = written.results.get(key, "").strip()
+            reply = written.results.get(key, {})
+            text = reply.pop("text", "").strip()
             said = feedback.get(key)
             stories[key].append(
                 {
@@ -88,9 +89,8 @@ def reflect(
             )
             if text:
                 current[key] = task.with_response(record, text)
-                if made := generation_of(record):  # how the first answer ended is not how this did
-                    made = {name: value for name, value in made.items() if name not in ("tokens", "finished")}
-                    current[key] = {**current[key], "generation": made}
+                if made := generation_of(record):
+                    current[key] = {**current[key], "generation": made | reply}
         print(
             f"round {number}: {len(judged.results)} of {len(current)} answers judged, {len(chats)} criticised, "
             f"{sum(story[-1]['rewritten'] for story in stories.values())} rewritten"
@@ -105,11 +105,11 @@ def reflect(
 
 
 def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: ReflectConfig, number: int) -> Outcome:
-    """The policy's new answers, as texts, decoded greedily."""
+    """The policy's new answers, decoded greedily: the fields of ``PolicyAnswer``."""
 
-    def work(ids: list[str], batch: list[Chat]) -> list[str | Exception]:
+    def work(ids: list[str], batch: list[Chat]) -> list[dict[str, Any] | Exception]:
         replies = writer(batch, [""] * len(batch), SamplingConfig(config.max_new_tokens))
-        return [reply if isinstance(reply, Exception) else reply.text for reply in replies]
+        return [reply if isinstance(reply, Exception) else asdict(reply) for reply in replies]
 
     ordered = dict(sorted(chats.items(), key=lambda item: -sum(len(turn["content"]) for turn in item[1])))
     return map_records(
@@ -119,6 +119,7 @@ def rewrite(chats: dict[str, Chat], writer: Policy, prompt: Prompt, config: Refl
         settings={"model": writer.identity, "prompt": prompt.fingerprint, "max_new_tokens": config.max_new_tokens},
         batch_size=1 if writer.workers else config.batch_size,
         workers=writer.workers,
+        result_type=dict,
         description=f"round {number}: rewriting",
     ).whole()
 

@@ -16,8 +16,8 @@ from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
-from nl_gradient_policy_optimization.baselines.dpo import items_of
 from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
 from text2grad.configs import parse
 from text2grad.errors import command
@@ -52,7 +52,7 @@ def train(config: ScalarRewardSettings) -> None:
         if config.process_index == 0:
             description.save(Path(config.output_dir))
 
-    items = items_of(config.data_path)
+    items = load_pairs(config.data_path)
     following = f"{LAUNCHER} ppo {config.task} --reward_model {config.output_dir} --data_path RECORDS.json"
     following += " --model SFT_RUN --output_dir RUN"
     fine_tune(config, "scalar_reward", items, example, make, following, describe)

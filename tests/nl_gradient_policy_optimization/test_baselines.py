@@ -58,9 +58,10 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
     made = make_pairs(config)
     told = [(pair.prompt, pair.chosen, pair.rejected) for pair in made]
     assert told == [("q1", "better", "worse"), ("q2", "high", "low")]
-    assert list(load_pairs(tmp_path / "pairs.json").values()) == made
-    save_json(tmp_path / "own.json", [{"id": "q1", "prompt": "q1", "chosen": text, "rejected": "no"} for text in "ab"])
-    assert [pair.chosen for pair in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
+    assert [*load_pairs(tmp_path / "pairs.json").values()] == [("q1", ["better", "worse"]), ("q2", ["high", "low"])]
+    own = {"id": "q1", "prompt": "q1", "rejected": "no", "chosen_value": None}  # another dataset's
+    save_json(tmp_path / "own.json", [{**own, "chosen": text} for text in "ab"])
+    assert [chosen for _, (chosen, _) in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
     save_json(tmp_path / "in.json", rows[5:])
     with pytest.raises(InputError, match="no prompt has a better and a worse"):
         make_pairs(config)
@@ -344,7 +345,7 @@ class EchoWriter:
 
     def __call__(self, chats, ids, sampling):
         self.chats += chats
-        answer = PolicyAnswer(f"try {len(self.chats)}: worse", None, None, True)
+        answer = PolicyAnswer(f"try {len(self.chats)}: worse", 6, None, False)
         return [answer if "See." in chat[-1]["content"] else RuntimeError("?") for chat in chats]
 
 
@@ -365,7 +366,8 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
         return reflect.reflect(records, SLF5K, critic, writer, prompt, config)
 
     one = go(1)
-    assert one["a"]["generated_summary"] == "try 1: worse" and one["a"]["generation"] == {"model": "m"}
+    ended = {"model": "m", "finished": False, "tokens": 6, "prompt_tokens": None}  # this answer, not the first one
+    assert one["a"]["generated_summary"] == "try 1: worse" and one["a"]["generation"] == ended
     assert (len(critic.judged), len(writer.chats)) == (3, 1)
     roles = [turn["role"] for turn in writer.chats[0]]
     assert roles == ["user", "assistant", "user"] and writer.chats[0][1]["content"] == "worse"
@@ -383,6 +385,15 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
     assert three["c"]["reflection"]["rounds"][0]["error"] == "no reply"
     assert "textual_feedback" not in three["a"]
     assert go(3) == three and len(writer.chats) == 3
+
+
+def test_an_answer_that_only_lacks_something_is_rewritten(tmp_path):
+    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0], "generated_summary": "half"}})
+    records, writer = load_records(tmp_path / "in.json", SLF5K), EchoWriter()
+    prompt = load_prompt(BASELINES / "slf5k" / "reflect.txt", required=("critique",))
+    config = reflect.ReflectConfig("slf5k", "in.json", str(tmp_path / "out.json"), model="echo")
+    lacking = as_critic(lambda prompt, response, record: Feedback("See.", missing=["the other half"]))
+    assert reflect.reflect(records, SLF5K, lacking, writer, prompt, config)["a"]["generated_summary"] == "try 1: worse"
 
 
 def test_reflection_of_a_real_model_from_the_command_line(run_script, refused, tmp_path):
