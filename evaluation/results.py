@@ -16,8 +16,7 @@ import numpy as np
 
 from text2grad.configs import setting
 from text2grad.errors import InputError
-from text2grad.records import generation_of, load_json, load_rows, prompt_of, save_json
-from text2grad.safety.gate import fault
+from text2grad.records import each_record, generation_of, load_json, prompt_of, save_json
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, bootstrap, finite, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
@@ -269,18 +268,9 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    value = load_rows(path)
-    if not isinstance(value, dict | list) or not value:
-        raise InputError(f"{path}: holds no records; give the {task.name} file of a system's responses")
-    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
     records: dict[str, Record] = {}
     asked: dict[str, str] = {}
-    for index, (key, record) in enumerate(pairs):
-        where = f"{path}: record {index if key is None else repr(key)}"
-        if not isinstance(record, dict):
-            raise InputError(f"{where} is not an object but {type(record).__name__}")
-        if problem := fault(record):
-            raise InputError(f"{where}: {problem}; correct or remove that record")
+    for where, key, record in each_record(path, task):
         made = record.get("generation") or {}
         kinds = {"finished": bool, "id": str, "prompt_id": str, "model": str}
         if not isinstance(made, dict) or any(

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -153,6 +153,28 @@ def load_rows(path: str | Path) -> Any:
     return load_csv(path) if suffix == ".csv" else load_json(path)
 
 
+def each_record(path: str | Path, task: Task) -> Iterator[tuple[str, str | None, Record]]:
+    """Of each record of a file: where it is, in words, its key (None in a list), and the record.
+
+    Raises:
+        InputError: there are none, or one is no object that a file can hold.
+    """
+    value = load_rows(path)
+    if not isinstance(value, dict | list):
+        raise InputError(f"{path}: holds {type(value).__name__}; a {task.name} file is an object or a list of records")
+    if not value:
+        raise InputError(f"{path}: holds no records; give a file with at least one")
+    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
+    for index, (key, record) in enumerate(pairs):
+        where = f"{path}: record {shown(key)}" if key is not None else f"{path}: record {index}"
+        if not isinstance(record, dict):
+            hint = "is this one record rather than a file of them?" if key is not None else "write each as an object"
+            raise InputError(f"{where} is not an object but {type(record).__name__}; {hint}")
+        if problem := fault({key: record} if key is not None else record):
+            raise InputError(f"{where}: {problem}; correct or remove that record")
+        yield where, key, record
+
+
 def load_records(path: str | Path, task: Task, responses: bool | None = True) -> Records:
     """A task's records by id, each checked against the task's format.
 
@@ -166,21 +188,11 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
     Raises:
         InputError: names the file, the record and the remedy.
     """
-    value, path = load_rows(path), Path(path)
-    if not isinstance(value, dict | list):
-        raise InputError(f"{path}: holds {type(value).__name__}; a {task.name} file is an object or a list of records")
-    if not value:
-        raise InputError(f"{path}: holds no records; give a file with at least one")
-    pairs = value.items() if isinstance(value, dict) else ((None, record) for record in value)
     records: dict[str, Record] = {}
     prompts: set[str] = set()
-    for index, (key, record) in enumerate(pairs):
-        where = f"{path}: record {shown(key)}" if key is not None else f"{path}: record {index}"
-        if not isinstance(record, dict):
-            hint = "is this one record rather than a file of them?" if key is not None else "write each as an object"
-            raise InputError(f"{where} is not an object but {type(record).__name__}; {hint}")
-        if problem := fault({key: record} if key is not None else record):
-            raise InputError(f"{where}: {problem}; correct or remove that record")
+    keyed = False
+    for where, key, record in each_record(path, task):
+        keyed = key is not None
         try:
             if responses or (responses is None and (task.response_if_any(record) or "").strip()):
                 task.check(record)
@@ -200,7 +212,7 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
         if key in records:
             raise InputError(f"{where}: the id {key!r} is there twice; remove one of the two records")
         records[str(key)] = record
-    return Records(records, path, isinstance(value, dict))
+    return Records(records, Path(path), keyed)
 
 
 def generation_of(record: Record) -> dict[str, Any]:
