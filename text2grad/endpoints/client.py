@@ -267,7 +267,7 @@ class ChatClient:
         wanted = [request.messages, request.schema, request.logprobs, request.length]
         return fingerprint([self.model, *wanted, self.temperature, request.scope])
 
-    def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | str, scope: str) -> None:
+    def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | str | None, scope: str) -> None:
         """A reply led nowhere: the same request is to be sent again, in a later run as well."""
         if self.cache:
             self.cache.void(scope, self.key(ChatRequest(list(messages), schema, 0, self.max_tokens, scope)))

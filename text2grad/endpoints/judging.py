@@ -39,11 +39,12 @@ class JudgeConfig(Endpoint):
     )
 
 
+@dataclass
 class Judge:
     """A chat model that is asked questions by id, each once, with its replies kept on disk."""
 
-    def __init__(self, config: JudgeConfig, client: ChatClient, cache: ReplyCache):
-        self.config, self.client, self._cache = config, client, cache
+    config: JudgeConfig
+    client: ChatClient
 
     def ask(
         self,
@@ -66,13 +67,14 @@ class Judge:
 
         def work(ids: list[str], texts: list[str]) -> list[Any]:
             (key,), (text,) = ids, texts
+            messages = [{"role": "user", "content": text}]
             try:
-                reply = self.client.complete([{"role": "user", "content": text}], schema, scope=key)
+                reply = self.client.complete(messages, schema, scope=key)
                 return [read(reply.text)]
             except InputError:
                 raise  # a refused key, a wrong address: no other question will fare better
             except ValueError as error:
-                self._cache.void(key)  # a later try asks again
+                self.client.forget(messages, schema, key)  # a later try asks again
                 return [error]
             except ChatError as error:
                 return [error]
@@ -102,7 +104,7 @@ def open_judge(config: JudgeConfig, output_path: str | Path) -> Iterator[Judge]:
         options = {"max_tokens": config.judge_max_new_tokens, "cache": cache, **config.client_options()}
         client = ChatClient.from_spec(config.judge, **options)
         with client.interruptible():
-            yield Judge(config, client, cache)
+            yield Judge(config, client)
 
 
 def read_verdict(text: str) -> dict[str, str]:
