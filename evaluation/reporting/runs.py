@@ -4,7 +4,6 @@ A run that still goes on is read up to its last whole line.
 """
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +16,11 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.journal.run_folder import PolicyRun
 from text2grad.records import load_json
-from text2grad.safety.gate import UnreadableError, read_json
+from text2grad.safety.gate import UnreadableError, as_storable, read_json
 from text2grad.safety.schema import checked
 from text2grad.tasks import Interval
 from text2grad.token_rewards import span_intervals
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _REMEDY = "give a folder that stage 3 wrote"
 LARGEST = 1e30
 """Larger values in ``metrics.jsonl`` are gaps, as NaN is."""
@@ -236,7 +234,7 @@ def _storable(value: Any) -> Any:
         return {_storable(name): _storable(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_storable(item) for item in value]
-    return _SURROGATES.sub("\ufffd", value) if isinstance(value, str) else value
+    return as_storable(value) if isinstance(value, str) else value
 
 
 def is_number(value: object) -> bool:

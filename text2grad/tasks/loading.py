@@ -56,13 +56,10 @@ def load_task(spec: str) -> Task:
 
 def _only_task(module: ModuleType, spec: str) -> Task | type[Task]:
     """The one Task object of a file, or its one subclass of Task where it makes no object."""
-    objects: dict[int, Task | type[Task]] = {id(item): item for item in vars(module).values() if isinstance(item, Task)}
-    classes: dict[int, Task | type[Task]] = {
-        id(item): item
-        for item in vars(module).values()
-        if isinstance(item, type) and issubclass(item, Task) and item.__module__ == module.__name__
-    }
-    found = list((objects or classes).values())
+    items = {id(item): item for item in vars(module).values()}.values()
+    classes = [item for item in items if isinstance(item, type) and item.__module__ == module.__name__]
+    found: list[Task | type[Task]] = [item for item in items if isinstance(item, Task)]
+    found = found or [item for item in classes if issubclass(item, Task)]
     if len(found) != 1:
         raise InputError(f"{spec}: defines {len(found) or 'no'} tasks; define one, or name it: {spec}:NAME")
     return found[0]
