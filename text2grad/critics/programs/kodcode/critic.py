@@ -249,7 +249,10 @@ class LineQuotes:
 
     def _alone(self, first: int, last: int) -> str:
         """The lines' text, with as little around it as makes it unique, if something does."""
-        return next(filter(self._is_unique, self._longer(first, last)), self._text(first, last))
+        for text in self._longer(first, last):
+            if self.response.find(text, self.response.find(text) + 1) == -1:
+                return text
+        return self._text(first, last)
 
     def _longer(self, first: int, last: int) -> Iterator[str]:
         """The lines' text, then with its margins, then with ever more lines before and after."""
@@ -262,9 +265,6 @@ class LineQuotes:
                 begin, stop = first - before, last + extra - before
                 if begin >= 0 and stop < len(self.places) and self._block(begin) == self._block(stop):
                     yield self._text(begin, stop)
-
-    def _is_unique(self, quote: str) -> bool:
-        return self.response.find(quote, self.response.find(quote) + 1) == -1
 
     def _block(self, index: int) -> int:
         return self.places[index][0]
