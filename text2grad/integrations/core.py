@@ -124,16 +124,13 @@ class TokenJudge:
         self, prompt: str, token_ids: Sequence[int] | str, record: Record | None
     ) -> tuple[Question, list[Interval]]:
         """What the critic is asked, and each id's characters in the response."""
-        response, spans = self._written(token_ids)
-        return Question(prompt, response, None if record is None else self.task.about(record, response)), spans
-
-    def _written(self, token_ids: Sequence[int] | str) -> tuple[str, list[Interval]]:
-        """The response's text, and each id's characters in it."""
-        if isinstance(token_ids, str) and self.tokenizer is None:
-            return token_ids, [(at, at + 1) for at in range(len(token_ids))]
-        if isinstance(token_ids, str) or self.tokenizer is None:
+        if isinstance(token_ids, str) != (self.tokenizer is None):
             raise InputError("TokenJudge: give the policy's tokenizer for sampled ids, and none for texts")
-        return token_spans(token_ids, self.tokenizer)
+        if isinstance(token_ids, str):
+            response, spans = token_ids, [(at, at + 1) for at in range(len(token_ids))]
+        else:
+            response, spans = token_spans(token_ids, self.tokenizer)
+        return Question(prompt, response, None if record is None else self.task.about(record, response)), spans
 
     def _result(
         self, question: Question, spans: list[Interval], given: Feedback | FeedbackError | None

@@ -61,7 +61,8 @@ def make_app(
         await asyncio.to_thread(service.close)
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
-    app.add_middleware(_Guard, token=token)
+    if token is not None:
+        app.add_middleware(_guarded, token=token)
 
     @app.post("/v1/feedback")
     async def feedback(request: Request) -> Response:
@@ -82,24 +83,18 @@ def make_app(
     return app
 
 
-class _Guard:
-    """Around the whole application: every request but ``/health`` needs the token."""
+def _guarded(app: Any, token: str) -> Any:
+    """The whole application, in which every request but ``/health`` needs the token."""
 
-    def __init__(self, app: Any, token: str | None):
-        self.app, self.token = app, token
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        answer = self.app
-        if scope["type"] == "http" and scope["path"] != "/health" and not _admitted(scope, self.token):
-            answer = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
+    async def guarded(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        answer = app
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+                answer = JSONResponse({"error": "no valid bearer token"}, 401, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
 
-
-def _admitted(scope: dict[str, Any], token: str | None) -> bool:
-    if token is None:
-        return True
-    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-    return hmac.compare_digest(given, f"Bearer {token}".encode())
+    return guarded
 
 
 class _Answer(StreamingResponse):

@@ -84,14 +84,17 @@ class TokenGRPOTrainer(GRPOTrainer):
         if self.loss_type == "vespo":
             raise InputError("loss_type vespo: takes one advantage per response; choose dapo, grpo or another")
         self.discount, self.outcome_weight, self.max_failures = discount, outcome_weight, max_failures
-        self.token_judge = TokenJudge(critic, task, tokenizer_of(self), scheme=scheme, **(critic_options or {}))
+        # Of a model that also sees, the processor has the tokenizer.
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        self.token_judge = TokenJudge(critic, task, tokenizer, scheme=scheme, **(critic_options or {}))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
         mask = output["completion_mask"]
         if output.get("tool_mask") is not None:
             mask = mask * output["tool_mask"]  # the policy did not write what a tool wrote
-        judged = judge_rows(self.token_judge, inputs, output["completion_ids"], output["completion_mask"])
+        written = zip(output["completion_ids"], output["completion_mask"], strict=True)
+        judged = judge_rows(self.token_judge, inputs, [row[kept.bool()].tolist() for row, kept in written])
         deltas = padded([each.rewards for each in judged], mask.shape[1]) * mask.cpu()
         known = mask * torch.tensor([[0.0] if each.failed else [1.0] for each in judged]).to(mask.device)
         self._log_feedback(judged, deltas, known)
@@ -140,15 +143,9 @@ def verdict_reward(
         own = {name: values for name, values in columns.items() if isinstance(values, list)}
         rows = [{"prompt": x, **{name: own[name][at] for name in own}} for at, x in enumerate(prompts)]
         texts = [each if isinstance(each, str) else each[-1]["content"] for each in completions]
-        pairs = [prompt_and_record(row, judge.task) for row in rows]
-        return [each.verdict for each in judge([x for x, _ in pairs], texts, [record for _, record in pairs])]
+        return [each.verdict for each in judge_rows(judge, rows, texts)]
 
     return verdict
-
-
-def tokenizer_of(trainer: Any) -> Any:
-    """The policy's tokenizer; of a model that also sees, its processor has it."""
-    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def no_outcome(prompts: Sequence[Any], **_: Any) -> list[float]:
@@ -157,12 +154,11 @@ def no_outcome(prompts: Sequence[Any], **_: Any) -> list[float]:
 
 
 def judge_rows(
-    judge: TokenJudge, rows: Sequence[dict[str, Any]], completion_ids: Tensor, completion_mask: Tensor
+    judge: TokenJudge, rows: Sequence[dict[str, Any]], responses: Sequence[Sequence[int] | str]
 ) -> list[TokenFeedback]:
-    """Feedback on a batch of completions ``[B, T]``, each an answer to its row of the data set."""
+    """Feedback on responses (sampled ids, or texts), each an answer to its row of the data set."""
     pairs = [prompt_and_record(row, judge.task) for row in rows]
-    ids = [row[kept.bool()].tolist() for row, kept in zip(completion_ids, completion_mask, strict=True)]
-    return judge([prompt for prompt, _ in pairs], ids, [record for _, record in pairs])
+    return judge([prompt for prompt, _ in pairs], responses, [record for _, record in pairs])
 
 
 def padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
