@@ -29,7 +29,6 @@ class MetricsRow(TypedDict):
     step: Count
 
 
-@with_config(ConfigDict(extra="ignore"))
 class RolloutRow(TypedDict):
     """A line of ``rollouts.jsonl``; lists of numbers have one entry per token."""
 
@@ -57,7 +56,6 @@ class RolloutRow(TypedDict):
     new_logprobs: NotRequired[Series]
 
 
-@with_config(ConfigDict(extra="allow"))
 class Metric(TypedDict):
     value: Number | None
     low: Number | None
@@ -78,7 +76,6 @@ def _whole_rows(statistic: Statistic) -> Statistic:
     return statistic
 
 
-@with_config(ConfigDict(extra="allow"))
 class RecordChange(TypedDict):
     from_record: Count
     settings: dict[str, Any]

@@ -426,13 +426,9 @@ def _check_sizes(path: Path) -> None:
                 raise InputError(f"{path}: its {name} is {shown(value)}, not between 0 and {_MOST[name]}")
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("TEXT2GRAD_CACHE") or Path.home() / ".cache" / "text2grad")
-
-
 def _converted(gguf: Path) -> Path:
     """The GGUF's weights as safetensors in the cache, converted on first use (some seconds)."""
-    cache = _cache()
+    cache = Path(os.environ.get("TEXT2GRAD_CACHE") or Path.home() / ".cache" / "text2grad")
     folder = cache / f"{gguf.stem}-{_known(checksum, gguf)[:12]}"
     if folder.is_dir():
         return folder

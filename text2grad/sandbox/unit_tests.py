@@ -39,6 +39,8 @@ _INTROSPECTION = {
     "weakref", "gc", "signal", "types", "open", "exec", "eval", "globals", "__import__", "warns", "settrace",
 }  # fmt: skip
 """Names in a test file that reach for the process, the files or the inner life of the solution."""
+_CROSSING = sys.stdlib_module_names | {"solution", "pytest", "numpy", ""}
+"""Modules whose objects cross between the boxes; relative imports have no name."""
 
 
 def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> TestRun:
@@ -95,13 +97,9 @@ def needs_one_process(tests: str) -> str:
             parts = name.split(".")
             if found := _INTROSPECTION & set(parts):
                 return f"the tests use {min(found)}"
-            if len(names) and isinstance(node, ast.Import | ast.ImportFrom) and not _crosses(parts[0]):
+            if isinstance(node, ast.Import | ast.ImportFrom) and parts[0] not in _CROSSING:
                 return f"the tests use {parts[0]}, whose objects do not cross"
     return ""
-
-
-def _crosses(module: str) -> bool:
-    return module in sys.stdlib_module_names or module in ("solution", "pytest", "numpy", "")
 
 
 def _run_apart(code: str, tests: str, sandbox: Sandbox, trace: bool) -> TestRun:

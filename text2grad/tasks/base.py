@@ -218,10 +218,9 @@ class Task(ABC):
 
     def training_prompts(self, record: Record) -> Record:
         """The record without what was said of its response: a critic's feedback, a person's, the log of its tests."""
-        names = self.fields
-        dropped = {names.critique, names.good, names.poor, names.scores, names.missing, names.score}
-        dropped |= {"annotation", "log", "log_weaker", self.human_feedback_field}
-        return {key: value for key, value in record.items() if key not in dropped}
+        dropped = {self.fields.critique, self.fields.good, self.fields.poor, self.human_feedback_field}
+        dropped |= {"annotation", "log", "log_weaker"}
+        return {key: value for key, value in self.without_older(record).items() if key not in dropped}
 
 
 def text_field(record: Record, *names: str) -> str:

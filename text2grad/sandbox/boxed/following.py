@@ -107,7 +107,7 @@ class Follower:
         if passed:
             self.clear()
         told = [{**call, "order": list(call["order"].items())} for call in self.calls]
-        return {"cleared": list(self.cleared.items()), "calls": told[-_CALLS:], "cut": self.events > _EVENTS}
+        return {"cleared": list(self.cleared.items()), "calls": told[-_CALLS:]}
 
 
 def line_in_tests(frame: FrameType | None) -> int | None:
