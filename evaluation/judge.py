@@ -180,8 +180,8 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
             **({"changes": outcome.changes} if outcome.changes else {}),
         },
     )
-    title = f"{config.system} against {config.baseline_system}, {len(pairs)} pairs, judged by {judge.config.judge}"
-    print_metrics(result["metrics"], f"{title} -> {config.output_path}")
+    against = f"against {config.baseline_system}, {len(pairs)} pairs, judged by {judge.config.judge}"
+    print_metrics(config, result["metrics"], against)
     print_failures(outcome.failures, "judgements")
     print_next_step(config.output_path, task=task)
     return result

@@ -157,7 +157,7 @@ def compare_and_save(
     )
     alone = len(asked) == len(responses)
     count = f"{len(asked)} prompts" if alone else f"{len(responses)} responses to {len(asked)} prompts"
-    print_metrics(result["metrics"], f"{config.system} on {count} -> {config.output_path}")
+    print_metrics(config, result["metrics"], f"on {count}")
     if compared:
         print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
         for differing in instruments([result, other]):

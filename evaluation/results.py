@@ -227,9 +227,9 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
     return figures
 
 
-def print_metrics(metrics: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    """A small table on the screen."""
-    print(title)
+def print_metrics(config: ResultConfig, metrics: Mapping[str, Mapping[str, Any]], on: str) -> None:
+    """A small table on the screen, whose title says ``on`` what the system was measured."""
+    print(f"{config.system} {on} -> {config.output_path}")
     for name, metric in metrics.items():
         if metric["value"] is None:
             print(f"  {name:<24} undefined (no record has what it needs)")

@@ -84,9 +84,7 @@ def main() -> None:
         settings={**asdict(config), "problems": len(problems), "attempted": len(samples)},
         extra={"verdicts": verdicts},
     )
-    print_metrics(
-        result["metrics"], f"{config.system} on {len(samples)} of {len(problems)} problems -> {config.output_path}"
-    )
+    print_metrics(config, result["metrics"], f"on {len(samples)} of {len(problems)} problems")
     print_next_step(config.output_path)
 
 

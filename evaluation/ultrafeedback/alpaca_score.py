@@ -188,8 +188,8 @@ def _result(
             "alpaca_eval": {name: None if value != value else value for name, value in printed.items()},
         },
     )
-    title = f"{config.system} against {reference} on {len(own)} instructions, judged by {config.judge}"
-    print_metrics(result["metrics"], f"{title} -> {config.output_path}")
+    against = f"against {reference} on {len(own)} instructions, judged by {config.judge}"
+    print_metrics(config, result["metrics"], against)
     if config.length_controlled:
         print(f"  length-controlled win rate {printed['length_controlled_winrate']:.2f} %")
     print_next_step(config.output_path)

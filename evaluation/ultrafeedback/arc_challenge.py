@@ -151,9 +151,7 @@ def main() -> None:
         settings={**asdict(policy), **asdict(config), "identity": identity},
         extra={"lm_eval": {"version": totals.get("lm_eval_version"), "results": totals["results"][task]}},
     )
-    print_metrics(
-        result["metrics"], f"{config.system} on {len(samples)} questions of ARC-Challenge -> {config.output_path}"
-    )
+    print_metrics(config, result["metrics"], f"on {len(samples)} questions of ARC-Challenge")
     print_next_step(config.output_path)
 
 

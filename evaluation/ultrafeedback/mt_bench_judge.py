@@ -75,7 +75,7 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
             "cost_usd": judge.client.budget.spent,
         },
     )
-    print_metrics(result["metrics"], f"{config.system} on {len(asked)} questions -> {config.output_path}")
+    print_metrics(config, result["metrics"], f"on {len(asked)} questions")
     print_failures(outcome.failures, "grades")
     print_next_step(config.output_path)
     return result
