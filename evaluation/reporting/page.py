@@ -31,6 +31,8 @@ JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "j
 
 def html(report: dict[str, Any], packs: dict[str, str]) -> str:
     """The page. ``packs``: the rollouts for its script, by name (:mod:`evaluation.reporting.packs`)."""
+    tasks = [run["task"] for run in report["runs"]] + [table["task"] for table in report["tables"]]
+    models = [run["model"].rstrip("/").rsplit("/", 1)[-1] for run in report["runs"]]
     script = _asset("viewer.js")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -44,8 +46,8 @@ def html(report: dict[str, Any], packs: dict[str, str]) -> str:
         method_name=method_name,
         system_name=system_name,
         verdicts=VERDICTS,
-        gloss=_gloss(report),
-        kicker=_kicker(report),
+        gloss=_gloss(tasks),
+        kicker=list(dict.fromkeys(tasks + models)),
         smoothing=smoothing,
         judge_metrics=[name for name in JUDGED if any(name in judge["metrics"] for judge in report["judges"])],
         rows_of=lambda columns: list(dict.fromkeys(row for column in columns for row in column["rows"])),
@@ -77,15 +79,8 @@ def smoothing(section: dict[str, Any]) -> str:
     return f"Lines are the {smooth}."
 
 
-def _kicker(report: dict[str, Any]) -> list[str]:
-    tasks = [run["task"] for run in report["runs"]] + [table["task"] for table in report["tables"]]
-    models = [run["model"].rstrip("/").rsplit("/", 1)[-1] for run in report["runs"]]
-    return list(dict.fromkeys(tasks + models))
-
-
-def _gloss(report: dict[str, Any]) -> str:
+def _gloss(tasks: list[str]) -> str:
     """What a newcomer must know to read the first screen."""
-    tasks = [run["task"] for run in report["runs"]] + [table["task"] for table in report["tables"]]
     values = {get_task(task).span_words.values: task for task in reversed(tasks)}
     told = "; ".join(f"on {task}, {value}" if len(values) > 1 else value for value, task in reversed(values.items()))
     return (
