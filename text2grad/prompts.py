@@ -138,12 +138,12 @@ def find_prompt(task: Task, kind: str, wanted: str, critique: bool = True) -> Pa
     Args:
         critique: false takes the variant ``spans`` in place of ``cot`` and ``no_cot``.
     """
-    if "." not in wanted and "/" not in wanted:
-        wanted = variant_asked(wanted, critique, ("cot", "no_cot")) or wanted
-    return Path(wanted) if "." in wanted or "/" in wanted else prompt_path(task, kind, wanted)
+    if "." in wanted or "/" in wanted:
+        return Path(wanted)
+    return prompt_path(task, kind, variant_asked(wanted, critique, ("cot", "no_cot")) or wanted)
 
 
-def placeholders(text: str, source: str = "the prompt file") -> set[str]:
+def placeholders(text: str, source: str) -> set[str]:
     """The names of the placeholders in a text. ``InputError`` names the line of a ``$`` that belongs to none."""
     names: set[str] = set()
     for match in Template.pattern.finditer(text):

@@ -175,7 +175,7 @@ class ChatClient:
             )
         if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
             raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
-        if not re.fullmatch(r"[!-~]*", self._key.strip()):
+        if not re.fullmatch(r"[!-~]*", self._key):
             raise InputError("the API key has characters that no key has (only ASCII is sent); check OPENAI_API_KEY")
         self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
         self.concurrency = concurrency

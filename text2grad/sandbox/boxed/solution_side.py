@@ -173,6 +173,7 @@ class Side:
         encode = WireEncoder(self.handle, known)
         before = {number: encode.content(item) for number, item in decode.known.items()}
         call = OPERATIONS.get(message["do"]) if message["do"] != "call" else arguments.pop(0)
+        raised: dict = {}
         try:
             if self.follower:
                 self.follower.line = message.get("line")
@@ -180,8 +181,6 @@ class Side:
             value = call(*arguments, **named)
         except BaseException as error:  # noqa: BLE001 (told to the tests, whatever it is)
             raised = {"raised": self._raised(error)}
-        else:
-            raised = {}
         finally:
             if self.follower:
                 sys.settrace(None)
