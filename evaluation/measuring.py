@@ -27,6 +27,7 @@ from text2grad.critics.asking import feedback_on
 from text2grad.feedback import Feedback, verdict
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, generation_of, prompt_of
+from text2grad.sandbox import Sandbox
 from text2grad.tasks import Record, Task
 from text2grad.token_rewards import scheme_of, token_rewards
 
@@ -75,7 +76,7 @@ _tokenizer = lru_cache(maxsize=1)(load_tokenizer)  # each trivial row would load
 
 
 def critic_figures(
-    config: MeasureConfig, records: Mapping[str, Record], task: Task
+    config: MeasureConfig, records: Mapping[str, Record], task: Task, sandbox: Sandbox | None = None
 ) -> tuple[dict[str, Figure], dict[str, Any]]:
     """What ``config.critic`` says of the responses, where one is named, in the terms of training.
 
@@ -84,13 +85,17 @@ def critic_figures(
     over the tokens (or quotes) of all responses together: a long response weighs more than a short one. No critic is
     asked about a response without text. A journal remembers the feedback, so that none is requested twice.
 
+    Args:
+        sandbox: where a critic that needs unit tests runs them; by default one with the usual limits.
+
     Returns:
         the figures by name; and for the result file the feedback by record id, and why the critic failed where it did.
     """
     if not config.critic:
         return {}, {}
-    tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task)
     rules = config.critic == "programmatic"
+    options = {"sandbox": sandbox} if rules and sandbox else {}
+    tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task, **options)
     journal = Path(f"{config.output_path}.{'rules' if rules else 'critic'}.journal.jsonl")  # one may be paid for
     if rules:
         journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code
@@ -100,6 +105,7 @@ def critic_figures(
         task,
         journal,
         empty=_SILENCE,
+        sandbox=sandbox,
         retry_failed=config.retry_failed,
         description=f"feedback of {critic.name}",
     )

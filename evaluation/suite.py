@@ -258,9 +258,7 @@ def _run(arguments: Command) -> int:
         child.send_signal(getattr(error, "number", signal.SIGINT))
         child.wait()
         raise
-    if code < 0:
-        raise SystemExit(128 - code)
-    return code
+    return code if code >= 0 else 128 - code  # killed by a signal, for want of memory say: the next may fare better
 
 
 @command

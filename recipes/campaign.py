@@ -114,7 +114,9 @@ class Campaign:
         out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
         names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags", "")}
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
-        names["against"] = "" if method == BASE else f"--compare_with {self.folder / BASE / 'result.json'}"
+        names["against"] = (
+            "" if method == BASE else f"--compare_with {shlex.quote(str(self.folder / BASE / 'result.json'))}"
+        )
         commands = [*about.get("train", self.config.train), *self.config.measure]
         now = self._checked(out, commands, names)
         if (out / "result.json").is_file():
@@ -136,7 +138,9 @@ class Campaign:
         return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
-        return shlex.split(line.format(**self.names, **names))
+        known = {**self.names, **names}
+        paths = {name: shlex.quote(known[name]) for name in ("data", "model", "run", "out", "policy") if name in known}
+        return shlex.split(line.format(**known | paths))
 
     def _commands(self, commands: list[str], log: Path, names: dict[str, Any]) -> bool:
         for line in commands:

@@ -42,7 +42,9 @@ class ProgramEvaluationConfig(MeasureConfig):
     allow_unsafe: bool = setting(False, "run where the system offers no isolation")
 
 
-def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfig) -> dict[str, dict[str, Any]]:
+def run_unit_tests(
+    records: Mapping[str, Record], config: ProgramEvaluationConfig, sandbox: Sandbox
+) -> dict[str, dict[str, Any]]:
     """What the unit tests say about each record's program: ``passed`` and ``error_type``.
 
     ``weaker`` says why a program that sets out to cheat could have passed, where it could have.
@@ -51,7 +53,6 @@ def run_unit_tests(records: Mapping[str, Record], config: ProgramEvaluationConfi
     for key, record in records.items():
         if not str(record.get("test") or "").strip():
             raise InputError(f"{config.data_path}: record {key!r} has no test; pass@k needs the questions' unit tests")
-    sandbox = Sandbox(config.seconds, config.memory_mb, allow_unsafe=config.allow_unsafe)
     print(f"programs run in: {sandbox.protection}", flush=True)
 
     def work(_: list[str], batch: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -80,10 +81,11 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     """Measure, write ``config.output_path``, and return the result."""
     task = KodCode()
     records = load_measured_responses(config, task)
-    tested = run_unit_tests(records, config)
+    sandbox = Sandbox(config.seconds, config.memory_mb, allow_unsafe=config.allow_unsafe)
+    tested = run_unit_tests(records, config, sandbox)
     samples = grouped(records, prompt_of)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
-    by_critic, extra = critic_figures(config, records, task)
+    by_critic, extra = critic_figures(config, records, task, sandbox)
     for name, figure in {"finished": share_finished(records), **by_critic}.items():
         shown = {problem: figure.each[keys[0]] for problem, keys in samples.items() if keys[0] in figure.each}
         figures[name] = replace(figure.by_prompt(), each=shown)  # beside the first sample stands its own value

@@ -21,11 +21,15 @@ def words(text: str) -> list[str]:
 
 
 def rouge(responses: Texts, references: Texts) -> dict[str, Figure]:
-    """ROUGE-1, -2 and -L, F1, with stemming (rouge-score's implementation of Lin 2004), mean over records."""
+    """ROUGE-1, -2 and -L, F1, with stemming (rouge-score's implementation of Lin 2004), mean over records.
+
+    rouge-score reads a to z and digits; references without any are left out, where even equal texts would get 0.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    scores = {key: scorer.score(references[key], responses[key]) for key in references}
+    readable = {key: text for key, text in references.items() if re.search("[a-z0-9]", text.lower())}
+    scores = {key: scorer.score(text, responses[key]) for key, text in readable.items()}
     return {
         name: Figure.mean({key: score[name].fmeasure for key, score in scores.items()}) for name in scorer.rouge_types
     }

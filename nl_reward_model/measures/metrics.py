@@ -8,6 +8,7 @@ interval. ``docs/reward_model_metrics.md`` defines the figures.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
     read = [(item.predicted, item.truth) for item in items if item.predicted]
     read_prompts = [prompt for item, prompt in zip(items, prompts, strict=True) if item.predicted]
-    written = any(reference for _, reference in critiques) and (  # not of spans alone
+    written = any(re.search("[a-z0-9]", truth.lower()) for _, truth in critiques) and (  # which is all that ROUGE reads
         any(given.critique for given, _ in read) or not read
     )
 

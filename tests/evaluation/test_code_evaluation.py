@@ -7,11 +7,13 @@ from itertools import combinations
 
 import pytest
 
+from evaluation import measuring
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig, read_verdicts, run_evalplus
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
 from evaluation.results import figures_of, load_result
 from tests.fault_server import FaultServer
+from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -87,6 +89,13 @@ def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
     lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     assert [(line["id"], line["result"]["passed"]) for line in lines[2:]] == [("b@0", True)]
     assert load_result(tmp_path / "r.json")["metrics"]["pass@1"]["value"] == 1
+
+
+def test_the_critics_tests_run_where_the_evaluations_do(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(measuring, "load_critic", lambda *_, **options: made.append(options) or as_critic(judge))
+    evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT]}), critic="programmatic"))
+    assert made[0]["sandbox"].seconds == 60
 
 
 def test_questions_without_tests_are_refused(tmp_path):

@@ -169,11 +169,13 @@ def test_bertscore_is_one_of_the_measures_and_can_be_asked_for_alone(tmp_path, m
 
 def test_a_benchmark_that_fails_does_not_stop_the_next_one(tmp_path, capfd):
     broken = suite.Benchmark("one", [["-c", "raise SystemExit('broken')"], ["-c", "print('later')"]], tmp_path / "one")
+    killed = suite.Benchmark("big", [["-c", "import os; os.kill(os.getpid(), 9)"]], tmp_path / "big")
     whole = suite.Benchmark("two", [["-c", "print('measured')"]], tmp_path / "two")
-    assert suite.run_suite(suite.SuiteConfig("s", str(tmp_path)), [broken, whole], {}) == 1
+    assert suite.run_suite(suite.SuiteConfig("s", str(tmp_path)), [killed, broken, whole], {}) == 1
     told = capfd.readouterr()
     assert told.err == "broken\n" and "later" not in told.out and "measured" in told.out
-    assert "did not run: one: failed" in told.out and f"result: {tmp_path}/two\n" in told.out
+    assert all(f"did not run: {name}: failed" in told.out for name in ("big", "one"))
+    assert f"result: {tmp_path}/two\n" in told.out
 
 
 def test_evalplus_missing_leaves_the_held_out_questions(suited, without, tmp_path):

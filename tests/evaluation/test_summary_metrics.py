@@ -88,6 +88,7 @@ def test_an_empty_answer_scores_nothing_and_breaks_nothing():
     figures = text_figures(texts, posts, {"a": "A reference.", "b": "My bosses said no."})
     assert figures["rougeL"].each == {"a": 0.0, "b": 1.0}  # words are compared by their stems
     assert figures["words"].each == {"a": 0, "b": 4}
+    assert not rouge({"a": "Он ушёл."}, {"a": "Он ушёл."})["rougeL"].rows  # its words are not read: no figure, not 0
 
 
 def test_comparisons_from_files_equal_those_in_memory(tmp_path):

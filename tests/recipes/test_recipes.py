@@ -109,17 +109,17 @@ def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
     (folder / "stub.py").write_text(STUB)
     (folder / "seconds.txt").write_text(str(seconds))
     about = {"sizes": {"size": 1}, "prepare": ["python -c pass {data}"], "train": ["python -c pass {policy} {seed}"]}
-    about["measure"] = [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}}"]
+    about["measure"] = [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}} {{against}}"]
     about["methods"] = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
-    given = {"data_path": "data.json", "output_dir": str(folder / "run"), "model": "m", "seeds": [1, 2]}
+    given = {"data_path": "data.json", "output_dir": str(folder / "my run"), "model": "m", "seeds": [1, 2]}
     return Campaign(CampaignConfig(**{**about, **given, **settings}))
 
 
 def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsys):
     assert campaign(tmp_path, set=["size=7"]).run()
-    order = (tmp_path / "run/order.txt").read_text().split()
+    order = (tmp_path / "my run/order.txt").read_text().split()
     assert order == ["base", "first-seed1", "second-seed1", "first-seed2", "second-seed2"]
-    figures = load_json(tmp_path / "run/figures.json")
+    figures = load_json(tmp_path / "my run/figures.json")
     assert list(figures) == order and figures["base"]["metrics"]["pass@1"]["value"] == 0.7
     shown = capsys.readouterr().out
     assert "first-seed1   0.700 [0.700, 0.700]  0.250 [0.000, 0.500]" in shown
@@ -128,10 +128,10 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     with pytest.raises(InputError, match=r"run: begun with other settings .* data.json.* then, .* other.json.* now"):
         campaign(tmp_path, data_path="other.json", set=["size=7"]).run()
     assert campaign(tmp_path, seeds=[1, 2, 3], only=["second"], set=["size=7"]).run()
-    assert (tmp_path / "run/order.txt").read_text().split() == [*order, "second-seed3"]
-    (tmp_path / "run/figures.json").unlink()  # killed before it was written
+    assert (tmp_path / "my run/order.txt").read_text().split() == [*order, "second-seed3"]
+    (tmp_path / "my run/figures.json").unlink()  # killed before it was written
     assert campaign(tmp_path, set=["size=7"]).run()
-    assert list(load_json(tmp_path / "run/figures.json")) == [*order, "second-seed3"]
+    assert list(load_json(tmp_path / "my run/figures.json")) == [*order, "second-seed3"]
 
 
 def test_methods_are_compared_on_the_seeds_they_share():
@@ -156,18 +156,18 @@ def test_methods_are_compared_on_the_seeds_they_share():
 def test_time_is_up_and_the_same_command_goes_on(tmp_path):
     begun = time.monotonic()
     assert not campaign(tmp_path, seconds=600, minutes=0.03).run()
-    assert time.monotonic() - begun < 60 and not (tmp_path / "run/first-seed1").exists()
+    assert time.monotonic() - begun < 60 and not (tmp_path / "my run/first-seed1").exists()
     assert campaign(tmp_path, seconds=0).run()
-    assert len(load_json(tmp_path / "run/figures.json")) == 5
+    assert len(load_json(tmp_path / "my run/figures.json")) == 5
 
 
 def test_a_signal_ends_the_command_that_runs(tmp_path):
     made = campaign(tmp_path, seconds=600, only=["first"])
-    (tmp_path / "run/base").mkdir(parents=True)
-    (tmp_path / "run/base/begun").touch()
+    (tmp_path / "my run/base").mkdir(parents=True)
+    (tmp_path / "my run/base/begun").touch()
 
     def interrupt() -> None:
-        while not (tmp_path / "run/first-seed1/begun").exists():
+        while not (tmp_path / "my run/first-seed1/begun").exists():
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -184,10 +184,10 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
     broken.config.methods["first"] = {"train": ["python -c 1/0"]}
     (tmp_path / "stub.py").write_text(STUB.replace("pass@1", "words"))  # a task without unit tests
     assert not broken.run()
-    assert sorted(load_json(tmp_path / "run/figures.json")) == ["base", "second-seed1", "second-seed2"]
+    assert sorted(load_json(tmp_path / "my run/figures.json")) == ["base", "second-seed1", "second-seed2"]
     shown = capsys.readouterr()
     assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
-    assert load_json(tmp_path / "run/base/result.json")["threads"] == "3"  # six cores for two runs
+    assert load_json(tmp_path / "my run/base/result.json")["threads"] == "3"  # six cores for two runs
 
 
 @pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"methods": {"first": "--slow"}}])

@@ -1,15 +1,20 @@
 """Asking a critic about many responses in one call, some of which may be blank; and asking it for several opinions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from text2grad.critics import Critic, version_of
 from text2grad.critics.unit_test_logs import Complete, log_completion
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.tasks import Record, Task
+
+if TYPE_CHECKING:
+    from text2grad.sandbox import Sandbox
 
 Ask = Callable[..., list[Feedback | FeedbackError]]
 """A critic, or one of its opinions."""
@@ -49,6 +54,7 @@ def feedback_on(
     journal: str | Path,
     *,
     empty: Feedback | None = None,
+    sandbox: Sandbox | None = None,
     batch_size: int = 8,
     retry_failed: bool = False,
     description: str = "",
@@ -59,8 +65,9 @@ def feedback_on(
 
     Args:
         empty: what a response without text gets; it fails otherwise.
+        sandbox: where the unit tests run whose log the critic's prompt shows.
     """
-    client, complete = getattr(critic, "client", None), log_completion(critic, task)
+    client, complete = getattr(critic, "client", None), log_completion(critic, task, sandbox=sandbox)
 
     def work(ids: list[str], batch: list[Record]) -> list[dict | FeedbackError]:
         replies = ask(critic, [Question(task.prompt(each), task.response(each), each) for each in batch], complete)

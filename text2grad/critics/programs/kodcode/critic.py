@@ -204,7 +204,7 @@ def lint(codes: Sequence[str]) -> list[list[Finding]]:
             path.write_text(code, encoding="utf-8", errors="replace", newline="")
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--exit-zero", "--ignore-noqa"]
         command += ["--quiet", "--output-format", "json", "--select", ",".join(RULES), "--ignore", IGNORED, folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=folder)
         if done.returncode:
             raise RuntimeError(f"the linter ended with {done.returncode}: {done.stderr.strip()}")
     for item in json.loads(done.stdout):
