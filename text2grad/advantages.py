@@ -298,17 +298,18 @@ def verdict_advantages(
         Advantages, and each channel's mean square.
     """
     counts, inside = mask.any(1), before_end(mask)
+    spoken = inside.any(1)  # only then a critic has seen it: a blank response has no spans, and lacks nothing by name
     ended = counts & ~missing.isnan()
-    end = (mask - inside) * ended[:, None]
-    whole = leave_one_out(scores, counts, group_size, reduce)
+    end, judged = (mask - inside) * ended[:, None], ended & spoken
+    whole, seen = (leave_one_out(scores, those, group_size, reduce) for those in (counts, spoken))
     spans, chances = centred(deltas, inside), _chosen(end_probs, inside)
     going_on, total = reduce(torch.stack([(spans * chances).sum(), chances.sum()]))
-    told = leave_one_out(-missing, ended, group_size, reduce)
-    lacks = agreement(told, whole, ended, reduce)
+    told = leave_one_out(-missing, judged, group_size, reduce)
+    lacks = agreement(told, seen, judged, reduce)
     spans = spans + (1 - lacks) * end * going_on / total.clamp(min=1e-8)
-    means = leave_one_out(response_scores(deltas, inside, mean=True), counts, group_size, reduce)
-    trusted = agreement(means, whole, counts, reduce)
+    means = leave_one_out(response_scores(deltas, inside, mean=True), spoken, group_size, reduce)
+    trusted = agreement(means, seen, spoken, reduce)
     by_verdict, first = scaled(per_response(whole, mask), mask, usual[0], reduce)
     by_spans, second = scaled(spans, mask, usual[1], reduce)
-    by_missing, third = scaled(per_response(told, end), end, usual[2], reduce)
+    by_missing, third = scaled(per_response(told, end), end * spoken[:, None], usual[2], reduce)
     return by_verdict + weight * trusted * by_spans + weight * lacks * by_missing, [first, second, third]
