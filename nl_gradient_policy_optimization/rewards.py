@@ -4,7 +4,7 @@ The trainer knows only the interface :class:`RewardSource`. A method with anothe
 steps) is another such function; everything after it (KL, GAE, PPO, logs) is shared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from text2grad.token_rewards import rewards_on
 
 EMPTY_REWARD = -1.0
 """On the last token of a response without text, which no critic sees."""
+Change = Callable[[Rollout, RolloutFeedback], RolloutFeedback]
 
 
 class RewardSource(Protocol):
@@ -136,10 +137,14 @@ class CriticRewards:
 
 
 class ChangedRewards:
-    """Another source's feedback, changed for each rollout; failed ones and responses without text stay as they are."""
+    """Another source's feedback, changed for each rollout; failed ones and responses without text stay as they are.
 
-    def __init__(self, rewards: RewardSource, config: PolicyConfig):
-        self.rewards, self.config = rewards, config
+    Args:
+        change: gives the feedback before ``unfinished_reward``.
+    """
+
+    def __init__(self, rewards: RewardSource, config: PolicyConfig, change: Change):
+        self.rewards, self.config, self.change = rewards, config, change
         self.name, self.remote = rewards.name, rewards.remote
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
@@ -147,13 +152,9 @@ class ChangedRewards:
         return [
             given
             if given.error is not None or not rollout.response.strip()
-            else shape(self.changed(rollout, given), rollout, self.config)
+            else shape(self.change(rollout, given), rollout, self.config)
             for rollout, given in pairs
         ]
-
-    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        """The feedback before ``unfinished_reward``."""
-        raise NotImplementedError
 
 
 def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:

@@ -10,7 +10,7 @@ from typing import Literal
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import ChangedRewards, RewardSource
-from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
+from nl_gradient_policy_optimization.rollouts import RolloutFeedback
 from text2grad.configs import setting
 from text2grad.errors import InputError
 from text2grad.tasks import Task
@@ -45,22 +45,13 @@ class Scalar(Text2Grad):
         return ScalarRewards(self.reward_model, task, config)
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
-        return rewards if self.reward_model else LastTokenRewards(rewards, self.reward_placement, config)
+        if self.reward_model:
+            return rewards
+        return ChangedRewards(rewards, config, lambda _, given: on_last_token(given, self.reward_placement))
 
 
-class LastTokenRewards(ChangedRewards):
-    """The δ of another source, all on the last token."""
-
-    def __init__(self, spans: RewardSource, placement: Placement, config: PolicyConfig):
-        super().__init__(spans, config)
-        self.placement = placement
-
-    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        return replace(given, rewards=on_last_token(given, self.placement), deltas=given.labels)
-
-
-def on_last_token(given: RolloutFeedback, placement: Placement) -> list[float]:
-    """``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token."""
+def on_last_token(given: RolloutFeedback, placement: Placement) -> RolloutFeedback:
+    """The δ all on the last token: ``last_sum`` keeps the total reward, ``last_mean`` is the mean δ of a token."""
     deltas = given.labels
     total = sum(deltas)
     if placement == "last_mean":
@@ -69,4 +60,4 @@ def on_last_token(given: RolloutFeedback, placement: Placement) -> list[float]:
         if given.score is None:
             raise InputError("--reward_placement last_verdict: the rewards come from no critic; choose last_sum")
         total = given.score
-    return [0.0] * (len(deltas) - 1) + [total]
+    return replace(given, rewards=[0.0] * (len(deltas) - 1) + [total], deltas=deltas)

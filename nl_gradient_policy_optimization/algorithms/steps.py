@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from nl_gradient_policy_optimization.algorithms.text2grad import Text2Grad
@@ -53,25 +54,17 @@ class Steps(Text2Grad):
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:
         split_steps("", task)  # refuses a task without steps
-        return StepRewards(rewards, task, config)
+        source = ChangedRewards(rewards, config, partial(by_steps, task))
+        source.name = f"steps of {rewards.name}"
+        return source
 
 
-class StepRewards(ChangedRewards):
-    """A critic's feedback, by steps.
-
-    Args:
-        spans: the critic's own source of rewards; its quotes say which steps are wrong, its δ stay for the metrics.
-    """
-
-    def __init__(self, spans: RewardSource, task: Task, config: PolicyConfig):
-        super().__init__(spans, config)
-        self.task, self.name = task, f"steps of {spans.name}"
-
-    def changed(self, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
-        feedback = Feedback(given.critique, given.good, given.poor)
-        steps = split_steps(rollout.response, self.task)
-        labels = label_steps(steps, rollout.response, feedback, self.task)
-        return replace(given, rewards=at_step_ends(steps, labels, rollout.spans))
+def by_steps(task: Task, rollout: Rollout, given: RolloutFeedback) -> RolloutFeedback:
+    """The feedback with rewards of steps: its quotes say which are wrong, its δ stay for the metrics."""
+    feedback = Feedback(given.critique, given.good, given.poor)
+    steps = split_steps(rollout.response, task)
+    labels = label_steps(steps, rollout.response, feedback, task)
+    return replace(given, rewards=at_step_ends(steps, labels, rollout.spans))
 
 
 def split_steps(text: str, task: Task) -> list[Interval]:

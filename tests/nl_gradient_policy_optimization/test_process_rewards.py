@@ -2,7 +2,7 @@
 
 import pytest
 
-from nl_gradient_policy_optimization.algorithms.steps import StepRewards, at_step_ends, label_steps, split_steps
+from nl_gradient_policy_optimization.algorithms.steps import at_step_ends, label_steps, split_steps
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
@@ -77,9 +77,9 @@ def test_step_rewards_sit_on_step_ends(text):
 
 
 def test_prm_rewards_come_from_the_critic_and_keep_failures(tmp_path):
-    config = tiny_config(tmp_path, unfinished_reward=-0.5)
+    config = tiny_config(tmp_path, algorithm="steps", unfinished_reward=-0.5)
     spans = CriticRewards(QuotingCritic(poor=["ticket"]), SLF5K, config)
-    source = StepRewards(spans, SLF5K, config)
+    source = config.algorithm.wrap(spans, SLF5K, config)
     rows = [rollout("She got a ticket. He pays."), rollout("will fail"), rollout(" "), rollout(BAD, finished=False)]
     wrong, failed, empty, unfinished = source(rows)
     assert [value for value in wrong.rewards if value] == [-1.0, 1.0]
